@@ -1,0 +1,40 @@
+"""chumoku (注目, "attention"): build, train, run and look inside Transformers.
+
+The public names below are imported when first used, so that `import chumoku` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "ModelConfig": "chumoku.models.config",
+    "preset": "chumoku.models.presets",
+    "build": "chumoku.models.build",
+    "count": "chumoku.models.count",
+    "record": "chumoku.nn.tap",
+    "addresses": "chumoku.nn.tap",
+    "ChumokuError": "chumoku.errors",
+}
+__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "count", "preset", "record"]
+
+if TYPE_CHECKING:
+    from chumoku.errors import ChumokuError
+    from chumoku.models.build import build
+    from chumoku.models.config import ModelConfig
+    from chumoku.models.count import count
+    from chumoku.models.presets import preset
+    from chumoku.nn.tap import addresses, record
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'chumoku' has no attribute '{name}'; it offers {', '.join(__all__)}.")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,32 @@
+"""The command line. Each command is a small file; what it needs is imported when it runs."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from chumoku.cli import count, demo
+from chumoku.errors import ChumokuError
+
+app = typer.Typer(
+    name="chumoku",
+    help="Build, train, run and look inside Transformers.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command()(demo.demo)
+app.command()(count.count)
+
+
+def main() -> None:
+    """Run a command; our own errors end as sentences with their exit code, never as a traceback."""
+    try:
+        app()
+    except ChumokuError as error:
+        print(error, file=sys.stderr)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        print("Stopped.", file=sys.stderr)
+        sys.exit(130)

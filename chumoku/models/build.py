@@ -1,0 +1,57 @@
+"""Config → model, with its memory checked before it is taken."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from chumoku.errors import TooLargeError
+from chumoku.models.config import ModelConfig
+from chumoku.models.count import count
+from chumoku.models.initial import initialise
+from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+
+CLASSES: dict[str, type[Model]] = {
+    "encoder": EncoderModel,
+    "decoder": DecoderModel,
+    "encoder-decoder": EncoderDecoderModel,
+}
+
+
+def build(
+    config: ModelConfig,
+    *,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
+) -> Model:
+    """A freshly initialised model, in eval mode. The same seed gives the same weights.
+
+    On the device "meta" it has shapes and no memory.
+    """
+    device = torch.device(device)
+    with torch.device("meta"):
+        model = CLASSES[config.kind](config).to(dtype)
+    if device.type == "meta":
+        return model.eval()
+    check_fits(config, bytes_each=dtype.itemsize, device=device)
+    model.to_empty(device=device)
+    initialise(model, config, torch.Generator(device).manual_seed(seed))
+    return model.eval()
+
+
+def check_fits(config: ModelConfig, *, bytes_each: int, device: torch.device) -> None:
+    """Refuse a model whose weights alone are larger than the memory there is."""
+    needed = count(config).parameters * bytes_each
+    if device.type == "cuda":
+        there = torch.cuda.get_device_properties(device).total_memory
+    elif device.type == "cpu" and hasattr(os, "sysconf"):
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    else:
+        return
+    if needed > there:
+        raise TooLargeError(
+            f"The weights of this model need {needed:,} bytes and this machine has {there:,}. "
+            "Choose a smaller width, fewer layers or a smaller vocabulary, or build it on the device 'meta'."
+        )

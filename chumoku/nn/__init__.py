@@ -1,0 +1,42 @@
+"""The parts. They need torch alone and take numbers and modules, never a config.
+
+Letters: B batch, T target length, S source length, D model width, H heads, G key/value heads, K head width,
+F feed-forward width, V vocabulary, E experts, L layers, C cache capacity.
+"""
+
+from chumoku.nn.attention import Attention, Sight, attend, attend_fused
+from chumoku.nn.block import Block
+from chumoku.nn.cache import Cache, KeyValue
+from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.moe import MixtureOfExperts, RouterLosses
+from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
+from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
+from chumoku.nn.tap import addresses, record, tap
+
+__all__ = [
+    "Attention",
+    "BatchNorm",
+    "Block",
+    "Cache",
+    "Embedding",
+    "FeedForward",
+    "KeyValue",
+    "LayerNorm",
+    "Learned",
+    "Logits",
+    "MixtureOfExperts",
+    "RMSNorm",
+    "Relative",
+    "Rotary",
+    "RouterLosses",
+    "Scaling",
+    "Sight",
+    "Sinusoidal",
+    "addresses",
+    "attend",
+    "attend_fused",
+    "record",
+    "sinusoidal",
+    "tap",
+]

@@ -1,0 +1,206 @@
+"""Attention: each position looks at others and takes what it finds.
+
+    Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
+
+    query  [B, H, T, K]   what each position looks for
+    key    [B, G, S, K]   what each position can be found by
+    value  [B, G, S, K]   what each position gives
+
+H query heads share G key/value heads, H / G each (G = H is the multi-head attention of 2017, G = 1 multi-query).
+`attend` is the formula; `attend_fused` is its fast twin, which never forms the T × S weights.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.errors import ShapeError
+from chumoku.nn import masks
+from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.positions import Relative, Rotation, rotate
+from chumoku.nn.tap import tap, watched
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:
+    """softmax(Q Kᵀ / √d_k + bias) V and the softmax itself, as on paper."""
+    _, weights = look(query, key, mask=mask, bias=bias, causal=causal)
+    return F.dropout(weights, dropout) @ share(value, query), weights
+
+
+def look(
+    query: Tensor,
+    key: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """The scores Q Kᵀ / √d_k + bias, and their softmax over what each query may see [B, H, T, S]."""
+    scores = query @ share(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    seen = visible(query, key, mask=mask, causal=causal)
+    if seen is None:
+        return scores, scores.softmax(-1)
+    # The lowest finite number instead of -∞: a query that may see nothing gets zeros, not 0/0.
+    weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
+    return scores, weights.masked_fill(~seen, 0.0)
+
+
+def attend_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    *,
+    mask: Tensor | None = None,
+    bias: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The output of `attend` from PyTorch's fused kernels."""
+    grouped = key.shape[1] != query.shape[1]
+    if mask is None and bias is None and (not causal or query.shape[2] in (1, key.shape[2])):
+        # The kernels' own causal rule counts from the first key, which is ours only when there is no past.
+        first_to_last = causal and query.shape[2] > 1
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=first_to_last, dropout_p=dropout, enable_gqa=grouped
+        )
+    seen = visible(query, key, mask=mask, causal=causal)
+    blind = None if seen is None or mask is None else ~seen.any(-1, keepdim=True)
+    if seen is not None and blind is not None:
+        seen = seen | blind
+    if bias is not None:
+        bias = bias.to(query.dtype)
+        seen = bias if seen is None else bias.masked_fill(~seen, -math.inf)
+    output = F.scaled_dot_product_attention(
+        query, share(key, query), share(value, query), attn_mask=seen, dropout_p=dropout
+    )
+    return output if blind is None else output.masked_fill(blind, 0.0)
+
+
+def visible(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """The mask with the causal rule in it: the last query stands beside the last key."""
+    if not causal:
+        return mask
+    length, past = query.shape[2], key.shape[2] - query.shape[2]
+    rule = masks.causal(length, past=past, device=query.device)
+    return rule if mask is None else mask & rule
+
+
+def share(shared: Tensor, query: Tensor) -> Tensor:
+    """Repeat each of G key/value heads for the H / G query heads that use it."""
+    times = query.shape[1] // shared.shape[1]
+    return shared if times == 1 else shared.repeat_interleave(times, dim=1)
+
+
+class Sight(NamedTuple):
+    """What queries may see, and from where: everything about a look that is not in the vectors themselves."""
+
+    mask: Tensor | None = None  # [B | 1, 1, T, S] or anything that broadcasts to it; True = may look
+    causal: bool = False  # no query sees a later key
+    bias: Tensor | None = None  # added to the scores
+    rotation: Rotation | None = None  # rotary positions: how far to turn queries and keys
+    distances: Tensor | None = None  # relative positions: [T, S] or [B, T, S], query's place minus key's
+
+
+EVERYTHING = Sight()
+
+
+class Attention(nn.Module):
+    """Multi-head attention with its four projections.
+
+    Queries come from `x`; keys and values come from `source`: from x itself (self-attention), from another sequence
+    (cross-attention), or as keys and values computed earlier. `past` holds what earlier steps left in a cache.
+    """
+
+    TAPS = ("queries", "keys", "values", "scores", "weights", "heads", "output")
+
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        relative: Relative | None = None,
+    ) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        if width % heads or heads % kv_heads:
+            raise ShapeError(
+                f"{heads} heads must divide width {width}, and {kv_heads} key/value heads must divide the heads."
+            )
+        self.head_width = width // heads
+        self.dropout = dropout
+        self.query = nn.Linear(width, width, bias=bias)
+        self.key = nn.Linear(width, kv_heads * self.head_width, bias=bias)
+        self.value = nn.Linear(width, kv_heads * self.head_width, bias=bias)
+        self.output = nn.Linear(width, width, bias=bias)
+        self.relative = relative
+
+    def forward(
+        self,
+        x: Tensor,
+        source: Tensor | KeyValue | None = None,
+        *,
+        sight: Sight = EVERYTHING,
+        past: Past | None = None,
+    ) -> Tensor:
+        query = self._split(self.query(x))
+        key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
+        if sight.rotation is not None:
+            query, key = rotate(query, sight.rotation), rotate(key, sight.rotation)
+        if past is not None:
+            key, value = past.extend(key, value)
+        bias = self._bias(query, sight)
+        heads = attend_fused(
+            query,
+            key,
+            value,
+            mask=sight.mask,
+            bias=bias,
+            causal=sight.causal,
+            dropout=self.dropout if self.training else 0.0,
+        )
+        self._show(query, key, value, sight._replace(bias=bias))
+        heads = tap(self, "heads", heads)
+        return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
+
+    def project(self, source: Tensor) -> KeyValue:
+        """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
+        return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
+
+    def _split(self, x: Tensor) -> Tensor:
+        """[B, T, H·K] → [B, H, T, K]"""
+        return x.view(*x.shape[:-1], -1, self.head_width).transpose(1, 2)
+
+    def _bias(self, query: Tensor, sight: Sight) -> Tensor | None:
+        if self.relative is None or sight.distances is None:
+            return sight.bias
+        relative: Tensor = self.relative(query, sight.distances)
+        return relative if sight.bias is None else relative + sight.bias
+
+    def _show(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> None:
+        tap(self, "queries", query)
+        tap(self, "keys", key)
+        tap(self, "values", value)
+        if watched(self, "scores", "weights"):
+            with torch.no_grad():
+                scores, weights = look(query, key, mask=sight.mask, bias=sight.bias, causal=sight.causal)
+            tap(self, "scores", scores)
+            tap(self, "weights", weights)

@@ -1,0 +1,80 @@
+"""The block: attention, then feed-forward, each beside a path that leaves x as it is.
+
+pre    x ← x + f(norm(x))
+post   x ← norm(x + f(x))          for f = attention, cross-attention (where there is one), feed-forward
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.errors import ShapeError
+from chumoku.nn.attention import EVERYTHING, Attention, Sight
+from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.moe import MixtureOfExperts, RouterLosses
+from chumoku.nn.tap import tap
+
+Placement = Literal["pre", "post"]
+
+
+class Block(nn.Module):
+    """Made of parts handed in; `norm` makes one norm, and is called once per sub-layer."""
+
+    TAPS = ("attention_norm", "cross_attention_norm", "feedforward_norm", "output")
+
+    def __init__(
+        self,
+        attention: Attention,
+        feedforward: FeedForward | MixtureOfExperts,
+        *,
+        norm: Callable[[], nn.Module],
+        placement: Placement = "pre",
+        cross_attention: Attention | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.placement, self.dropout = placement, dropout
+        self.attention_norm = norm()
+        self.attention = attention
+        self.cross_attention_norm = norm() if cross_attention is not None else None
+        self.cross_attention = cross_attention
+        self.feedforward_norm = norm()
+        self.feedforward = feedforward
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        sight: Sight = EVERYTHING,
+        memory: Tensor | KeyValue | None = None,
+        memory_sight: Sight = EVERYTHING,
+        past: Past | None = None,
+        losses: RouterLosses | None = None,
+    ) -> Tensor:
+        x = self._beside(x, "attention_norm", lambda y: self.attention(y, sight=sight, past=past))
+        cross = self.cross_attention
+        if cross is not None:
+            if memory is None:
+                raise ShapeError("This block has cross-attention and was given no memory to look at.")
+            x = self._beside(x, "cross_attention_norm", lambda y: cross(y, memory, sight=memory_sight))
+        x = self._beside(x, "feedforward_norm", lambda y: self._feed(y, losses))
+        return tap(self, "output", x)
+
+    def _beside(self, x: Tensor, norm_name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        norm = getattr(self, norm_name)
+        if self.placement == "pre":
+            return x + self._drop(sublayer(tap(self, norm_name, norm(x))))
+        return tap(self, norm_name, norm(x + self._drop(sublayer(x))))
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.dropout, self.training)
+
+    def _feed(self, x: Tensor, losses: RouterLosses | None) -> Tensor:
+        if isinstance(self.feedforward, MixtureOfExperts):
+            return self.feedforward(x, losses)  # type: ignore[no-any-return]
+        return self.feedforward(x)  # type: ignore[no-any-return]

@@ -1,0 +1,54 @@
+"""Feed-forward: what each position does by itself with what it found.
+
+plain   f(x W_up + b) W_down + b                f = ReLU, GELU (exact or tanh), SiLU
+gated   (f(x W_gate + b) ⊙ (x W_up + b)) W_down + b    GEGLU: f = GELU, SwiGLU: f = SiLU
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Literal, NamedTuple, get_args
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.nn.tap import tap
+
+Kind = Literal["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+class Activation(NamedTuple):
+    function: Callable[[Tensor], Tensor]
+    gated: bool
+
+
+ACTIVATIONS: dict[Kind, Activation] = {
+    "relu": Activation(F.relu, gated=False),
+    "gelu": Activation(F.gelu, gated=False),
+    "gelu_tanh": Activation(functools.partial(F.gelu, approximate="tanh"), gated=False),
+    "silu": Activation(F.silu, gated=False),
+    "geglu": Activation(F.gelu, gated=True),
+    "swiglu": Activation(F.silu, gated=True),
+}
+
+
+class FeedForward(nn.Module):
+    """D → F → D at every position alike."""
+
+    TAPS = ("hidden", "output")
+
+    def __init__(self, width: int, hidden: int, *, kind: Kind = "relu", bias: bool = True) -> None:
+        super().__init__()
+        self.activation = ACTIVATIONS[kind]
+        self.up = nn.Linear(width, hidden, bias=bias)
+        self.gate = nn.Linear(width, hidden, bias=bias) if self.activation.gated else None
+        self.down = nn.Linear(hidden, width, bias=bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate is None:
+            hidden = self.activation.function(self.up(x))
+        else:
+            hidden = self.activation.function(self.gate(x)) * self.up(x)
+        return tap(self, "output", self.down(tap(self, "hidden", hidden)))

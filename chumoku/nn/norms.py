@@ -1,0 +1,82 @@
+"""Norms: keep every vector in a range where learning works.
+
+    LayerNorm   γ (x − μ) / √(σ² + ε) + β     μ, σ² over the features of one token
+    RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β
+    BatchNorm   as LayerNorm, but μ, σ² over all tokens of the batch, one pair per feature
+
+The plain functions are the formulas; the modules call the fused kernels. Notes that divide by σ² or by σ + ε write
+something else: here ε stands inside the root.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    mean = x.mean(-1, keepdim=True)
+    variance = (x - mean).square().mean(-1, keepdim=True)
+    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+
+
+def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
+    return gamma * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
+
+
+def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+    tokens = x.flatten(0, -2)
+    mean = tokens.mean(0)
+    variance = (tokens - mean).square().mean(0)
+    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+
+
+class LayerNorm(nn.Module):
+    def __init__(self, width: int, *, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, *, epsilon: float = 1e-5) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.gamma = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+
+class BatchNorm(nn.Module):
+    """For comparison. In training every token of the batch, padding too, moves every other; afterwards running
+    averages stand in for the batch."""
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, width: int, *, epsilon: float = 1e-5, momentum: float = 0.1) -> None:
+        super().__init__()
+        self.epsilon, self.momentum = epsilon, momentum
+        self.gamma = nn.Parameter(torch.ones(width))
+        self.beta = nn.Parameter(torch.zeros(width))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("variance", torch.ones(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = F.batch_norm(
+            x.flatten(0, -2),
+            self.mean,
+            self.variance,
+            self.gamma,
+            self.beta,
+            training=self.training,
+            momentum=self.momentum,
+            eps=self.epsilon,
+        )
+        return tokens.view_as(x)

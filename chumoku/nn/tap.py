@@ -1,0 +1,135 @@
+"""Taps: every tensor worth looking at has an address.
+
+    with record(model, "decoder.blocks.*.attention.weights") as tape:
+        model(tokens)
+    tape["decoder.blocks.0.attention.weights"]
+
+A module names its tensors in `TAPS` and passes each through `tap(self, name, tensor)`; the address is the module's
+own path in the model plus that name. When nobody records, a tap is one look at an empty list. A tape keeps what it
+saw and changes nothing: attention weights, which the fused kernel never forms, are computed beside it.
+
+In a pattern, * stands for one part of an address, ** for any number, {a,b} for either.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import re
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.errors import AddressError
+
+_tapes: list[Tape] = []
+
+
+class Tape(Mapping[str, Tensor]):
+    """What was recorded: address → tensor (the latest; `history` has all, one per forward pass)."""
+
+    def __init__(self, model: nn.Module, wanted: frozenset[str]) -> None:
+        self.history: dict[str, list[Tensor]] = {}
+        self._paths = {module: path for path, module in model.named_modules()}
+        self._wanted = wanted
+        self._thread = threading.get_ident()
+
+    def wants(self, module: nn.Module, name: str) -> bool:
+        return self._thread == threading.get_ident() and self._address(module, name) in self._wanted
+
+    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+        self.history.setdefault(self._address(module, name), []).append(tensor.detach().clone())
+
+    def _address(self, module: nn.Module, name: str) -> str:
+        # A module of some other model has no path here, and "?" is in no address.
+        path = self._paths.get(module, "?")
+        return f"{path}.{name}" if path else name
+
+    def __getitem__(self, address: str) -> Tensor:
+        if address not in self.history:
+            near = difflib.get_close_matches(address, self.history, n=1)
+            hint = f"Did you mean {near[0]}?" if near else f"It holds {len(self.history)} addresses."
+            raise AddressError(f"Nothing was recorded at {address}. {hint}")
+        return self.history[address][-1]
+
+    def __contains__(self, address: object) -> bool:
+        return address in self.history
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.history)
+
+    def __len__(self) -> int:
+        return len(self.history)
+
+
+def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    """Show a tensor to whoever records, and hand it on."""
+    if _tapes:
+        for tape in _tapes:
+            if tape.wants(module, name):
+                tape.keep(module, name, tensor)
+    return tensor
+
+
+def watched(module: nn.Module, *names: str) -> bool:
+    """Whether someone records one of these: ask before computing what only a viewer needs."""
+    return bool(_tapes) and any(tape.wants(module, name) for tape in _tapes for name in names)
+
+
+@contextlib.contextmanager
+def record(model: nn.Module, *patterns: str) -> Iterator[Tape]:
+    """Record the tensors whose addresses match any of the patterns (all of them when none is given).
+
+    Only forward passes of this model in this thread are recorded. A model compiled with torch.compile runs
+    uncompiled inside the block, so that its insides exist to be seen.
+    """
+    model = getattr(model, "_orig_mod", model)
+    tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
+    with contextlib.ExitStack() as stack:
+        if "torch._dynamo" in sys.modules:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        _tapes.append(tape)
+        stack.callback(_tapes.remove, tape)
+        yield tape
+
+
+def addresses(model: nn.Module) -> list[str]:
+    """All addresses inside a model, in the order of its modules."""
+    found = []
+    for path, module in model.named_modules():
+        for name in getattr(module, "TAPS", ()):
+            # A tap named after a submodule that this model does without is not there either.
+            if getattr(module, name, ...) is not None:
+                found.append(f"{path}.{name}" if path else name)
+    return found
+
+
+def select(known: list[str], patterns: tuple[str, ...]) -> list[str]:
+    """The addresses that match any pattern; a pattern that matches none is an error with a suggestion."""
+    chosen: set[str] = set()
+    for pattern in patterns:
+        matching = [address for address in known if matches(pattern, address)]
+        if not matching:
+            near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.3)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise AddressError(f"No address of this model matches {pattern}.{hint}")
+        chosen.update(matching)
+    return [address for address in known if address in chosen]
+
+
+def matches(pattern: str, address: str) -> bool:
+    """Whether an address fits a pattern of *, ** and {a,b}."""
+    return _compiled(pattern).fullmatch(address) is not None
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    translated = {"**.": r"(?:.*\.)?", "**": ".*", "*": r"[^.]*", "{": "(?:", "}": ")", ",": "|"}
+    if pattern.count("{") != pattern.count("}"):
+        raise AddressError(f"The braces in {pattern} do not pair up.")
+    parts = re.split(r"(\*\*\.|\*\*|\*|[{},])", pattern)
+    return re.compile("".join(translated.get(part, re.escape(part)) for part in parts))

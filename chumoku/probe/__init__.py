@@ -1,0 +1,1 @@
+"""Looking inside: pictures of what a model computed."""

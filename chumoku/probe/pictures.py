@@ -1,0 +1,67 @@
+"""Pictures, in one quiet house style, with Japanese labels where a Japanese font is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib import font_manager
+from torch import Tensor
+
+INK, PAPER = "#1c2733", "#ffffff"
+
+
+def attention_maps(
+    weights: Tensor, *, queries: Sequence[str], keys: Sequence[str], title: str, path: Path | str
+) -> Path:
+    """Draw weights [H, T, S] head by head: a row per query, a column per key, darker = looks more."""
+    heads, rows, columns = weights.shape
+    across = math.ceil(math.sqrt(heads))
+    down = math.ceil(heads / across)
+    size = (across * (1.0 + 0.34 * columns) + 0.8, down * (0.8 + 0.34 * rows) + 0.5)
+    darkest = float(weights.max())
+    with plt.rc_context(style()):
+        figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+        for axis in axes.flat[heads:]:
+            axis.axis("off")
+        for head, axis in enumerate(axes.flat[:heads]):
+            picture = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
+            axis.set_title(f"head {head}", fontsize=9)
+            axis.set_xticks(range(columns), keys)
+            axis.set_yticks(range(rows), queries)
+        figure.colorbar(picture, ax=axes, shrink=0.6, label="weight")
+        figure.suptitle(title, fontsize=11)
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+    return path
+
+
+def style() -> dict[str, object]:
+    """The house style; the Japanese font of the extra `ja` is used when it is there."""
+    fonts = ["DejaVu Sans"]
+    found = importlib.util.find_spec("matplotlib_fontja")
+    if found is not None and found.submodule_search_locations:
+        for file in Path(found.submodule_search_locations[0]).rglob("*.ttf"):
+            font_manager.fontManager.addfont(str(file))
+            fonts.insert(0, font_manager.FontProperties(fname=str(file)).get_name())
+    return {
+        "font.family": fonts,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.edgecolor": INK,
+        "axes.linewidth": 0.6,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "figure.facecolor": PAPER,
+    }
