@@ -124,9 +124,10 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """A TOML value when it is one (512, 0.1, true, "x", [1, 2]); otherwise the text itself (rotary)."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
-        return text.strip()
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        parsed = {}
+    return parsed["value"] if list(parsed) == ["value"] else text.strip()
 
 
 def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str = "") -> Iterator[Problem]:

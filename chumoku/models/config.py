@@ -84,11 +84,13 @@ def _one_vocabulary(c: Any) -> str | None:
 
 
 def _expert_choice(c: Any) -> str | None:
-    if c.experts == 0 or 2 <= c.experts >= c.experts_per_token:
+    if c.experts in (0, 1) or c.experts_per_token <= c.experts:
         return None
-    if c.experts == 1:
-        return "one expert is a plain feed-forward; set experts = 0, or 2 and more."
-    return f"a token cannot use experts_per_token = {c.experts_per_token} of {c.experts} experts."
+    return f"a token cannot use {c.experts_per_token} of experts = {c.experts}; choose {c.experts} or fewer."
+
+
+def _more_than_one_expert(c: Any) -> str | None:
+    return "one expert is a plain feed-forward; set experts = 0, or 2 and more." if c.experts == 1 else None
 
 
 def _head_fits(c: Any) -> str | None:
@@ -180,6 +182,7 @@ class ModelConfig(Settings):
         _needs_encoder_decoder("source_vocabulary", None),
         _needs_encoder_decoder("share_embeddings", False),
         Rule(("share_embeddings", "vocabulary", "source_vocabulary"), _one_vocabulary),
+        Rule(("experts",), _more_than_one_expert),
         Rule(("experts_per_token", "experts"), _expert_choice),
         Rule(("head", "kind"), _head_fits),
         Rule(("segments", "kind"), _segments_fit),

@@ -12,7 +12,7 @@ from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
-from chumoku.nn.tap import addresses, record, tap
+from chumoku.nn.tap import addresses, record
 
 __all__ = [
     "Attention",
@@ -38,5 +38,4 @@ __all__ = [
     "attend_fused",
     "record",
     "sinusoidal",
-    "tap",
 ]

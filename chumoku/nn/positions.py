@@ -38,7 +38,7 @@ def frequencies(
     width: int, *, base: float, device: torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1"""
-    return base ** -(torch.arange(0, width, 2, device=device, dtype=dtype) / width)
+    return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
 
 
 class Sinusoidal(nn.Module):

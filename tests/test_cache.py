@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from cells import Cell, model_of, tokens
+from laws import distance
+
+from chumoku.errors import LengthError, ShapeError, UsageError
+from chumoku.nn import Cache
+
+
+def test_a_step_writes_in_place_and_copies_nothing() -> None:
+    model = model_of(Cell("decoder", kv_heads=1))
+    cache = model.new_cache(2, 13)
+    address = cache.store.data_ptr()
+    with torch.no_grad():
+        after = model(tokens(2, 5), cache=cache).cache
+        later = model(tokens(2, 1), cache=after).cache
+    assert later.store.data_ptr() == address
+    keys, _ = after.past(0, after.positions(1)).extend(torch.zeros(2, 1, 1, 10), torch.zeros(2, 1, 1, 10))
+    assert keys.data_ptr() == address
+    assert (cache.used, after.used, later.used) == (0, 5, 6)
+    assert cache.nbytes == 2 * 2 * 2 * 1 * 13 * 10 * 8
+
+
+def test_an_earlier_value_is_a_way_back() -> None:
+    """Decode, go back to the value before, decode something else: as if the first had never been."""
+    model = model_of(Cell("decoder"))
+    one, two = tokens(2, 3, seed=1), tokens(2, 3, seed=2)
+    with torch.no_grad():
+        prompt = model(tokens(2, 5), cache=model.new_cache(2, 13)).cache
+        model(one, cache=prompt)
+        stepped = model(two, cache=prompt).logits
+        whole = model(torch.cat([tokens(2, 5), two], 1)).logits[:, 5:]
+    assert distance(whole, stepped) < 1e-10
+
+
+def test_cross_attention_keys_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("encoder-decoder"))
+    with torch.no_grad():
+        memory = model.encode(tokens(2, 7))
+        cache = model.new_cache(memory, 13)
+        for block in model.decoder.blocks:
+            monkeypatch.setattr(block.cross_attention, "project", None)
+        out = model.decode(tokens(2, 3), cache=cache)
+        assert out.cache.memory is cache.memory
+        model.decode(tokens(2, 1), cache=out.cache)
+    assert cache.nbytes == cache.store.nbytes + 2 * 2 * (2 * 3 * 7 * 10) * 8
+
+
+def test_a_source_mask_is_kept_with_the_memory() -> None:
+    model = model_of(Cell("encoder-decoder"))
+    source, target = tokens(2, 7), tokens(2, 3)
+    mask = torch.arange(7) < torch.tensor([[7], [4]])
+    with torch.no_grad():
+        whole = model(source, target, source_mask=mask).logits
+        memory = model.encode(source, mask=mask)
+        stepped = model.decode(target, cache=model.new_cache(memory, 5)).logits
+        alone = model(source[1:, :4], target[1:]).logits
+    assert distance(whole, stepped) < 1e-10
+    assert distance(alone[0], stepped[1]) < 1e-10
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
+    model = model_of(Cell("decoder"))
+    cache = model.new_cache(2, 5)
+    with torch.no_grad():
+        with pytest.raises(LengthError, match="holds 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
+            model(tokens(2, 7), cache=cache)
+        with pytest.raises(ShapeError, match="made for 2 rows, and 3 were given"):
+            model(tokens(3, 1), cache=cache)
+        with pytest.raises(ShapeError, match="give lengths instead"):
+            model(tokens(2, 3), cache=cache, mask=torch.ones(2, 3, dtype=torch.bool))
+        with pytest.raises(ShapeError, match="Lengths go with a cache"):
+            model(tokens(2, 3), lengths=torch.tensor([1, 2]))
+    assert (cache.store == 0).all()
+    with pytest.raises(UsageError, match="keeps no gradients"):
+        model(tokens(2, 3), cache=cache)
+    with pytest.raises(LengthError, match="holds nothing"):
+        Cache.empty(2, 0, 5, kv_heads=1, head_width=2)
+    both = model_of(Cell("encoder-decoder"))
+    with pytest.raises(ShapeError, match="needs something to look at"):
+        both.decode(tokens(2, 3))
+
+
+def test_stale_memory_cannot_reach_the_answer() -> None:
+    """Fill the unused part with NaN-free garbage: a ragged batch must not notice."""
+    model = model_of(Cell("decoder", "relative"))
+    clean, dirty = model.new_cache(2, 13), model.new_cache(2, 13)
+    dirty.store.normal_()
+    lengths = torch.tensor([5, 2])
+    answers = []
+    with torch.no_grad():
+        for cache in (clean, dirty):
+            cache = model(tokens(2, 5), cache=cache, lengths=lengths).cache
+            answers.append(model(tokens(2, 2, seed=1), cache=cache).logits)
+    assert distance(*answers) < 1e-12

@@ -1,0 +1,98 @@
+"""The command line as a person meets it: what it prints, how it ends, what it does not load."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "chumoku", *words], capture_output=True, text=True, check=False, cwd=cwd
+    )
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys, chumoku.cli\n"
+        "sys.argv = ['chumoku', '--help']\n"
+        "try: chumoku.cli.main()\n"
+        "except SystemExit as end: sys.exit(end.code or 10 * ('torch' in sys.modules))\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    for command in ("demo", "count"):
+        assert command in finished.stdout
+
+
+def test_help_answers_at_once() -> None:
+    """The promise is 0.3 s; the best of several, since other tests run beside this one."""
+    fastest = float("inf")
+    for _ in range(7):
+        start = time.perf_counter()
+        assert run("--help").returncode == 0
+        fastest = min(fastest, time.perf_counter() - start)
+    assert fastest < 0.3
+
+
+def test_count_prints_the_arithmetic() -> None:
+    finished = run("count", "gpt2")
+    assert finished.returncode == 0
+    for text in ("124,439,808", "38,597,376", "786,432", "28,348,416", "56,669,184", "38,400", "50,257 × 768"):
+        assert text in finished.stdout
+
+
+def test_count_as_json() -> None:
+    finished = run("count", "gpt2", "model.layers=3", "--length", "17", "--batch", "5", "--precision", "bf16", "--json")
+    counted = json.loads(finished.stdout)
+    assert counted["parts"]["attention"] == 28_348_416 // 4
+    assert counted["cache_bytes"] == 2 * 3 * 5 * 17 * 768 * 2
+    assert sum(counted["parts"].values()) == counted["parameters"]
+
+
+def test_count_reads_a_recipe(tmp_path: Path) -> None:
+    (tmp_path / "small.toml").write_text('[model]\npreset = "gpt2"\nlayers = 2\n', encoding="utf-8")
+    finished = run("count", "small.toml", "model.layers=12", "--json", cwd=tmp_path)
+    assert json.loads(finished.stdout)["parameters"] == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gpt3"], "no preset is called 'gpt3'; did you mean 'gpt2'?"),
+        (["gpt2", "model.widht=3"], "model.widht: there is no such key; did you mean model.width?"),
+        (["gpt2", "model.heads=0"], "model.heads: 0 is too small; at least 1 is needed."),
+        (["gpt2", "width=3"], "its keys begin with model."),
+        (["gpt2", "nonsense"], "not of the form key=value"),
+        (["absent.toml"], "absent.toml could not be read: No such file"),
+        (["gpt2", "--precision", "int3"], "--precision int3 is not known; choose float32, bf16"),
+        (["gpt2", "--length", "0"], "--length"),
+        ([], "Missing argument"),
+    ],
+)
+def test_wrong_use_ends_with_two_and_a_sentence(words: list[str], message: str) -> None:
+    finished = run("count", *words)
+    assert finished.returncode == 2
+    assert message in " ".join(finished.stderr.replace("│", " ").split())
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.toml").write_text("", encoding="utf-8")
+    finished = run("count", "empty.toml", cwd=tmp_path)
+    assert finished.returncode == 2
+    assert "has no [model] table" in finished.stderr
+
+
+def test_the_demo_draws_its_picture(tmp_path: Path) -> None:
+    finished = run("demo", "--out", str(tmp_path / "new" / "folder"))
+    assert finished.returncode == 0, finished.stderr
+    assert "Glyph" not in finished.stderr, "every label has its letters in the font"
+    picture = tmp_path / "new" / "folder" / "attention.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert str(picture) in " ".join(finished.stdout.split())

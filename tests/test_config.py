@@ -1,0 +1,234 @@
+"""Settings: everything wrong is reported at once, by name, with the right key; nothing is built for it."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, get_args, get_type_hints
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+
+from chumoku.config import Settings, load_toml, override, parse_value, read, write
+from chumoku.errors import ChumokuError, ConfigError, UsageError
+from chumoku.models.config import ModelConfig
+from chumoku.models.presets import PRESETS, model_config, preset
+
+NAN, INFINITY = float("nan"), float("inf")
+NUMBERS = ("vocabulary", "context", "width", "layers", "heads", "feedforward_width", "relative_clip", "experts_per_token")
+
+HOSTILE: list[dict[str, object]] = [
+    *({key: bad} for key in NUMBERS for bad in (0, -1, 10**30, NAN, "7", 2.5, True, [4])),
+    {"vocabulary": None},
+    {"kv_heads": 0},
+    {"kv_heads": 5},
+    {"kv_heads": 8},
+    {"heads": 7},
+    {"heads": 512},
+    {"experts": -1},
+    {"experts": 1},
+    {"experts": 4, "experts_per_token": 5},
+    {"experts": INFINITY},
+    {"norm": "LayerNorm"},
+    {"norm": 3},
+    {"norm_epsilon": 0},
+    {"norm_epsilon": -1e-5},
+    {"norm_epsilon": NAN},
+    {"norm_epsilon": INFINITY},
+    {"norm_epsilon": "small"},
+    {"position": "rotery"},
+    {"position": None},
+    {"position": "rotary", "width": 12, "heads": 4},
+    {"pairing": "halves"},
+    {"placement": "first"},
+    {"kind": "decodr"},
+    {"kind": ""},
+    {"kind": "decoder", "encoder_layers": 2},
+    {"kind": "decoder", "share_embeddings": True},
+    {"kind": "encoder", "source_vocabulary": 100},
+    {"kind": "decoder", "cross_attention": True},
+    {"kind": "decoder", "segments": 2},
+    {"kind": "decoder", "head": "masked"},
+    {"kind": "encoder", "head": "next"},
+    {"kind": "encoder-decoder", "share_embeddings": True, "source_vocabulary": 7},
+    {"dropout": 0.1},
+    {"dropout": {"embedding": 1.0}},
+    {"dropout": {"embedding": -0.1}},
+    {"dropout": {"attention": NAN}},
+    {"dropout": {"sublayr": 0.1}},
+    {"rotary": {"base": 0}},
+    {"rotary": {"base": -INFINITY}},
+    {"rotary": {"scaling": "yarn"}},
+    {"rotary": {"factor": 0.5}},
+    {"rotary": {"low": 4.0, "high": 1.0}},
+    {"rotary": "on"},
+    {"bias": 1},
+    {"bias": "false"},
+    {"tie_output": None},
+    {"widht": 64},
+    {"d_model": 64},
+    {"n_layer": 4},
+    {"": 1},
+    {"width": 65536, "layers": 1024},
+    {"vocabulary": 1 << 24, "width": 1 << 16, "layers": 1024, "feedforward_width": 1 << 20},
+    {"width": "64", "heads": -3, "norm": "lyer", "bias": 0, "unheard_of": {}},
+    {"width": {"of": "what"}},
+    {"kind": ["decoder"]},
+    {"initialisation": "kaiming"},
+    {"pooling": "max"},
+]
+
+
+class Inner(Settings):
+    size: Annotated[int, Field(ge=1)]
+
+
+class Outer(Settings):
+    inner: Inner = Inner(size=1)
+
+
+def test_there_are_more_than_a_hundred() -> None:
+    assert len(HOSTILE) >= 100
+
+
+@pytest.mark.parametrize("changes", HOSTILE, ids=str)
+def test_a_hostile_config_is_refused_in_a_sentence_at_once(changes: dict[str, object]) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start = time.perf_counter()
+    with pytest.raises(ConfigError) as refused:
+        model_config({"vocabulary": 100, **changes})
+    assert time.perf_counter() - start < 1.0
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024, "no memory was taken for it"
+    for key, sentence in refused.value.problems:
+        assert key.startswith("model.")
+        assert sentence.endswith((".", "?"))
+        assert len(sentence) < 1000
+    blamed = {key.split(".")[1] for key, _ in refused.value.problems}
+    assert blamed & set(changes), f"{blamed} are blamed, none of which was changed"
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    with pytest.raises(ConfigError) as refused:
+        preset("gpt2", widht=3, heads=7, norm="lyer", dropout={"embeding": 0.1, "sublayer": 2}, bias="yes", n_layer=3)
+    problems = dict(refused.value.problems)
+    assert problems == {
+        "model.widht": "there is no such key; did you mean model.width?",
+        "model.heads": "7 heads do not divide width = 768; 6 or 8 would.",
+        "model.norm": "'lyer' is not a choice; choose 'layer', 'rms' or 'batch'. Did you mean 'layer'?",
+        "model.dropout.embeding": "there is no such key; did you mean model.dropout.embedding?",
+        "model.dropout.sublayer": "2 is too large; it must be below 1.0.",
+        "model.bias": "'yes' is neither true nor false.",
+        "model.n_layer": "there is no such key; here this is called model.layers.",
+    }
+
+
+def test_python_is_checked_like_toml() -> None:
+    with pytest.raises(ConfigError, match="heads: 7 heads do not divide width = 30; 5 or 6 would"):
+        ModelConfig(vocabulary=5, width=30, heads=7)
+    with pytest.raises(ConfigError, match="vocabulary: this key is needed and was not given"):
+        read(ModelConfig, {})
+
+
+def test_rotary_with_an_odd_head_width_is_refused() -> None:
+    with pytest.raises(ConfigError, match="rotary positions turn pairs of numbers, and width / heads = 7 is odd"):
+        ModelConfig(vocabulary=5, width=35, heads=5)
+
+
+def test_settings_cannot_be_changed_afterwards() -> None:
+    config = preset("gpt2")
+    with pytest.raises(AttributeError):
+        config.width = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_written_and_read_is_the_same(name: str) -> None:
+    config = preset(name)
+    assert read(ModelConfig, write(config)) == config
+
+
+def test_a_preset_with_changes_keeps_the_rest() -> None:
+    config = preset("gpt2", dropout={"attention": 0.5})
+    assert (config.dropout.attention, config.dropout.embedding, config.width) == (0.5, 0.1, 768)
+    assert preset("gpt2").dropout.attention == 0.1
+
+
+def test_an_unknown_preset_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no preset is called 'gpt-2'; did you mean 'gpt2'"):
+        preset("gpt-2")
+
+
+def test_words_override_tables() -> None:
+    values = {"model": {"width": 3, "dropout": {"embedding": 0.1}}}
+    words = ["model.width=512", "model.position=rotary", "model.dropout.attention=0.2", 'train.name="a b"', "x.y=true"]
+    assert override(values, words) == {
+        "model": {"width": 512, "position": "rotary", "dropout": {"embedding": 0.1, "attention": 0.2}},
+        "train": {"name": "a b"},
+        "x": {"y": True},
+    }
+    assert values == {"model": {"width": 3, "dropout": {"embedding": 0.1}}}, "the original is left as it was"
+    with pytest.raises(ConfigError) as refused:
+        override(values, ["model.width", "=3", "model..x=1", "model.width.x=3"])
+    assert len(refused.value.problems) == 4
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.text()))
+def test_any_word_parses_to_some_value(value: object) -> None:
+    parse_value(str(value))
+    if isinstance(value, bool):
+        assert parse_value(str(value).lower()) is value
+    elif isinstance(value, int) and abs(value) < 2**63:
+        assert parse_value(str(value)) == value
+
+
+def test_a_value_cannot_smuggle_in_other_keys() -> None:
+    assert parse_value("3\nother = 4") == "3\nother = 4"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[model\nwidth = 3", "is not valid TOML: .*line 1"),
+        (b"width = \xff", "is not UTF-8 at byte 8"),
+        (b"#" * (1 << 20) + b"#", r"has 1,048,577 bytes; settings files may have up to 1,048,576"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=message):
+        load_toml(file)
+
+
+def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent.toml could not be read: No such file or directory"):
+        load_toml(tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match="could not be read: Is a directory"):
+        load_toml(tmp_path)
+
+
+def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_bytes(b"\xef\xbb\xbfwidth = 3\r\n")
+    assert load_toml(file) == {"width": 3}
+
+
+def test_choices_are_those_of_the_parts() -> None:
+    from chumoku.nn import feedforward
+
+    assert get_args(get_type_hints(ModelConfig)["feedforward"]) == feedforward.KINDS
+
+
+def test_settings_need_no_torch() -> None:
+    code = "import sys; from chumoku.models.presets import preset; from chumoku.models.count import count; "
+    code += "count(preset('gpt2')); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_key_without_default_in_a_nested_table() -> None:
+    with pytest.raises(ChumokuError, match=r"inner\.size: this key is needed"):
+        read(Outer, {"inner": {}})

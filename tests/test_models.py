@@ -1,0 +1,335 @@
+"""The three models: presets, counts, heads, initialisation, compilation, refusals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from cells import CELLS, KINDS, Cell, model_of, tokens
+from laws import logits_of
+
+import chumoku
+from chumoku.errors import ShapeError, TooLargeError
+from chumoku.models.build import build
+from chumoku.models.count import Shape, count
+from chumoku.models.heads import pool
+from chumoku.models.presets import PRESETS, preset
+
+
+def meta_size(config: transformers.PretrainedConfig, kind: type) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in kind(config).parameters())
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_counted_equals_built(name: str) -> None:
+    config = preset(name)
+    assert count(config).parameters == sum(p.numel() for p in build(config, device="meta").parameters())
+
+
+@pytest.mark.parametrize("cell", CELLS[::3], ids=str)
+def test_counted_equals_built_in_every_cell(cell: Cell) -> None:
+    for changes in ({}, {"tie_output": False, "output_bias": True, "bias": False, "embedding_norm": True}):
+        config = cell.config(**changes)
+        assert count(config).parameters == sum(p.numel() for p in build(config, device="meta").parameters())
+
+
+def test_gpt2_is_counted_part_by_part() -> None:
+    counted = count(preset("gpt2"))
+    assert {name: part.parameters for name, part in counted.parts.items()} == {
+        "embeddings": 38_597_376,
+        "positions": 786_432,
+        "attention": 28_348_416,
+        "feedforward": 56_669_184,
+        "norms": 38_400,
+        "head": 0,
+    }
+    assert counted.parameters == 124_439_808
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "layers", "heads"),
+    [("gpt2", 768, 12, 12), ("gpt2-medium", 1024, 24, 16), ("gpt2-large", 1280, 36, 20), ("gpt2-xl", 1600, 48, 25)],
+)
+def test_gpt2_presets_have_the_size_of_transformers(name: str, width: int, layers: int, heads: int) -> None:
+    config = transformers.GPT2Config(n_embd=width, n_layer=layers, n_head=heads)
+    assert count(preset(name)).parameters == meta_size(config, transformers.GPT2LMHeadModel)
+
+
+def test_bert_and_llama_presets_have_the_size_of_transformers() -> None:
+    assert count(preset("bert-base")).parameters == meta_size(
+        transformers.BertConfig(), transformers.BertForMaskedLM
+    )
+    minilm = transformers.BertConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
+    with torch.device("meta"):
+        encoder = transformers.BertModel(minilm, add_pooling_layer=False)
+    assert count(preset("minilm-l6")).parameters == sum(p.numel() for p in encoder.parameters())
+    shapes = {
+        "llama-1b": (128256, 2048, 8192, 16, 32, 8),
+        "smollm2-135m": (49152, 576, 1536, 30, 9, 3),
+    }
+    for name, (vocabulary, width, hidden, layers, heads, kv_heads) in shapes.items():
+        llama = transformers.LlamaConfig(
+            vocab_size=vocabulary,
+            hidden_size=width,
+            intermediate_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            num_key_value_heads=kv_heads,
+            tie_word_embeddings=True,
+        )
+        assert count(preset(name)).parameters == meta_size(llama, transformers.LlamaForCausalLM)
+
+
+@pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
+def test_the_2017_presets_have_the_size_of_torchs_transformer(name: str) -> None:
+    """torch.nn.Transformer with the same numbers, less its two last norms, plus one shared table."""
+    config = preset(name)
+    with torch.device("meta"):
+        theirs = torch.nn.Transformer(config.width, config.heads, config.layers, config.layers, config.hidden)
+    size = sum(parameter.numel() for parameter in theirs.parameters()) - 2 * 2 * config.width
+    assert count(config).parameters == size + config.vocabulary * config.width
+    assert (config.placement, config.position, config.feedforward, config.scale_embedding) == (
+        "post",
+        "sinusoidal",
+        "relu",
+        True,
+    )
+
+
+def test_forward_flops_equal_those_torch_counts() -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    for name in ("tiny-encoder", "tiny-decoder", "tiny-encoder-decoder"):
+        for changes in ({}, {"feedforward": "swiglu", "kv_heads": 2}):
+            config = preset(name, **changes)
+            model = build(config, device="meta")
+            ids = torch.zeros(1, 64, dtype=torch.long, device="meta")
+            with FlopCounterMode(display=False) as counter:
+                model(*([ids] if config.kind != "encoder-decoder" else [ids, ids]))
+            ours = count(config, length=64).forward_flops * 64
+            assert abs(counter.get_total_flops() / ours - 1) < 0.02
+
+
+def test_active_parameters_leave_out_the_experts_not_chosen() -> None:
+    config = Cell("decoder", feedforward="experts").config()
+    model = build(config, device="meta")
+    per_expert = sum(p.numel() for p in model.decoder.blocks[0].feedforward.experts.parameters()) // 5
+    assert count(config).parameters - count(config).active == 2 * 3 * per_expert
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"feedforward": "swiglu", "norm": "rms", "bias": False},
+        {"position": "learned", "kv_heads": 2},
+        {"position": "relative"},
+        {"experts": 4},
+        {"placement": "post", "position": "none"},
+        {"kind": "encoder", "position": "sinusoidal"},
+        {"kind": "encoder-decoder", "position": "sinusoidal", "placement": "post"},
+    ],
+    ids=str,
+)
+def test_activation_memory_is_within_ten_percent_of_what_autograd_keeps(changes: dict[str, object]) -> None:
+    config = preset("tiny-decoder", **changes)
+    model = build(config).train()
+    owned = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.untyped_storage().data_ptr() not in owned:
+            kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    ids = torch.randint(config.vocabulary, (2, 64))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = F.cross_entropy(logits_of(model, ids, **source_of(config, ids)).flatten(0, 1), ids.flatten())
+    assert loss.requires_grad
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    assert abs(count(config, length=64, batch=2).activation_bytes / measured - 1) < 0.10
+
+
+def source_of(config: chumoku.ModelConfig, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"source": ids} if config.kind == "encoder-decoder" else {}
+
+
+def test_cache_bytes_equal_a_real_cache() -> None:
+    config = Cell("decoder", kv_heads=1).config()
+    assert count(config, length=13, batch=3).cache_bytes == build(config).new_cache(3, 13).nbytes
+    both = build(Cell("encoder-decoder").config())
+    memory = both.encode(tokens(3, 13))
+    assert count(both.config, length=13, batch=3).cache_bytes == both.new_cache(memory, 13).nbytes
+
+
+@pytest.mark.parametrize("initialisation", ["gpt2", "xavier"])
+@pytest.mark.parametrize("kind", KINDS)
+@torch.no_grad()
+def test_initialisation_follows_its_table(kind: str, initialisation: str) -> None:
+    model = build(
+        chumoku.preset(f"tiny-{kind}", width=256, layers=8, initialisation=initialisation, position="learned")
+    )
+    values = dict(model.named_parameters())
+    stack = "encoder" if kind == "encoder" else "decoder"
+    additions = 24 if kind == "encoder-decoder" else 16
+    block = f"{stack}.blocks.3"
+    xavier_square, xavier_up = math.sqrt(2 / 512), math.sqrt(2 / (256 + 256))
+    expected = {
+        f"{block}.attention.query.weight": (0.02, xavier_square),
+        f"{block}.attention.output.weight": (0.02 / math.sqrt(additions), xavier_square),
+        f"{block}.feedforward.up.weight": (0.02, xavier_up),
+        f"{block}.feedforward.down.weight": (0.02 / math.sqrt(additions), xavier_up),
+        f"{stack}.embedding.table": (0.02, 256**-0.5),
+    }
+    for address, deviations in expected.items():
+        chosen = deviations[initialisation == "xavier"]
+        measured = float(values.get(address, values.get("encoder.embedding.table")).std())
+        assert abs(measured / chosen - 1) < 0.03, address
+    assert (values[f"{block}.attention_norm.gamma"] == 1).all()
+    assert (values[f"{block}.attention_norm.beta"] == 0).all()
+    assert (values[f"{block}.attention.query.bias"] == 0).all()
+
+
+@torch.no_grad()
+def test_the_first_loss_is_near_that_of_guessing() -> None:
+    for kind in KINDS:
+        model = build(preset(f"tiny-{kind}"))
+        ids, labels = torch.randint(512, (2, 5, 31), generator=torch.Generator().manual_seed(1))
+        loss = F.cross_entropy(logits_of(model, ids, **source_of(model.config, ids)).flatten(0, 1), labels.flatten())
+        assert abs(float(loss) - math.log(512)) < 0.1
+
+
+def test_the_same_seed_gives_the_same_model() -> None:
+    config = Cell("encoder-decoder", feedforward="experts").config()
+    one, two, three = build(config), build(config), build(config, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one.decoder.embedding.table, three.decoder.embedding.table)
+
+
+def test_every_parameter_is_filled() -> None:
+    """Memory is taken uninitialised: nothing may be left as it was found."""
+    for cell in CELLS[::11]:
+        model = build(cell.config())
+        for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+            assert tensor.isfinite().all(), name
+            assert tensor.abs().max() < 10, name
+
+
+def test_shared_embeddings_are_one_table() -> None:
+    shared = build(Cell("encoder-decoder").config(share_embeddings=True))
+    assert shared.encoder.embedding is shared.decoder.embedding
+    apart = build(Cell("encoder-decoder").config(source_vocabulary=31))
+    assert apart.encoder.embedding.table.shape == (31, 30)
+    assert apart(torch.tensor([[30]]), torch.tensor([[28]])).logits.shape == (1, 1, 29)
+
+
+def test_pooling_takes_real_tokens_alone() -> None:
+    hidden = torch.randn(2, 5, 7)
+    mask = torch.tensor([[True, True, False, False, False], [True] * 5])
+    mean = pool(hidden, mask, kind="mean", normalise=False)
+    torch.testing.assert_close(mean[0], hidden[0, :2].mean(0))
+    torch.testing.assert_close(pool(hidden, None, kind="mean", normalise=False)[1], mean[1])
+    assert torch.equal(pool(hidden, mask, kind="first", normalise=False), hidden[:, 0])
+    torch.testing.assert_close(pool(hidden, mask, kind="mean", normalise=True).norm(dim=-1), torch.ones(2))
+
+
+def test_an_encoder_gives_logits_or_a_vector() -> None:
+    masked = model_of(Cell("encoder"))(tokens(2, 7))
+    assert masked.logits.shape == (2, 7, 29)
+    assert masked.vector.shape == (2, 30)
+    vector = build(Cell("encoder").config(head="vector"))(tokens(2, 7))
+    assert vector.logits is None
+    assert vector.vector.shape == (2, 30)
+
+
+def test_segments_change_the_answer() -> None:
+    model = build(Cell("encoder").config(segments=2))
+    first, second = (model(tokens(1, 7), segments=torch.full((1, 7), s)).hidden for s in (0, 1))
+    assert torch.equal(first, model(tokens(1, 7)).hidden)
+    assert not torch.equal(first, second)
+
+
+def test_router_losses_come_out_in_training_alone() -> None:
+    model = build(Cell("encoder-decoder", feedforward="experts").config())
+    mask = torch.arange(7) < torch.tensor([[7], [4]])
+    assert model(tokens(2, 7), tokens(2, 5)).losses is None
+    losses = model.train()(tokens(2, 7), tokens(2, 5), source_mask=mask).losses
+    assert losses.balance.requires_grad
+    assert 0.9 < float(losses.balance) < 5
+    assert float(losses.z) > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "message"),
+    [
+        ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. One sequence is a batch of one"),
+        ((torch.zeros(2, 0, dtype=torch.long),), {}, "length 1 or more"),
+        ((torch.zeros(2, 3),), {}, "whole numbers"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 3)}, "A mask is bool"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 4, dtype=torch.bool)}, r"shape \[2, 4\]"),
+    ],
+)
+def test_wrong_inputs_are_refused_with_a_sentence(arguments: tuple, options: dict, message: str) -> None:
+    with pytest.raises(ShapeError, match=message):
+        model_of(Cell("decoder"))(*arguments, **options)
+
+
+def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:
+    config = preset("llama-1b", layers=1000, width=8192)
+    assert count(config).parameters < 10**12
+    with pytest.raises(TooLargeError, match=r"need [\d,]+ bytes and this machine has [\d,]+"):
+        build(config)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_compiles_as_one_graph(name: str) -> None:
+    """fullgraph=True: dynamo takes the whole forward pass, or raises. Widths are the preset's own, depth is 2."""
+    config = preset(name, layers=2, vocabulary=997)
+    model = build(config)
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    ids = torch.randint(997, (2, 13), generator=torch.Generator().manual_seed(1))
+    mask = torch.arange(13) < torch.tensor([[13], [7]])
+    arguments = (ids, ids) if config.kind == "encoder-decoder" else (ids,)
+    named = {"source_mask" if config.kind == "encoder-decoder" else "mask": mask}
+    with torch.no_grad():
+        for options in ({}, named):
+            expected, output = model(*arguments, **options), compiled(*arguments, **options)
+            torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tiny_presets_compile_with_inductor(kind: str) -> None:
+    model = build(preset(f"tiny-{kind}"))
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True)
+    ids = torch.randint(512, (2, 13))
+    arguments = (ids, ids) if kind == "encoder-decoder" else (ids,)
+    expected, output = model(*arguments), compiled(*arguments)
+    torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
+def test_a_cached_step_compiles_as_one_graph(position: str) -> None:
+    model = build(Cell("decoder", position).config())
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
+    with torch.no_grad():
+        whole = model(tokens(2, 11)).logits
+        cache, logits = model.new_cache(2, 11), []
+        for step in range(11):
+            out = compiled(tokens(2, 11)[:, step : step + 1], cache=cache)
+            cache = out.cache
+            logits.append(out.logits)
+    torch.testing.assert_close(torch.cat(logits, 1), whole, atol=1e-5, rtol=1e-5)
+
+
+def test_gated_kinds_are_counted_as_gated() -> None:
+    from chumoku.nn.feedforward import ACTIVATIONS
+
+    for kind, activation in ACTIVATIONS.items():
+        assert Shape(Cell("decoder", feedforward=kind).config()).gated == activation.gated

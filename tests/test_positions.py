@@ -1,0 +1,135 @@
+"""Positions against their formulas written out, and against transformers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+from chumoku.errors import LengthError, ShapeError
+from chumoku.nn import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
+from chumoku.nn.positions import rotate
+
+
+@given(position=st.integers(0, 5000), width=st.integers(1, 13))
+def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
+    expected = [
+        math.sin(position / 10000 ** (d / width)) if d % 2 == 0 else math.cos(position / 10000 ** ((d - 1) / width))
+        for d in range(width)
+    ]
+    # Positions times frequencies are rounded to float32 before the sine, so the error grows with the position.
+    tolerance = 1e-6 + position * 2e-7
+    torch.testing.assert_close(
+        sinusoidal(torch.tensor(position), width), torch.tensor(expected), atol=tolerance, rtol=0
+    )
+
+
+def test_sinusoidal_of_note_002() -> None:
+    """The d = 4 table for positions 0 … 3, to the two digits the note gives."""
+    table = [[0, 1, 0, 1], [0.84, 0.54, 0.01, 1.0], [0.91, -0.42, 0.02, 1.0], [0.14, -0.99, 0.03, 1.0]]
+    torch.testing.assert_close(sinusoidal(torch.arange(4), 4), torch.tensor(table), atol=0.005, rtol=0)
+
+
+def test_sinusoidal_halves_are_the_same_numbers_in_another_order() -> None:
+    together, apart = (sinusoidal(torch.arange(7), 6, pairing=pairing) for pairing in ("interleaved", "half"))
+    assert torch.equal(together[:, [0, 2, 4, 1, 3, 5]], apart)
+
+
+def test_inner_products_depend_on_the_distance() -> None:
+    encoded = sinusoidal(torch.arange(50), 128).double()
+    products = encoded @ encoded.T
+    theory = [sum(math.cos(k / 10000 ** (2 * d / 128)) for d in range(64)) for k in range(50)]
+    torch.testing.assert_close(products[0], torch.tensor(theory, dtype=torch.float64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(products[7, 7:], products[0, :-7], atol=1e-4, rtol=0)
+
+
+def test_sinusoidal_has_no_longest_length() -> None:
+    assert Sinusoidal(6)(torch.tensor([10**6]), 10**6 + 1).isfinite().all()
+
+
+def test_learned_ends_where_its_table_ends() -> None:
+    learned = Learned(5, 3)
+    torch.nn.init.normal_(learned.table)
+    assert torch.equal(learned(torch.tensor([4, 0]), 5), learned.table[[4, 0]])
+    with pytest.raises(LengthError, match="Position 5 was asked for, and the table of learned positions ends at 4"):
+        learned(torch.arange(6), 6)
+    with pytest.raises(LengthError, match="There is no position 7"):
+        learned(torch.tensor([7]), 1)
+
+
+def test_relative_is_the_formula() -> None:
+    """score(i, j) gains qᵢ·r_{i−j} / √d_k with i−j clipped, pair by pair."""
+    relative = Relative(2, 7)
+    torch.nn.init.normal_(relative.table)
+    query = torch.randn(2, 3, 5, 7)
+    distances = torch.arange(5)[:, None] - torch.arange(11)[None]
+    bias = relative(query, distances)
+    for i in range(5):
+        for j in range(11):
+            row = relative.table[max(-2, min(2, i - j)) + 2]
+            torch.testing.assert_close(bias[:, :, i, j], query[:, :, i] @ row / math.sqrt(7), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+def test_rotary_equals_transformers(scaling: str, base: float) -> None:
+    chosen = {"rope_type": "default", "rope_theta": base}
+    ours = None
+    if scaling == "linear":
+        chosen |= {"rope_type": "linear", "factor": 3.0}
+        ours = Scaling("linear", 3.0)
+    elif scaling == "llama3":
+        chosen |= {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 64,
+        }
+        ours = Scaling("llama3", 8.0, low=1.0, high=4.0, original=64)
+    config = LlamaConfig(
+        hidden_size=48, num_attention_heads=3, max_position_embeddings=512, rope_parameters=chosen, head_dim=16
+    )
+    query, key = torch.randn(2, 3, 5, 16), torch.randn(2, 3, 5, 16)
+    positions = torch.tensor([3, 4, 5, 100, 400])
+    cos, sin = LlamaRotaryEmbedding(config)(query, positions[None])
+    expected = apply_rotary_pos_emb(query, key, cos, sin)
+    rotation = Rotary(16, base=base, pairing="half", scaling=ours)(positions, torch.float32)
+    for one, other in zip((rotate(query, rotation), rotate(key, rotation)), expected, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+
+
+def test_interleaved_rotary_is_the_notes_matrix() -> None:
+    """(q₀, q₁) turned by mθ; pairs stand side by side."""
+    x = torch.randn(1, 1, 1, 6, dtype=torch.float64)
+    rotation = Rotary(6)(torch.tensor([7]), torch.float64)
+    turned = rotate(x, rotation)
+    for pair in range(3):
+        angle = 7 / 10000 ** (2 * pair / 6)
+        matrix = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]]).double()
+        expected = matrix.to(torch.float64) @ x[0, 0, 0, 2 * pair : 2 * pair + 2]
+        torch.testing.assert_close(turned[0, 0, 0, 2 * pair : 2 * pair + 2], expected, atol=1e-6, rtol=0)
+
+
+def test_both_pairings_are_one_rotation_in_two_orders() -> None:
+    x = torch.randn(2, 3, 5, 8)
+    order = [0, 2, 4, 6, 1, 3, 5, 7]
+    half = rotate(x[..., order], Rotary(8, pairing="half")(torch.arange(5), torch.float32))
+    assert torch.equal(half, rotate(x, Rotary(8)(torch.arange(5), torch.float32))[..., order])
+
+
+def test_low_precision_does_not_round_the_angles() -> None:
+    """A model cast to bfloat16 must still tell position 4097 from 4096."""
+    rotation = Rotary(8).to(torch.bfloat16)(torch.tensor([4096, 4097]), torch.bfloat16)
+    assert rotation.cos.dtype == torch.float32
+    assert rotation.cos[0, 0] != rotation.cos[1, 0]
+
+
+def test_an_odd_head_width_is_refused() -> None:
+    with pytest.raises(ShapeError, match="head width of 7 leaves one over"):
+        Rotary(7)

@@ -1,0 +1,177 @@
+"""Recording: every address, the same bits, the fused kernel still running."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from cells import CELLS, KINDS, Cell, model_of, tokens
+from laws import logits_of
+
+import chumoku
+from chumoku.errors import AddressError
+from chumoku.models.build import build
+from chumoku.models.config import Dropout
+from chumoku.models.model import Model
+from chumoku.nn import attention as attention_module
+from chumoku.nn.attention import attend
+from chumoku.nn.tap import matches, record
+
+SOME = CELLS[::7]
+
+
+@pytest.mark.parametrize("cell", SOME, ids=str)
+def test_recording_everything_leaves_every_bit(cell: Cell) -> None:
+    model = model_of(cell, torch.float32)
+    given = tokens(2, 11)
+    unseen = logits_of(model, given)
+    with record(model) as tape:
+        seen = logits_of(model, given)
+    assert torch.equal(seen, unseen)
+    assert sorted(tape) == sorted(chumoku.addresses(model)), "every declared address was recorded, and no other"
+    assert all(tensor.isfinite().all() for tensor in tape.values())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("position", ["rotary", "relative", "learned"])
+def test_recording_leaves_every_bit_of_training(kind: str, position: str) -> None:
+    """With dropout drawn from the same seed, outputs and gradients are bit for bit those of an unseen step."""
+    config = Cell(kind, position).config(dropout=Dropout(embedding=0.1, attention=0.2, sublayer=0.3))
+
+    def step(*, seen: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model = build(config).train()
+        torch.manual_seed(11)
+        if seen:
+            with record(model):
+                output = logits_of(model, tokens(2, 11))
+        else:
+            output = logits_of(model, tokens(2, 11))
+        return output, list(torch.autograd.grad(output.square().mean(), list(model.parameters())))
+
+    unseen, unseen_gradients = step(seen=False)
+    seen, seen_gradients = step(seen=True)
+    assert torch.equal(unseen, seen)
+    assert all(map(torch.equal, unseen_gradients, seen_gradients))
+
+
+def test_the_fused_kernel_runs_while_weights_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("encoder-decoder"), torch.float32)
+    calls = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def counting(*arguments, **options):
+        calls.append(1)
+        return fused(*arguments, **options)
+
+    monkeypatch.setattr(attention_module.F, "scaled_dot_product_attention", counting)
+    with record(model, "**.weights") as tape:
+        logits_of(model, tokens(2, 11))
+    assert len(calls) == len(tape) == 6
+
+
+@pytest.mark.parametrize("cell", SOME, ids=str)
+def test_recorded_weights_times_values_are_the_heads(cell: Cell) -> None:
+    """The weights computed beside the kernel are those the kernel used."""
+    model = model_of(cell)
+    with record(model) as tape:
+        logits_of(model, tokens(2, 11))
+    for address in [address for address in tape if address.endswith("attention.weights")]:
+        path = address.removesuffix("weights")
+        expected, weights = attend(tape[path + "queries"], tape[path + "keys"], tape[path + "values"], bias=None)
+        values = attention_module.share(tape[path + "values"], tape[path + "queries"])
+        torch.testing.assert_close(tape[address] @ values, tape[path + "heads"], atol=1e-10, rtol=0)
+        torch.testing.assert_close(tape[address].sum(-1), torch.ones_like(tape[address][..., 0]), atol=1e-10, rtol=0)
+        if "decoder" in path and "cross" not in path:
+            assert (tape[address].triu(1) == 0).all()
+
+
+def test_the_addresses_of_the_design() -> None:
+    names = set(chumoku.addresses(build(Cell("encoder-decoder").config(layers=4), device="meta")))
+    for address in (
+        "encoder.blocks.0.attention.weights",
+        "decoder.blocks.3.cross_attention.weights",
+        "decoder.blocks.3.feedforward.hidden",
+        "decoder.blocks.3.output",
+        "decoder.embedding",
+        "decoder.norm",
+        "logits",
+        "decoder.blocks.0.attention.queries",
+        "decoder.blocks.0.attention.keys",
+        "decoder.blocks.0.attention.values",
+        "decoder.blocks.0.attention.scores",
+    ):
+        assert address in names
+    post = chumoku.addresses(build(Cell("decoder", placement="post").config(), device="meta"))
+    assert "decoder.norm" not in post
+    assert not any("cross_attention" in address for address in post)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "address", "fits"),
+    [
+        ("decoder.blocks.*.attention.weights", "decoder.blocks.11.attention.weights", True),
+        ("decoder.blocks.*.attention.weights", "decoder.blocks.11.cross_attention.weights", False),
+        ("decoder.blocks.*.attention.weights", "encoder.blocks.1.attention.weights", False),
+        ("**.weights", "decoder.blocks.0.cross_attention.weights", True),
+        ("**.logits", "logits", True),
+        ("*", "decoder.norm", False),
+        ("**", "decoder.norm", True),
+        ("decoder.blocks.{0,2}.output", "decoder.blocks.2.output", True),
+        ("decoder.blocks.{0,2}.output", "decoder.blocks.1.output", False),
+        ("decoder.norm", "decoderXnorm", False),
+    ],
+)
+def test_patterns(pattern: str, address: str, fits: bool) -> None:
+    assert matches(pattern, address) is fits
+
+
+def test_an_address_that_is_not_there_is_refused_with_the_nearest() -> None:
+    model = model_of(Cell("decoder"))
+    with pytest.raises(AddressError, match=r"matches decoder.block.0.output. Did you mean decoder.blocks.0.output"):
+        record(model, "decoder.block.0.output").__enter__()
+    with pytest.raises(AddressError, match="braces"):
+        record(model, "decoder.{norm").__enter__()
+    with record(model, "decoder.norm") as tape:
+        model(tokens(1, 3))
+    with pytest.raises(AddressError, match="Nothing was recorded at decoder.nrm. Did you mean decoder.norm"):
+        tape["decoder.nrm"]
+
+
+def test_history_keeps_every_pass_and_nothing_after_the_end() -> None:
+    model = model_of(Cell("decoder"))
+    with record(model, "decoder.norm") as tape:
+        model(tokens(1, 3))
+        model(tokens(1, 5))
+    model(tokens(1, 7))
+    assert [tensor.shape[1] for tensor in tape.history["decoder.norm"]] == [3, 5]
+    assert tape["decoder.norm"].shape[1] == 5
+
+
+def test_other_models_and_other_threads_are_not_recorded() -> None:
+    model, other = model_of(Cell("decoder")), build(Cell("decoder").config())
+    with record(model, "logits") as tape:
+        other(tokens(1, 3))
+        thread = threading.Thread(target=lambda: model(tokens(1, 3)))
+        thread.start()
+        thread.join()
+    assert len(tape) == 0
+
+
+def test_an_error_inside_closes_the_tape() -> None:
+    model = model_of(Cell("decoder"))
+    with pytest.raises(RuntimeError, match="stop"), record(model, "logits"):
+        raise RuntimeError("stop")
+    from chumoku.nn import tap
+
+    assert not tap._tapes
+
+
+def test_a_compiled_model_can_be_recorded() -> None:
+    model: Model = build(Cell("decoder").config())
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        compiled(tokens(1, 7))
+        with record(compiled, "**.weights") as tape:
+            compiled(tokens(1, 7))
+    assert len(tape) == 2
