@@ -34,9 +34,7 @@ def peers() -> dict[str, tuple[chumoku.ModelConfig, torch.nn.Module]]:
         num_key_value_heads=3,
         tie_word_embeddings=True,
     )
-    bert = transformers.BertConfig(
-        num_hidden_layers=layers, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0
-    )
+    bert = transformers.BertConfig(num_hidden_layers=layers, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return {
         "gpt2": (chumoku.preset("gpt2", layers=layers, **none), transformers.GPT2LMHeadModel(gpt2)),
         "smollm2": (chumoku.preset("smollm2-135m", layers=layers), transformers.LlamaForCausalLM(llama)),

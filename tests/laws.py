@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
+from cells import tokens
 from torch import Tensor
 
-from cells import tokens
 from chumoku.models.model import Model
 from chumoku.nn import masks
 

@@ -16,7 +16,9 @@ from chumoku.nn import attention as attention_module
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
 
 
-def draw_case(seed: int, dtype: torch.dtype, *, batch: int, kv_heads: int, group: int, length: int, keys: int, width: int):
+def draw_case(
+    seed: int, dtype: torch.dtype, *, batch: int, kv_heads: int, group: int, length: int, keys: int, width: int
+):
     generator = torch.Generator().manual_seed(seed)
     shapes = [(batch, kv_heads * group, length, width), (batch, kv_heads, keys, width), (batch, kv_heads, keys, width)]
     return [torch.randn(s, dtype=dtype, generator=generator).requires_grad_() for s in shapes]
@@ -86,7 +88,9 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_nan(twin: str, with_bias: b
     mask[0, 0, 3] = False
     mask[1] = False
     bias = torch.randn(2, 3, 5, 7).requires_grad_() if with_bias else None
-    output = attend(*inputs, mask=mask, bias=bias)[0] if twin == "plain" else attend_fused(*inputs, mask=mask, bias=bias)
+    output = (
+        attend(*inputs, mask=mask, bias=bias)[0] if twin == "plain" else attend_fused(*inputs, mask=mask, bias=bias)
+    )
     assert (output[0, :, 3] == 0).all()
     assert (output[1] == 0).all()
     assert (output[0, :, :3] != 0).all()

@@ -65,7 +65,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
     model = model_of(Cell("decoder"))
     cache = model.new_cache(2, 5)
     with torch.no_grad():
-        with pytest.raises(LengthError, match="holds 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
+        with pytest.raises(LengthError, match=r"holds 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
             model(tokens(2, 7), cache=cache)
         with pytest.raises(ShapeError, match="made for 2 rows, and 3 were given"):
             model(tokens(3, 1), cache=cache)

@@ -20,7 +20,16 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.presets import PRESETS, model_config, preset
 
 NAN, INFINITY = float("nan"), float("inf")
-NUMBERS = ("vocabulary", "context", "width", "layers", "heads", "feedforward_width", "relative_clip", "experts_per_token")
+NUMBERS = (
+    "vocabulary",
+    "context",
+    "width",
+    "layers",
+    "heads",
+    "feedforward_width",
+    "relative_clip",
+    "experts_per_token",
+)
 
 HOSTILE: list[dict[str, object]] = [
     *({key: bad} for key in NUMBERS for bad in (0, -1, 10**30, NAN, "7", 2.5, True, [4])),

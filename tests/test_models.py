@@ -60,9 +60,7 @@ def test_gpt2_presets_have_the_size_of_transformers(name: str, width: int, layer
 
 
 def test_bert_and_llama_presets_have_the_size_of_transformers() -> None:
-    assert count(preset("bert-base")).parameters == meta_size(
-        transformers.BertConfig(), transformers.BertForMaskedLM
-    )
+    assert count(preset("bert-base")).parameters == meta_size(transformers.BertConfig(), transformers.BertForMaskedLM)
     minilm = transformers.BertConfig(hidden_size=384, num_hidden_layers=6, intermediate_size=1536)
     with torch.device("meta"):
         encoder = transformers.BertModel(minilm, add_pooling_layer=False)

@@ -12,9 +12,18 @@ from test_attention import copy_attention
 from chumoku.errors import LengthError, ShapeError
 from chumoku.models.config import ModelConfig
 from chumoku.models.stack import make_block
-from chumoku.nn import BatchNorm, Embedding, FeedForward, LayerNorm, Logits, MixtureOfExperts, RMSNorm, RouterLosses
+from chumoku.nn import (
+    BatchNorm,
+    Embedding,
+    FeedForward,
+    LayerNorm,
+    Logits,
+    MixtureOfExperts,
+    RMSNorm,
+    RouterLosses,
+    norms,
+)
 from chumoku.nn import feedforward as feedforward_module
-from chumoku.nn import norms
 from chumoku.nn.attention import Sight
 from chumoku.nn.block import Block
 
@@ -231,9 +240,7 @@ def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: 
     upstream = torch.randn_like(output)
     inputs = [x, memory] if cross else [x]
     mine = torch.autograd.grad(output, [*inputs, ours.feedforward.up.weight, ours.attention.query.weight], upstream)
-    yours = torch.autograd.grad(
-        expected, [*inputs, theirs.linear1.weight, theirs.self_attn.in_proj_weight], upstream
-    )
+    yours = torch.autograd.grad(expected, [*inputs, theirs.linear1.weight, theirs.self_attn.in_proj_weight], upstream)
     for one, other in zip(mine[:-1], yours[:-1], strict=True):
         close(one, other)
     close(mine[-1], yours[-1][:35])
