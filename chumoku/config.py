@@ -48,15 +48,13 @@ class Settings:
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
 
     def __init_subclass__(cls) -> None:
-        made = dataclasses.dataclass(frozen=True, kw_only=True)(cls)
+        made = dataclasses.dataclass(frozen=True, kw_only=True, init=False)(cls)
         hints = get_type_hints(cls, include_extras=True)
         cls._hints = {field.name: hints[field.name] for field in dataclasses.fields(made)}  # type: ignore[arg-type]
         cls._adapters = {}
 
-    def __post_init__(self) -> None:
-        problems = list(find_problems(type(self), vars(self)))
-        if problems:
-            raise ConfigError(problems)
+    def __init__(self, **values: Any) -> None:
+        _fill(self, values, prefix="")
 
 
 T = TypeVar("T", bound=Settings)
@@ -64,11 +62,20 @@ T = TypeVar("T", bound=Settings)
 
 def read(cls: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
     """Make settings from a mapping (nested as in TOML); every problem found is in the one error raised."""
+    settings = cls.__new__(cls)
+    _fill(settings, values, prefix=prefix)
+    return settings
+
+
+def _fill(settings: Settings, values: Mapping[str, Any], *, prefix: str) -> None:
+    """Set every field of new settings, or report everything that is wrong."""
+    cls = type(settings)
     problems = list(find_problems(cls, values, prefix=prefix))
     if problems:
         raise ConfigError(problems)
-    nested = _nested(cls)
-    return cls(**{key: _made(nested.get(key), value) for key, value in values.items()})
+    for key, default in _defaults(cls).items():
+        value = _made(_nested(cls).get(key), _plain(values[key])) if key in values else default
+        object.__setattr__(settings, key, value)
 
 
 def write(settings: Settings) -> dict[str, Any]:
@@ -93,8 +100,8 @@ def load_toml(path: Path | str) -> dict[str, Any]:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}. Save it as UTF-8.") from error
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path} is not valid TOML: {error}. Mend that line and try again.") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is not valid TOML: {str(error)[:200]}. Mend that line and try again.") from error
 
 
 def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
@@ -125,18 +132,18 @@ def parse_value(text: str) -> Any:
     """A TOML value when it is one (512, 0.1, true, "x", [1, 2]); otherwise the text itself (rotary)."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = {}
     return parsed["value"] if list(parsed) == ["value"] else text.strip()
 
 
 def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str = "") -> Iterator[Problem]:
     """Everything wrong with `values` as settings of class `cls`: unknown keys, types, ranges, combinations."""
-    fields = {field.name: field for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
-    nested = _nested(cls)
+    nested, defaults = _nested(cls), _defaults(cls)
     good: dict[str, Any] = {}
-    for key, value in values.items():
-        if key not in fields:
+    for key, given in values.items():
+        value = _plain(given)
+        if key not in defaults:
             yield Problem(f"{prefix}{key}", _unknown(cls, str(key), prefix))
             continue
         inner = nested.get(key)
@@ -147,9 +154,9 @@ def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str
         yield from found
         if not found:
             good[key] = _made(inner, value)
-    for key, field in fields.items():
-        if key not in values and field.default is not dataclasses.MISSING:
-            good[key] = field.default
+    for key, default in defaults.items():
+        if key not in values and default is not dataclasses.MISSING:
+            good[key] = default
         elif key not in values:
             yield Problem(f"{prefix}{key}", "this key is needed and was not given.")
     for rule in cls.RULES:
@@ -161,6 +168,15 @@ def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str
 
 def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+
+
+def _defaults(cls: type[Settings]) -> dict[str, Any]:
+    return {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+
+
+def _plain(value: Any) -> Any:
+    """A number from NumPy as Python's own."""
+    return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
 def _made(inner: type[Settings] | None, value: Any) -> Any:
@@ -188,7 +204,7 @@ def _type_problems(cls: type[Settings], key: str, value: Any, prefix: str) -> It
 
 
 def _sentence(kind: str, limits: Mapping[str, Any], value: Any) -> str:
-    shown = repr(value) if len(repr(value)) <= 60 else repr(value)[:57] + "..."
+    shown = _shown(value)
     match kind:
         case "greater_than_equal":
             return f"{shown} is too small; at least {limits['ge']:,} is needed."
@@ -214,6 +230,14 @@ def _sentence(kind: str, limits: Mapping[str, Any], value: Any) -> str:
             return f"{shown} is a single value where a table of keys is needed."
         case _:
             return f"{shown} does not fit here ({kind.replace('_', ' ')})."
+
+
+def _shown(value: Any) -> str:
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a whole number of thousands of digits, a list inside itself
+        text = f"this {type(value).__name__}"
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _closest(value: Any, expected: str) -> str:

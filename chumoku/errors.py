@@ -42,7 +42,7 @@ class ShapeError(UsageError):
 
 
 class LengthError(UsageError):
-    """A sequence longer than a table, a cache or a limit allows."""
+    """Beyond what a table, a cache or a limit holds."""
 
 
 class AddressError(UsageError):
@@ -55,3 +55,7 @@ class TooLargeError(UsageError):
 
 class MissingExtraError(UsageError):
     """An optional dependency is needed and not installed."""
+
+
+class CorpusError(UsageError):
+    """Text that cannot be read as asked: names file, line and the way out."""

@@ -12,6 +12,8 @@ from chumoku.nn import masks
 
 def logits_of(model: Model, target: Tensor, *, source: Tensor | None = None, **options: object) -> Tensor:
     """The logits after `target`, whatever the kind of the model."""
+    if model.config.head_kind == "vector":
+        return model(target, **options).vector
     if model.config.kind == "encoder-decoder":
         named = {f"target_{key}": value for key, value in options.items()}
         return model(tokens(target.shape[0], 7, seed=3) if source is None else source, target, **named).logits
@@ -52,7 +54,11 @@ def padding_noticed(model: Model, length: int, seed: int) -> float:
     lengths = torch.tensor([length, length + 4])
     mask = masks.real_tokens(lengths, length + 4)
     if model.config.kind != "encoder-decoder":
-        return distance(alone[0], model(rows, mask=mask).logits[0, :length])
+        together = model(rows, mask=mask)
+        moved = 0.0
+        if together.vector is not None:
+            moved = distance(model(short).vector[0], together.vector[0])
+        return max(moved, distance(alone[0], together.logits[0, :length]))
     source = tokens(2, 11, seed + 2)
     source[0, :5] = short[0, :5]
     real = masks.real_tokens(torch.tensor([5, 11]), 11)

@@ -78,9 +78,34 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
         model(tokens(2, 3), cache=cache)
     with pytest.raises(LengthError, match="holds nothing"):
         Cache.empty(2, 0, 5, kv_heads=1, head_width=2)
+    with torch.no_grad():
+        for lengths, message in (
+            (torch.tensor([5, 9]), "Lengths run from 5 to 9, and 5 tokens were given"),
+            (torch.tensor([-1, 2]), "Lengths run from -1"),
+            (torch.tensor([1, 2, 3]), "Lengths are 2 whole numbers, one for each row"),
+            (torch.tensor([1.0, 2.0]), "Lengths are 2 whole numbers"),
+        ):
+            with pytest.raises(ShapeError, match=message):
+                model(tokens(2, 5), cache=cache, lengths=lengths)
+        for other in (model_of(Cell("decoder"), layers=3), model_of(Cell("decoder", kv_heads=1))):
+            with pytest.raises(ShapeError, match="This cache was made for another model"):
+                other(tokens(2, 3), cache=cache)
+    with torch.inference_mode():
+        inference = model.new_cache(2, 5)
+    with torch.no_grad(), pytest.raises(UsageError, match="can be used only there"):
+        model(tokens(2, 3), cache=inference)
     both = model_of(Cell("encoder-decoder"))
     with pytest.raises(ShapeError, match="needs something to look at"):
         both.decode(tokens(2, 3))
+
+
+def test_rows_that_take_turns_use_no_more_room_than_the_longest() -> None:
+    model = model_of(Cell("decoder", "learned"))
+    with torch.no_grad():
+        cache = model(tokens(2, 5), cache=model.new_cache(2, 9), lengths=torch.tensor([5, 1])).cache
+        cache = model(tokens(2, 4), cache=cache, lengths=torch.tensor([1, 4])).cache
+        assert (cache.used, cache.lengths.tolist()) == (6, [6, 5])
+        assert model(tokens(2, 3), cache=cache).cache.used == 9
 
 
 def test_stale_memory_cannot_reach_the_answer() -> None:

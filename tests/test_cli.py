@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -69,8 +70,12 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
         (["gpt2", "model.heads=0"], "model.heads: 0 is too small; at least 1 is needed."),
         (["gpt2", "width=3"], "its keys begin with model."),
         (["gpt2", "nonsense"], "not of the form key=value"),
+        (["gpt2", "model.preset=bert-base"], "already named"),
+        (["gpt2", "model=3"], "its keys begin with model."),
+        (["gpt2", "model.width=" + "9" * 5000], "is not a whole number"),
+        (["gpt2", "model.width=" + "[" * 5000], "is not a whole number"),
         (["absent.toml"], "absent.toml could not be read: No such file"),
-        (["gpt2", "--precision", "int3"], "--precision int3 is not known; choose float32, bf16"),
+        (["gpt2", "--precision", "int3"], "precision int3 is not known; choose float32, bf16"),
         (["gpt2", "--length", "0"], "--length"),
         ([], "Missing argument"),
     ],
@@ -87,6 +92,24 @@ def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
     finished = run("count", "empty.toml", cwd=tmp_path)
     assert finished.returncode == 2
     assert "has no [model] table" in finished.stderr
+
+
+def test_a_folder_that_cannot_be_made_is_a_sentence() -> None:
+    finished = run("demo", "--out", "/dev/null/pictures")
+    assert finished.returncode == 1
+    assert "could not be used" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_terminal_without_japanese_still_gets_its_answer() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "chumoku", "count", "gpt2"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert finished.returncode == 0
+    assert b"124,439,808" in finished.stdout
 
 
 def test_the_demo_draws_its_picture(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import laws
 import pytest
 import torch
@@ -18,7 +20,8 @@ BROKEN = 1e-4
 
 lengths = st.sampled_from([5, 7, 11, 13])
 seeds = st.integers(0, 2**16)
-few = settings(max_examples=2, deadline=None, derandomize=True, database=None)
+# Two random cases a cell, new ones in every run; a failure prints how to repeat it.
+few = settings(max_examples=2, deadline=None, derandomize=False, database=None, print_blob=True)
 
 
 def every(cells: list[Cell]) -> pytest.MarkDecorator:
@@ -85,13 +88,11 @@ def test_cached_equals_the_whole_pass_in_float32(kind: str, position: str) -> No
 def test_every_parameter_learns(cells: list[Cell]) -> None:
     """Forward and backward: every parameter gets a finite gradient that is not zero."""
     for cell in cells:
-        model = model_of(cell).train()
+        model = copy.deepcopy(model_of(cell)).train()
         laws.logits_of(model, tokens(3, 11)).square().mean().backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad.isfinite().all(), f"{cell} {name}"
             assert forgotten(cell, name) or parameter.grad.abs().max() > 0, f"{cell} {name}"
-            parameter.grad = None
-        model.eval()
 
 
 def forgotten(cell: Cell, name: str) -> bool:
@@ -142,7 +143,7 @@ def test_a_cache_off_by_one_is_caught(position: str, monkeypatch: pytest.MonkeyP
         return whole(self, new) + (1 if self.used else 0)
 
     monkeypatch.setattr(cache.Cache, "positions", late)
-    monkeypatch.setattr(cache.Cache, "check", lambda *_: None)
+    monkeypatch.setattr(cache.Cache, "check", lambda *_, **__: None)
     model = model_of(Cell("decoder", position))
     original = model.new_cache
     monkeypatch.setattr(model, "new_cache", lambda batch, capacity: original(batch, capacity + 9))

@@ -257,23 +257,49 @@ def test_router_losses_come_out_in_training_alone() -> None:
     assert model(tokens(2, 7), tokens(2, 5)).losses is None
     losses = model.train()(tokens(2, 7), tokens(2, 5), source_mask=mask).losses
     assert losses.balance.requires_grad
-    assert 0.9 < float(losses.balance) < 5
-    assert float(losses.z) > 0
+    assert 0.9 < losses.balance.item() < 5
+    assert losses.z.item() > 0
+
+
+def test_padding_does_not_count_in_router_losses() -> None:
+    model = build(Cell("decoder", feedforward="experts").config()).train()
+    rows = tokens(2, 7)
+    mask = torch.arange(7) < torch.tensor([[7], [4]])
+    other = torch.where(mask, rows, (rows + 1) % 29)
+    one, two = (model(given, mask=mask).losses for given in (rows, other))
+    torch.testing.assert_close(one.balance, two.balance)
+    torch.testing.assert_close(one.z, two.z)
+    assert not torch.allclose(one.z, model(other).losses.z)
 
 
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
         ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. One sequence is a batch of one"),
-        ((torch.zeros(2, 0, dtype=torch.long),), {}, "length 1 or more"),
-        ((torch.zeros(2, 3),), {}, "whole numbers"),
+        ((torch.zeros(2, 0, dtype=torch.long),), {}, "each 1 or more"),
+        ((torch.zeros(2, 3),), {}, "Tokens are int64"),
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 3)}, "A mask is bool"),
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 4, dtype=torch.bool)}, r"shape \[2, 4\]"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(1, 3, dtype=torch.bool)}, r"shape \[1, 3\]"),
+        ((torch.zeros(0, 3, dtype=torch.long),), {}, "each 1 or more"),
+        ((torch.zeros(2, 3, dtype=torch.uint8),), {}, "Tokens are int64"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 4, dtype=torch.long)}, "Positions are"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 3)}, "Positions are whole numbers"),
     ],
 )
 def test_wrong_inputs_are_refused_with_a_sentence(arguments: tuple, options: dict, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         model_of(Cell("decoder"))(*arguments, **options)
+
+
+def test_sources_and_targets_that_make_no_pairs_are_refused() -> None:
+    model = model_of(Cell("encoder-decoder"))
+    with pytest.raises(ShapeError, match="2 sources and 3 targets do not make pairs"):
+        model(tokens(2, 7), tokens(3, 5))
+    with pytest.raises(ShapeError, match=r"A source mask is \[batch, length\]"):
+        model(tokens(2, 7), tokens(2, 5), source_mask=torch.ones(2, 7, 7, dtype=torch.bool))
+    with pytest.raises(ShapeError, match="Segments are numbers of the tokens' shape"):
+        model_of(Cell("encoder"))(tokens(2, 7), segments=tokens(2, 7))
 
 
 def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from test_attention import copy_attention
 
 from chumoku.errors import LengthError, ShapeError
-from chumoku.models.config import ModelConfig
+from chumoku.models.build import build
+from chumoku.models.config import Dropout, ModelConfig
 from chumoku.models.stack import make_block
 from chumoku.nn import (
     BatchNorm,
@@ -26,6 +27,7 @@ from chumoku.nn import (
 from chumoku.nn import feedforward as feedforward_module
 from chumoku.nn.attention import Sight
 from chumoku.nn.block import Block
+from chumoku.nn.tap import record
 
 
 def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-10) -> None:
@@ -147,8 +149,7 @@ def test_router_losses_are_their_formulas_over_real_tokens() -> None:
     logits = torch.randn(6, 3, dtype=torch.float64)
     chosen = logits.topk(2).indices
     real = torch.tensor([[True, True, False], [True, False, True]])
-    losses = RouterLosses()
-    losses.real = real
+    losses = RouterLosses().among(real)
     losses.add(logits, chosen)
     kept, kept_chosen = logits[real.flatten()], chosen[real.flatten()]
     share = torch.stack([(kept_chosen == e).sum() / kept_chosen.numel() for e in range(3)]).double()
@@ -239,11 +240,37 @@ def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: 
     close(output, expected)
     upstream = torch.randn_like(output)
     inputs = [x, memory] if cross else [x]
-    mine = torch.autograd.grad(output, [*inputs, ours.feedforward.up.weight, ours.attention.query.weight], upstream)
-    yours = torch.autograd.grad(expected, [*inputs, theirs.linear1.weight, theirs.self_attn.in_proj_weight], upstream)
-    for one, other in zip(mine[:-1], yours[:-1], strict=True):
+    mine = torch.autograd.grad(output, [*inputs, *ours.parameters()], upstream)
+    yours = torch.autograd.grad(expected, [*inputs, *theirs.parameters()], upstream)
+    for one, other in zip(mine[: len(inputs)], yours[: len(inputs)], strict=True):
         close(one, other)
-    close(mine[-1], yours[-1][:35])
+    ours_named = dict(zip((name for name, _ in ours.named_parameters()), mine[len(inputs) :], strict=True))
+    theirs_named = dict(zip((name for name, _ in theirs.named_parameters()), yours[len(inputs) :], strict=True))
+    expected_names = in_our_words(theirs_named, cross=cross)
+    assert ours_named.keys() == expected_names.keys()
+    for name, gradient in ours_named.items():
+        close(gradient, expected_names[name])
+
+
+def in_our_words(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str, torch.Tensor]:
+    """The gradients of a torch layer under the names of our block."""
+    words = {"linear1": "feedforward.up", "linear2": "feedforward.down", "norm1": "attention_norm"}
+    words |= {"norm2": "cross_attention_norm", "norm3": "feedforward_norm"} if cross else {"norm2": "feedforward_norm"}
+    renamed = {}
+    for name, gradient in gradients.items():
+        module, rest = name.split(".", 1)
+        if module in ("self_attn", "multihead_attn"):
+            path = "attention" if module == "self_attn" else "cross_attention"
+            if rest.startswith("in_proj"):
+                parts = zip(("query", "key", "value"), gradient.chunk(3), strict=True)
+                renamed |= {f"{path}.{part}.{rest.removeprefix('in_proj_')}": chunk for part, chunk in parts}
+            else:
+                renamed[f"{path}.output.{rest.removeprefix('out_proj.')}"] = gradient
+        else:
+            if module.startswith("norm"):
+                rest = {"weight": "gamma", "bias": "beta"}[rest]
+            renamed[f"{words[module]}.{rest}"] = gradient
+    return renamed
 
 
 def test_cross_attention_without_a_memory_is_refused() -> None:
@@ -253,13 +280,19 @@ def test_cross_attention_without_a_memory_is_refused() -> None:
 
 
 @pytest.mark.parametrize("place", ["embedding", "attention", "sublayer"])
-def test_each_dropout_acts_alone_and_in_training_alone(place: str) -> None:
-    from chumoku.models.build import build
-    from chumoku.models.config import Dropout
-
+def test_each_dropout_acts_in_its_place_and_in_training_alone(place: str) -> None:
     config = ModelConfig(vocabulary=13, width=30, heads=3, layers=1, dropout=Dropout(**{place: 0.5}))
     model = build(config)
     tokens = torch.arange(11)[None]
     assert torch.equal(model(tokens).logits, model(tokens).logits)
     model.train()
-    assert not torch.equal(model(tokens).logits, model(tokens).logits)
+    with record(model) as one:
+        model(tokens)
+    with record(model) as two:
+        model(tokens)
+    first_moved = next(address for address in one if not torch.equal(one[address], two[address]))
+    # Attention's own output is still the same when only what is added to the stream is dropped.
+    moved = {"embedding": "decoder.embedding", "attention": "decoder.blocks.0.attention.heads"}
+    assert first_moved == moved.get(place, "decoder.blocks.0.feedforward_norm")
+    if place == "embedding":
+        assert 0.3 < (one["decoder.embedding"] == 0).float().mean() < 0.7

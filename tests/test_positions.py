@@ -22,11 +22,13 @@ def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
         math.sin(position / 10000 ** (d / width)) if d % 2 == 0 else math.cos(position / 10000 ** ((d - 1) / width))
         for d in range(width)
     ]
-    # Positions times frequencies are rounded to float32 before the sine, so the error grows with the position.
-    tolerance = 1e-6 + position * 2e-7
+    exact = torch.tensor(expected, dtype=torch.float64)
     torch.testing.assert_close(
-        sinusoidal(torch.tensor(position), width), torch.tensor(expected), atol=tolerance, rtol=0
+        sinusoidal(torch.tensor(position), width, dtype=torch.float64), exact, atol=1e-11, rtol=0
     )
+    # In float32 the angle is rounded before the sine, so the error grows with the position.
+    near = sinusoidal(torch.tensor(position), width).double()
+    torch.testing.assert_close(near, exact, atol=1e-6 + position * 2e-7, rtol=0)
 
 
 def test_sinusoidal_of_note_002() -> None:

@@ -14,7 +14,9 @@ from chumoku.errors import AddressError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout
 from chumoku.models.model import Model
+from chumoku.models.presets import PRESETS, preset
 from chumoku.nn import attention as attention_module
+from chumoku.nn import masks, tap
 from chumoku.nn.tap import matches, record
 
 SOME = CELLS[::7]
@@ -71,10 +73,14 @@ def test_the_fused_kernel_runs_while_weights_are_recorded(monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("cell", SOME, ids=str)
 def test_recorded_weights_times_values_are_the_heads(cell: Cell) -> None:
-    """The weights computed beside the kernel are those the kernel used."""
+    """The weights computed beside the kernel are those the kernel used, padding and all."""
     model = model_of(cell)
+    real = masks.real_tokens(torch.tensor([11, 7]), 11)
     with record(model) as tape:
-        logits_of(model, tokens(2, 11))
+        if cell.kind == "encoder-decoder":
+            model(tokens(2, 11), tokens(2, 11), source_mask=real, target_mask=real)
+        else:
+            model(tokens(2, 11), mask=real)
     for address in [address for address in tape if address.endswith("attention.weights")]:
         path = address.removesuffix("weights")
         values = attention_module.share(tape[path + "values"], tape[path + "queries"])
@@ -118,6 +124,9 @@ def test_the_addresses_of_the_design() -> None:
         ("decoder.blocks.{0,2}.output", "decoder.blocks.2.output", True),
         ("decoder.blocks.{0,2}.output", "decoder.blocks.1.output", False),
         ("decoder.norm", "decoderXnorm", False),
+        ("decoder,encoder", "decoder", False),
+        ("{en,de}coder.norm", "encoder.norm", True),
+        ("{**.norm,logits}", "decoder.norm", True),
     ],
 )
 def test_patterns(pattern: str, address: str, fits: bool) -> None:
@@ -128,12 +137,37 @@ def test_an_address_that_is_not_there_is_refused_with_the_nearest() -> None:
     model = model_of(Cell("decoder"))
     with pytest.raises(AddressError, match=r"matches decoder.block.0.output. Did you mean decoder.blocks.0.output"):
         record(model, "decoder.block.0.output").__enter__()
-    with pytest.raises(AddressError, match="braces"):
-        record(model, "decoder.{norm").__enter__()
+    for pattern in ("decoder.{norm", "decoder}.{norm", "decoder.{{0,1},2}"):
+        with pytest.raises(AddressError, match="braces"):
+            record(model, pattern).__enter__()
+    with pytest.raises(AddressError, match="A pattern is text"):
+        record(model, ["logits"]).__enter__()
     with record(model, "decoder.norm") as tape:
         model(tokens(1, 3))
     with pytest.raises(AddressError, match=r"Nothing was recorded at decoder.nrm. Did you mean decoder.norm"):
         tape["decoder.nrm"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_shows_all_its_addresses(name: str) -> None:
+    model = build(preset(name, layers=1, vocabulary=29))
+    with torch.no_grad(), record(model) as tape:
+        logits_of(model, tokens(1, 5))
+    assert sorted(tape) == sorted(chumoku.addresses(model))
+
+
+def test_recorded_weights_follow_a_ragged_cache() -> None:
+    model = model_of(Cell("decoder", kv_heads=1))
+    with torch.no_grad():
+        cache = model(tokens(2, 5), cache=model.new_cache(2, 11), lengths=torch.tensor([5, 2])).cache
+        with record(model, "**.attention.*") as tape:
+            model(tokens(2, 1, seed=1), cache=cache)
+    path = "decoder.blocks.1.attention."
+    weights = tape[path + "weights"]
+    assert (weights[1, :, :, 3:] == 0).all()
+    assert (weights[0] > 0).all()
+    values = attention_module.share(tape[path + "values"], tape[path + "queries"])
+    torch.testing.assert_close(weights @ values, tape[path + "heads"], atol=1e-10, rtol=0)
 
 
 def test_history_keeps_every_pass_and_nothing_after_the_end() -> None:
@@ -156,12 +190,24 @@ def test_other_models_and_other_threads_are_not_recorded() -> None:
     assert len(tape) == 0
 
 
+def test_tapes_may_be_nested_and_closed_in_any_order() -> None:
+    model = model_of(Cell("decoder"))
+    with record(model, "logits") as outer:
+        with record(model, "logits") as inner:
+            model(tokens(1, 3))
+        model(tokens(1, 3))
+    assert (len(outer.history["logits"]), len(inner.history["logits"])) == (2, 1)
+    first, second = record(model, "logits"), record(model, "logits")
+    first.__enter__(), second.__enter__()
+    first.__exit__(None, None, None), second.__exit__(None, None, None)
+    assert tap._tapes == ()
+    assert torch._dynamo.eval_frame._stance.stance == "default"
+
+
 def test_an_error_inside_closes_the_tape() -> None:
     model = model_of(Cell("decoder"))
     with pytest.raises(RuntimeError, match="stop"), record(model, "logits"):
         raise RuntimeError("stop")
-    from chumoku.nn import tap
-
     assert not tap._tapes
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import sys
 
 import typer
 
-from chumoku.cli import count, demo
+from chumoku.cli import count, demo, tokenize
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -18,15 +19,22 @@ app = typer.Typer(
 )
 app.command()(demo.demo)
 app.command()(count.count)
+app.command()(tokenize.tokenize)
 
 
 def main() -> None:
     """Run a command; our own errors end as sentences with their exit code, never as a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot write こたつ shows ? for it
     try:
         app()
     except ChumokuError as error:
         print(error, file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        print(f"{error.filename or 'A file'} could not be used: {error.strerror or error}.", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("Stopped.", file=sys.stderr)
         sys.exit(130)

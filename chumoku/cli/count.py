@@ -20,17 +20,13 @@ def count(
     length: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Tokens a sequence; default: context.")] = None,
     batch: Annotated[int, typer.Option(min=1, max=LARGEST, help="Sequences at a time.")] = 1,
     precision: Annotated[
-        str, typer.Option(help="Of the weights when decoding: float32, bf16, int8, int4.")
+        str, typer.Option(help="Of the weights when decoding: float32, bf16, fp16, int8, int4.")
     ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Print a model's parameters by part, FLOPs a token, and memory for training and decoding."""
-    from chumoku.errors import UsageError
-    from chumoku.models.count import BYTES
     from chumoku.models.count import count as count_model
 
-    if precision not in BYTES:
-        raise UsageError(f"--precision {precision} is not known; choose {', '.join(BYTES)}.")
     config = read_model(model, changes or [])
     counted = count_model(config, length=length, batch=batch, precision=precision)
     if as_json:
@@ -47,16 +43,15 @@ def read_model(model: str, changes: list[str]) -> ModelConfig:
     from chumoku.errors import UsageError
     from chumoku.models.presets import model_config
 
+    for word in changes:
+        if "=" in word and not word.startswith("model."):
+            raise UsageError(f"{word} does not concern the model; its keys begin with model., as in model.width=64.")
+        if word.startswith("model.preset="):
+            raise UsageError("The model to count is already named; give the other preset's name instead.")
     recipe = load_toml(model) if Path(model).suffix == ".toml" else {"model": {"preset": model}}
-    recipe = override(recipe, changes)
-    table = recipe.get("model")
+    table = override(recipe, changes).get("model")
     if not isinstance(table, dict):
         raise UsageError(f"{model} has no [model] table, so there is nothing to count.")
-    elsewhere = [word for word in changes if not word.startswith("model.")]
-    if elsewhere:
-        raise UsageError(
-            f"{elsewhere[0]} does not concern the model; its keys begin with model., as in model.width=64."
-        )
     return model_config(table)
 
 

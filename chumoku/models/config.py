@@ -38,12 +38,19 @@ class RotarySettings(Settings):
     high: Positive = 4.0  # llama3: waves shorter than original / high are kept
     original: Many = 8192  # llama3: the context before stretching
 
-    RULES = (
-        Rule(
-            ("low", "high"),
-            lambda c: f"low = {c.low} must lie below high = {c.high}." if c.low >= c.high else None,
-        ),
-    )
+    RULES = (Rule(("low", "high"), lambda c: _low_below_high(c)), Rule(("factor", "scaling"), lambda c: _scaled(c)))
+
+
+def _low_below_high(c: Any) -> str | None:
+    return f"low = {c.low} must lie below high = {c.high}." if c.low >= c.high else None
+
+
+def _scaled(c: Any) -> str | None:
+    if (c.scaling == "none") == (c.factor == 1.0):
+        return None
+    if c.scaling == "none":
+        return f"a factor of {c.factor} does nothing without a scaling; choose scaling = 'linear' or 'llama3'."
+    return f"scaling = '{c.scaling}' does nothing with a factor of 1; give the factor."
 
 
 def _divides(c: Any) -> str | None:
@@ -108,10 +115,18 @@ def _segments_fit(c: Any) -> str | None:
 
 def _imaginable(c: Any) -> str | None:
     hidden = 4 * c.width if c.feedforward_width is None else c.feedforward_width
-    rough = c.layers * c.width * (4 * c.width + 2 * hidden * max(1, c.experts)) + c.vocabulary * c.width
+    depth = c.layers + (c.encoder_layers or c.layers) * (c.kind == "encoder-decoder")
+    tables = 2 * c.vocabulary + (c.source_vocabulary or 0) + c.context * (c.position == "learned")
+    rough = depth * c.width * (8 * c.width + 3 * hidden * max(1, c.experts)) + tables * c.width
     if rough <= MOST_PARAMETERS:
         return None
     return f"these sizes make about {rough:.1e} parameters, more than any machine holds; choose smaller ones."
+
+
+_SIZES = (
+    *("width", "layers", "encoder_layers", "kind", "vocabulary", "source_vocabulary"),
+    *("feedforward_width", "experts", "position", "context"),
+)
 
 
 class ModelConfig(Settings):
@@ -186,7 +201,7 @@ class ModelConfig(Settings):
         Rule(("experts_per_token", "experts"), _expert_choice),
         Rule(("head", "kind"), _head_fits),
         Rule(("segments", "kind"), _segments_fit),
-        Rule(("width", "layers", "vocabulary", "feedforward_width", "experts"), _imaginable),
+        Rule(_SIZES, _imaginable),
     )
 
     @property

@@ -13,6 +13,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 
 BYTES = {"float32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5625}  # int4: a float16 scale for every 32
@@ -71,6 +72,10 @@ class Count:
 def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, precision: str = "float32") -> Count:
     """Everything about a model's size, at a sequence length (its context when not given)."""
     length = config.context if length is None else length
+    if precision not in BYTES:
+        raise UsageError(f"The precision {precision} is not known; choose {', '.join(BYTES)}.")
+    if length < 1 or batch < 1:
+        raise UsageError(f"A batch of {batch} sequences of {length} tokens cannot be; both must be 1 or more.")
     shape = Shape(config)
     parts = {name: Part(tuple(terms)) for name, terms in shape.terms().items()}
     parameters = sum(part.parameters for part in parts.values())

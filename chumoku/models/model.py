@@ -63,13 +63,15 @@ class Model(nn.Module):
 
 
 class EncoderModel(Model):
-    TAPS = ("logits", "vector")
+    TAPS: tuple[str, ...] = ("logits", "vector")
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         embedding = Embedding(config.vocabulary, config.width, scale=config.scale_embedding)
         self.encoder = Stack(config, embedding, depth=config.encoder_depth, causal=False, cross=False)
         self.head = MaskedHead(config) if config.head_kind == "masked" else None
+        if self.head is None:
+            self.TAPS = ("vector",)
 
     def forward(
         self,
@@ -108,6 +110,7 @@ class DecoderModel(Model):
         lengths: Tensor | None = None,
     ) -> Output:
         """With a cache, `tokens` are the next ones; `lengths` [B] says how many of them are real in each row."""
+        check_lengths(cache, tokens, lengths)
         losses = self._losses()
         hidden = self.decoder(tokens, mask=mask, positions=positions, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
@@ -141,11 +144,16 @@ class EncoderDecoderModel(Model):
     ) -> Output:
         """The whole target at once, as in training: logits[:, t] follow target[:, :t + 1]."""
         losses = self._losses()
-        memory = Memory(self.encoder(source, mask=source_mask, losses=losses), source_mask)
+        memory = self.encode(source, mask=source_mask, losses=losses)
         return self.decode(target, memory, mask=target_mask, losses=losses)
 
-    def encode(self, source: Tensor, *, mask: Tensor | None = None) -> Memory:
-        return Memory(self.encoder(source, mask=mask), mask)
+    def encode(self, source: Tensor, *, mask: Tensor | None = None, losses: RouterLosses | None = None) -> Memory:
+        """What the decoder will look at; `mask` [B, S] is True where a source token is real."""
+        if mask is not None and mask.ndim != 2:
+            raise ShapeError(
+                f"A source mask is [batch, length], True where a token is real; this is {list(mask.shape)}."
+            )
+        return Memory(self.encoder(source, mask=mask, losses=losses), mask)
 
     def decode(
         self,
@@ -158,10 +166,13 @@ class EncoderDecoderModel(Model):
         losses: RouterLosses | None = None,
     ) -> Output:
         """Target tokens after a memory, or after a cache that holds it (see `new_cache`)."""
+        check_lengths(cache, target, lengths)
         if memory is None:
             if cache is None or cache.memory is None:
                 raise ShapeError("A decoder needs something to look at: give a memory, or a cache made from one.")
             memory = Memory(cache.memory, cache.memory_mask)
+        if memory.batch != target.shape[0]:
+            raise ShapeError(f"{memory.batch} sources and {target.shape[0]} targets do not make pairs.")
         hidden = self.decoder(target, mask=mask, memory=memory, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
         return Output(logits, hidden, cache=advanced(cache, target, lengths), losses=losses)
@@ -176,8 +187,12 @@ class EncoderDecoderModel(Model):
 
 
 def advanced(cache: Cache | None, tokens: Tensor, lengths: Tensor | None) -> Cache | None:
-    if cache is not None:
-        return cache.advance(tokens.shape[1], lengths)
-    if lengths is not None:
+    return None if cache is None else cache.advance(tokens.shape[1], lengths)
+
+
+def check_lengths(cache: Cache | None, tokens: Tensor, lengths: Tensor | None) -> None:
+    if lengths is None:
+        return
+    if cache is None:
         raise ShapeError("Lengths go with a cache; without one, say which tokens are real with a mask.")
-    return None
+    cache.check_lengths(lengths, tokens.shape[1])

@@ -98,7 +98,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str, **changes: Any) -> ModelConfig:
     """A known shape, with keys changed: `preset("gpt2", layers=2)`."""
-    return model_config({"preset": name, **changes})
+    return model_config({**changes, "preset": name})
 
 
 def model_config(values: Mapping[str, Any]) -> ModelConfig:
@@ -107,10 +107,10 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
     name = rest.pop("preset", None)
     if name is None:
         return read(ModelConfig, rest, prefix="model.")
-    if name not in PRESETS:
+    if not isinstance(name, str) or name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(PRESETS)}."
-        raise ConfigError([Problem("model.preset", f"no preset is called '{name}'; {hint}")])
+        raise ConfigError([Problem("model.preset", f"no preset is called '{str(name)[:60]}'; {hint}")])
     return read(ModelConfig, _over(PRESETS[name], rest), prefix="model.")
 
 

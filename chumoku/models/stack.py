@@ -32,6 +32,10 @@ class Memory(NamedTuple):
     states: Tensor | Sequence[KeyValue]
     mask: Tensor | None = None
 
+    @property
+    def batch(self) -> int:
+        return self.states.shape[0] if isinstance(self.states, Tensor) else self.states[0].key.shape[0]
+
     def layer(self, index: int) -> Tensor | KeyValue:
         return self.states if isinstance(self.states, Tensor) else self.states[index]
 
@@ -47,6 +51,7 @@ class Stack(nn.Module):
         super().__init__()
         self.causal = causal
         self.dropout = config.dropout.embedding
+        self.kv_heads, self.head_width = config.key_heads, config.head_width
         self.embedding = embedding
         self.position = make_position(config)
         self.rotary = make_rotary(config)
@@ -80,7 +85,7 @@ class Stack(nn.Module):
         x = self.embed(tokens, positions, end, segments)
         sight = self.sight(positions, end, mask=mask, cache=cache, dtype=x.dtype)
         if losses is not None:
-            losses.real = mask if mask is not None and mask.ndim == 2 else None
+            losses = losses.among(mask if mask is not None and mask.ndim == 2 else None)
         memory_sight = EVERYTHING if memory is None else memory.sight
         for layer, block in enumerate(self.blocks):
             x = block(
@@ -101,7 +106,9 @@ class Stack(nn.Module):
     def embed(self, tokens: Tensor, positions: Tensor, end: int, segments: Tensor | None) -> Tensor:
         x = self.embedding(tokens)
         if self.position is not None:
-            x = x + self.position(positions, end).to(x.dtype)
+            x = x + self.position(positions, end, x.dtype)
+        if segments is not None and (self.segment is None or segments.shape != tokens.shape):
+            raise ShapeError("Segments are numbers of the tokens' shape, for a model whose config has segments.")
         if self.segment is not None:
             x = x + self.segment(torch.zeros_like(tokens) if segments is None else segments)
         if self.embedding_norm is not None:
@@ -131,13 +138,20 @@ class Stack(nn.Module):
         )
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:
-        if tokens.ndim != 2 or tokens.shape[1] == 0 or tokens.is_floating_point():
+        whole = (torch.int32, torch.int64)
+        if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype not in whole:
             raise ShapeError(
-                f"Tokens are whole numbers of shape [batch, length], length 1 or more; these are {tokens.dtype} of "
+                f"Tokens are int64 (or int32) of shape [batch, length], each 1 or more; these are {tokens.dtype} of "
                 f"shape {list(tokens.shape)}. One sequence is a batch of one: tokens[None]."
             )
         batch, length = tokens.shape
-        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape[1:]) not in ((length,), (length,) * 2)):
+        if positions is not None and (positions.shape != tokens.shape or positions.dtype not in whole):
+            raise ShapeError(
+                f"Positions are whole numbers of the tokens' shape {list(tokens.shape)}; these are {positions.dtype} "
+                f"of shape {list(positions.shape)}."
+            )
+        shapes = ((batch, length), (batch, length, length))
+        if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in shapes):
             raise ShapeError(
                 f"A mask is bool of shape [{batch}, {length}] (which tokens are real) or [{batch}, {length}, {length}] "
                 f"(who may look at whom); this one is {mask.dtype} of shape {list(mask.shape)}."
@@ -148,7 +162,7 @@ class Stack(nn.Module):
                     "With a cache, rows are filled up on the right and their positions follow from the past: "
                     "give lengths instead of a mask or positions."
                 )
-            cache.check(batch, length)
+            cache.check(batch, length, layers=len(self.blocks), kv_heads=self.kv_heads, head_width=self.head_width)
 
 
 def make_norm(config: ModelConfig) -> nn.Module:

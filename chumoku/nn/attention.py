@@ -52,7 +52,7 @@ def look(
     """The scores Q Kᵀ / √d_k + bias, and their softmax over what each query may see [B, H, T, S]."""
     scores = query @ share(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
-        scores = scores + bias
+        scores = scores + bias.to(scores.dtype)
     seen = visible(query, key, mask=mask, causal=causal)
     if seen is None:
         return scores, scores.softmax(-1)
@@ -80,15 +80,18 @@ def attend_fused(
             query, key, value, is_causal=first_to_last, dropout_p=dropout, enable_gqa=grouped
         )
     seen = visible(query, key, mask=mask, causal=causal)
-    blind = None if seen is None or mask is None else ~seen.any(-1, keepdim=True)
+    # The causal rule alone blinds a query only where there are more queries than keys.
+    may_blind = mask is not None or (causal and query.shape[2] > key.shape[2])
+    blind = ~seen.any(-1, keepdim=True) if seen is not None and may_blind else None
     if seen is not None and blind is not None:
         seen = seen | blind
     if bias is not None:
         bias = bias.to(query.dtype)
         seen = bias if seen is None else bias.masked_fill(~seen, -math.inf)
-    output = F.scaled_dot_product_attention(
-        query, share(key, query), share(value, query), attn_mask=seen, dropout_p=dropout
-    )
+    if grouped and query.device.type != "cpu":
+        # With a mask, the GPU kernels that are fast want as many key heads as query heads.
+        key, value, grouped = share(key, query), share(value, query), False
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, enable_gqa=grouped)
     return output if blind is None else output.masked_fill(blind, 0.0)
 
 
@@ -110,9 +113,9 @@ def share(shared: Tensor, query: Tensor) -> Tensor:
 class Sight(NamedTuple):
     """What queries may see, and from where: everything about a look that is not in the vectors themselves."""
 
-    mask: Tensor | None = None  # [B | 1, 1, T, S] or anything that broadcasts to it; True = may look
+    mask: Tensor | None = None  # [T, S], or up to [B, H, T, S]; True = may look
     causal: bool = False  # no query sees a later key
-    bias: Tensor | None = None  # added to the scores
+    bias: Tensor | None = None  # added to the scores; finite, since hiding is the mask's task
     rotation: Rotation | None = None  # rotary positions: how far to turn queries and keys
     distances: Tensor | None = None  # relative positions: [T, S] or [B, T, S], query's place minus key's
 
@@ -141,7 +144,7 @@ class Attention(nn.Module):
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
-        if width % heads or heads % kv_heads:
+        if min(width, heads, kv_heads) < 1 or width % heads or heads % kv_heads:
             raise ShapeError(
                 f"{heads} heads must divide width {width}, and {kv_heads} key/value heads must divide the heads."
             )
@@ -190,8 +193,10 @@ class Attention(nn.Module):
         return x.view(*x.shape[:-1], -1, self.head_width).transpose(1, 2)
 
     def _bias(self, query: Tensor, sight: Sight) -> Tensor | None:
-        if self.relative is None or sight.distances is None:
+        if self.relative is None:
             return sight.bias
+        if sight.distances is None:
+            raise ShapeError("Relative positions need distances between queries and keys: give Sight(distances=...).")
         relative: Tensor = self.relative(query, sight.distances)
         return relative if sight.bias is None else relative + sight.bias
 

@@ -90,10 +90,19 @@ class Cache:
     def nbytes(self) -> int:
         return self.store.nbytes + sum(part.nbytes for pair in self.memory or () for part in pair)
 
-    def check(self, batch: int, new: int) -> None:
+    def check(self, batch: int, new: int, *, layers: int, kv_heads: int, head_width: int) -> None:
         """Refuse a step that does not fit, before anything is written."""
+        made_for, needed = tuple(self.store.shape[i] for i in (0, 3, 5)), (layers, kv_heads, head_width)
+        if made_for != needed:
+            raise ShapeError(
+                f"This cache was made for another model: its layers, key heads and head width are {made_for}, and the "
+                f"model's are {needed}. Make one with this model's new_cache."
+            )
         if batch != self.batch:
             raise ShapeError(f"This cache was made for {self.batch} rows, and {batch} were given.")
+        compiling = torch.compiler.is_compiling()
+        if not compiling and self.store.is_inference() and not torch.is_inference_mode_enabled():
+            raise UsageError("This cache was made under torch.inference_mode() and can be used only there.")
         if self.used + new > self.capacity:
             raise LengthError(
                 f"The cache holds {self.capacity} positions, {self.used} are used, and {new} more do not fit. "
@@ -118,6 +127,21 @@ class Cache:
         """The cache after a step of `new` tokens, of which the first `lengths[b]` of row b were real."""
         if lengths is None:
             after = None if self.lengths is None else self.lengths + new
-        else:
-            after = lengths + (self.used if self.lengths is None else self.lengths)
-        return replace(self, used=self.used + new, lengths=after)
+            return replace(self, used=self.used + new, lengths=after)
+        after = lengths + (self.used if self.lengths is None else self.lengths)
+        # On a CPU the longest row is known at once; elsewhere asking would make the device wait, so it is bounded.
+        asked = after.device.type == "cpu" and not torch.compiler.is_compiling()
+        return replace(self, used=int(after.max()) if asked else self.used + new, lengths=after)
+
+    def check_lengths(self, lengths: Tensor, new: int) -> None:
+        """Refuse lengths that cannot be: of other rows, or more than the tokens given."""
+        if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
+            raise ShapeError(
+                f"Lengths are {self.batch} whole numbers, one for each row; these are {lengths.dtype} of shape "
+                f"{list(lengths.shape)}."
+            )
+        if lengths.device.type != "cpu" or torch.compiler.is_compiling():
+            return
+        low, high = lengths.aminmax()
+        if low < 0 or high > new:
+            raise ShapeError(f"Lengths run from {int(low)} to {int(high)}, and {new} tokens were given in each row.")

@@ -20,18 +20,24 @@ from chumoku.nn.tap import tap, watched
 
 
 class RouterLosses:
-    """Collects the routers' losses of one forward pass; `real` [B, T] says which tokens of a stack count."""
+    """Collects the routers' losses of one forward pass; `real` [B, T] says which tokens count."""
 
-    def __init__(self) -> None:
-        self.real: Tensor | None = None
+    def __init__(self, real: Tensor | None = None) -> None:
+        self.real = real
         self._balance: list[Tensor] = []
         self._z: list[Tensor] = []
+
+    def among(self, real: Tensor | None) -> RouterLosses:
+        """The same collection, for a stack with other real tokens."""
+        other = RouterLosses(real)
+        other._balance, other._z = self._balance, self._z
+        return other
 
     def add(self, logits: Tensor, chosen: Tensor) -> None:
         """One router's logits [N, E] and choices [N, k]."""
         experts = logits.shape[-1]
         real = torch.ones_like(logits[:, 0]) if self.real is None else self.real.flatten().to(logits.dtype)
-        tokens = real.sum()
+        tokens = real.sum().clamp(min=1)
         sent = F.one_hot(chosen, experts).to(logits.dtype).mean(1)
         share = (sent * real[:, None]).sum(0) / tokens
         probability = (logits.softmax(-1) * real[:, None]).sum(0) / tokens

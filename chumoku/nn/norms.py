@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chumoku.errors import ShapeError
+
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     mean = x.mean(-1, keepdim=True)
@@ -69,6 +71,8 @@ class BatchNorm(nn.Module):
         self.register_buffer("variance", torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.training and x.shape[:-1].numel() < 2:
+            raise ShapeError("A batch norm learns from two tokens or more; this batch has one.")
         tokens = F.batch_norm(
             x.flatten(0, -2),
             self.mean,

@@ -25,9 +25,16 @@ from chumoku.nn.embeddings import check_range
 Pairing = Literal["interleaved", "half"]
 
 
-def sinusoidal(positions: Tensor, width: int, *, base: float = 10000.0, pairing: Pairing = "interleaved") -> Tensor:
+def sinusoidal(
+    positions: Tensor,
+    width: int,
+    *,
+    base: float = 10000.0,
+    pairing: Pairing = "interleaved",
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
     """PE [..., D] of positions [...]: sin and cos side by side as in the formula, or sines first, cosines after."""
-    angles = positions[..., None].float() * frequencies(width, base=base, device=positions.device)
+    angles = positions[..., None].to(dtype) * frequencies(width, base=base, device=positions.device, dtype=dtype)
     sin, cos = angles.sin(), angles.cos()
     if pairing == "half":
         return torch.cat([sin, cos], dim=-1)[..., :width]
@@ -48,8 +55,9 @@ class Sinusoidal(nn.Module):
         super().__init__()
         self.width, self.base, self.pairing = width, base, pairing
 
-    def forward(self, positions: Tensor, end: int) -> Tensor:
-        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing)
+    def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        precise = torch.promote_types(dtype, torch.float32)
+        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing, dtype=precise).to(dtype)
 
 
 class Learned(nn.Module):
@@ -59,15 +67,15 @@ class Learned(nn.Module):
         super().__init__()
         self.table = nn.Parameter(torch.empty(length, width))
 
-    def forward(self, positions: Tensor, end: int) -> Tensor:
-        """The rows at `positions`, all below `end` (known without asking the device)."""
+    def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The rows at `positions`. `end` is what they are known to stay below without asking the device."""
         if end > len(self.table):
             raise LengthError(
                 f"Position {end - 1} was asked for, and the table of learned positions ends at "
                 f"{len(self.table) - 1}. Shorten the text, or train with a larger context or another position kind."
             )
         check_range(positions, len(self.table), "position")
-        return F.embedding(positions, self.table)
+        return F.embedding(positions, self.table).to(dtype)
 
 
 class Relative(nn.Module):

@@ -26,7 +26,10 @@ from torch import Tensor, nn
 
 from chumoku.errors import AddressError
 
-_tapes: list[Tape] = []
+# Replaced as a whole, never changed in place: other threads may be going through it.
+_tapes: tuple[Tape, ...] = ()
+_lock = threading.Lock()
+_eager: object | None = None
 
 
 class Tape(Mapping[str, Tensor]):
@@ -37,6 +40,10 @@ class Tape(Mapping[str, Tensor]):
         self._paths = {module: path for path, module in model.named_modules()}
         self._wanted = wanted
         self._thread = threading.get_ident()
+
+    # Two tapes are never "equal": what a mapping compares would be tensors.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def wants(self, module: nn.Module, name: str) -> bool:
         return self._thread == threading.get_ident() and self._address(module, name) in self._wanted
@@ -68,7 +75,7 @@ class Tape(Mapping[str, Tensor]):
 
 def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
     """Show a tensor to whoever records, and hand it on."""
-    if _tapes:
+    if _tapes and not torch.compiler.is_compiling():
         for tape in _tapes:
             if tape.wants(module, name):
                 tape.keep(module, name, tensor)
@@ -77,24 +84,43 @@ def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 def watched(module: nn.Module, *names: str) -> bool:
     """Whether someone records one of these: ask before computing what only a viewer needs."""
-    return bool(_tapes) and any(tape.wants(module, name) for tape in _tapes for name in names)
+    if not _tapes or torch.compiler.is_compiling():
+        return False
+    return any(tape.wants(module, name) for tape in _tapes for name in names)
 
 
 @contextlib.contextmanager
 def record(model: nn.Module, *patterns: str) -> Iterator[Tape]:
     """Record the tensors whose addresses match any of the patterns (all of them when none is given).
 
-    Only forward passes of this model in this thread are recorded. A model compiled with torch.compile runs
-    uncompiled inside the block, so that its insides exist to be seen.
+    Only forward passes of this model in this thread are recorded. While anyone records, models compiled before run
+    uncompiled, so that their insides exist to be seen; their last digits are then those of eager mode.
     """
     model = getattr(model, "_orig_mod", model)
     tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
-    with contextlib.ExitStack() as stack:
-        if "torch._dynamo" in sys.modules:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        _tapes.append(tape)
-        stack.callback(_tapes.remove, tape)
+    _open(tape)
+    try:
         yield tape
+    finally:
+        _close(tape)
+
+
+def _open(tape: Tape) -> None:
+    global _tapes, _eager
+    with _lock:
+        if not _tapes and "torch._dynamo" in sys.modules:
+            _eager = torch.compiler.set_stance("force_eager")
+        _tapes = (*_tapes, tape)
+
+
+def _close(tape: Tape) -> None:
+    """The last to leave switches compilation on again."""
+    global _tapes, _eager
+    with _lock:
+        _tapes = tuple(other for other in _tapes if other is not tape)
+        if not _tapes and _eager is not None:
+            torch.compiler.set_stance("default")
+            _eager = None
 
 
 def addresses(model: nn.Module) -> list[str]:
@@ -112,6 +138,10 @@ def select(known: list[str], patterns: tuple[str, ...]) -> list[str]:
     """The addresses that match any pattern; a pattern that matches none is an error with a suggestion."""
     chosen: set[str] = set()
     for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise AddressError(
+                f"A pattern is text, such as 'decoder.norm'; {pattern!r} is not. Give each one by itself."
+            )
         matching = [address for address in known if matches(pattern, address)]
         if not matching:
             near = difflib.get_close_matches(pattern, known, n=1, cutoff=0.3)
@@ -128,8 +158,13 @@ def matches(pattern: str, address: str) -> bool:
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    translated = {"**.": r"(?:.*\.)?", "**": ".*", "*": r"[^.]*", "{": "(?:", "}": ")", ",": "|"}
-    if pattern.count("{") != pattern.count("}"):
-        raise AddressError(f"The braces in {pattern} do not pair up.")
-    parts = re.split(r"(\*\*\.|\*\*|\*|[{},])", pattern)
-    return re.compile("".join(translated.get(part, re.escape(part)) for part in parts))
+    if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", pattern)):
+        raise AddressError(f"The braces in {pattern} do not pair up; they stand around alternatives, as in {{0,1}}.")
+    parts = re.split(r"(\*\*\.|\*\*|\*|\{[^{}]*\})", pattern)
+    return re.compile("".join(_translated(part) for part in parts))
+
+
+def _translated(part: str) -> str:
+    if part.startswith("{"):
+        return "(?:" + "|".join(_compiled(choice).pattern for choice in part[1:-1].split(",")) + ")"
+    return {"**.": r"(?:.*\.)?", "**": ".*", "*": r"[^.]*"}.get(part, re.escape(part))

@@ -1,0 +1,233 @@
+"""Batches: what a training step sees. Which samples are in batch i of epoch e is a pure function of (seed, e, i).
+
+    windows   stretches of a long text, `rows` at a time                       next token
+    masked    the same, some tokens hidden: 80 % <mask>, 10 % another, 10 % kept    masked token
+    pairs     sentences of like length, as many as a token budget allows       translation
+
+A process of several takes its share of each batch (rows rank, rank + world, …), so all together they see the same
+batches as one alone. -100 marks labels that are not to be learnt.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from chumoku.data.order import Permutation, generator
+from chumoku.data.prepared import Pairs
+from chumoku.data.shards import Shards
+from chumoku.errors import CorpusError, UsageError
+from chumoku.text.roles import Roles
+
+IGNORE = -100
+Indices = NDArray[np.int64]
+
+
+class Share(NamedTuple):
+    """Which part of each batch a process takes."""
+
+    rank: int = 0
+    world: int = 1
+
+    def of(self, samples: Indices) -> Indices:
+        return samples[self.rank :: self.world]
+
+
+ALL = Share()
+
+
+class Batches(Protocol):
+    """What the trainer needs of its data."""
+
+    def __len__(self) -> int: ...  # batches in an epoch
+    def samples(self, epoch: int, index: int) -> Indices: ...
+    def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]: ...
+
+
+class WindowBatches:
+    """Windows of `length` tokens and the token after each. With `documents`, no token sees another document."""
+
+    def __init__(
+        self,
+        shards: Shards,
+        *,
+        length: int,
+        rows: int,
+        seed: int = 0,
+        documents: bool = False,
+        part: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
+        if length < 1 or rows < 1:
+            raise UsageError(f"A batch of {rows} rows of {length} tokens cannot be; both must be 1 or more.")
+        first, last = (round(edge * shards.tokens) for edge in part)
+        self._windows = (last - first - 1) // length
+        if self._windows < rows:
+            raise CorpusError(
+                f"{shards.folder} has {last - first:,} tokens in this part: {max(0, self._windows)} windows of "
+                f"{length}, and a batch needs {rows}. Use a shorter context, a smaller batch or more text."
+            )
+        self.shards, self.length, self.rows, self.seed, self.documents = shards, length, rows, seed, documents
+        self._first = first
+
+    def __len__(self) -> int:
+        return self._windows // self.rows
+
+    def samples(self, epoch: int, index: int) -> Indices:
+        places = np.arange(index * self.rows, (index + 1) * self.rows)
+        return Permutation(self._windows, seed=self.seed, epoch=epoch)(places)
+
+    def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
+        samples = share.of(self.samples(epoch, index))
+        windows = np.stack([self._window(sample) for sample in samples])
+        made = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
+        if self.documents:
+            numbers = np.stack([self._documents(sample) for sample in samples])
+            made["documents"] = torch.from_numpy(numbers)
+            made["positions"] = torch.from_numpy(positions_within(numbers))
+        return made
+
+    def _window(self, sample: int) -> Indices:
+        start = self._first + int(sample) * self.length
+        return self.shards.read(start, start + self.length + 1).astype(np.int64)
+
+    def _documents(self, sample: int) -> Indices:
+        start = self._first + int(sample) * self.length
+        return self.shards.document_numbers(start, start + self.length)
+
+
+def positions_within(documents: Indices) -> Indices:
+    """0, 1, 2 … from the start of each document in each row."""
+    length = documents.shape[1]
+    starts = np.r_["1", np.ones((len(documents), 1), bool), documents[:, 1:] != documents[:, :-1]]
+    return np.arange(length) - np.maximum.accumulate(np.where(starts, np.arange(length), 0), axis=1)
+
+
+class MaskedBatches:
+    """Windows with some tokens hidden; the labels are the hidden ones."""
+
+    def __init__(self, windows: WindowBatches, *, roles: Roles, vocabulary: int, share_hidden: float = 0.15) -> None:
+        if roles.mask is None:
+            raise UsageError("This tokenizer has no mask token, so nothing can be hidden. Train one with <mask>.")
+        if not 0 < share_hidden < 1:
+            raise UsageError(f"The share of hidden tokens is {share_hidden}; it must lie between 0 and 1.")
+        self.windows, self.mask, self.vocabulary, self.share_hidden = windows, roles.mask, vocabulary, share_hidden
+        special = (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask, *roles.languages.values())
+        self._special = np.array([number for number in special if number is not None])
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def samples(self, epoch: int, index: int) -> Indices:
+        return self.windows.samples(epoch, index)
+
+    def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
+        samples = share.of(self.samples(epoch, index))
+        made = self.windows.batch(epoch, index, share)
+        rows = [self._hide(row, epoch, int(s)) for row, s in zip(made["tokens"].numpy(), samples, strict=True)]
+        made["tokens"] = torch.from_numpy(np.stack([tokens for tokens, _ in rows]))
+        made["labels"] = torch.from_numpy(np.stack([labels for _, labels in rows]))
+        return made
+
+    def _hide(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
+        random = generator(self.windows.seed, epoch, sample)
+        hidden = (random.random(len(row)) < self.share_hidden) & ~np.isin(row, self._special)
+        fate = random.random(len(row))
+        replaced = np.where(fate < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
+        tokens = np.where(hidden & (fate < 0.9), replaced, row)
+        return tokens, np.where(hidden, row, IGNORE)
+
+
+class PairBatches:
+    """Pairs of like length, rows × longest side ≤ `tokens`. Which pairs share a batch changes every epoch."""
+
+    def __init__(
+        self, pairs: Pairs, *, tokens: int, source_roles: Roles, target_roles: Roles | None = None, seed: int = 0
+    ) -> None:
+        target_roles = source_roles if target_roles is None else target_roles
+        if target_roles.begin is None or target_roles.end is None:
+            raise UsageError("A target needs begin and end tokens, and this tokenizer has none.")
+        if not len(pairs):
+            raise CorpusError("There are no pairs in this part. Give more text, or a larger share of it.")
+        self.pairs, self.seed, self.tokens = pairs, seed, tokens
+        self._begin, self._end, self._source_end = target_roles.begin, target_roles.end, source_roles.end
+        self._source_pad, self._target_pad = source_roles.pad or 0, target_roles.pad or 0
+        self._source = pairs.source.lengths + (self._source_end is not None)
+        self._target = pairs.target.lengths + 1
+        longest = int(np.maximum(self._source, self._target).max())
+        if longest > tokens:
+            raise CorpusError(
+                f"The longest pair has {longest} tokens and a batch may have {tokens}. Allow more tokens a batch, or "
+                "drop long pairs when preparing."
+            )
+        self._cuts = self._plan()
+
+    def __len__(self) -> int:
+        return len(self._cuts) - 1
+
+    def samples(self, epoch: int, index: int) -> Indices:
+        place = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
+        return self._order(epoch)[self._cuts[place] : self._cuts[place + 1]]
+
+    def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
+        samples = share.of(self.samples(epoch, index))
+        after = [] if self._source_end is None else [self._source_end]
+        source = [np.r_[self.pairs.source[i], after].astype(np.int64) for i in samples]
+        target = [np.r_[self._begin, self.pairs.target[i]].astype(np.int64) for i in samples]
+        labels = [np.r_[self.pairs.target[i], self._end].astype(np.int64) for i in samples]
+        sources, real = padded(source, self._source_pad)
+        targets, _ = padded(target, self._target_pad)
+        return {
+            "source": sources,
+            "source_mask": real,
+            "target": targets,
+            "labels": padded(labels, IGNORE)[0],
+        }
+
+    @property
+    def padding(self) -> float:
+        """The share of an epoch's cells that hold no token, sources and targets together."""
+        cells = real = 0
+        order = self._order(0)
+        for start, stop in zip(self._cuts[:-1], self._cuts[1:], strict=True):
+            rows = order[start:stop]
+            for lengths in (self._source[rows], self._target[rows]):
+                cells += len(rows) * int(lengths.max())
+                real += int(lengths.sum())
+        return 1 - real / cells
+
+    def _order(self, epoch: int) -> Indices:
+        """All pairs by target length, then source length; ties, and so the company a pair keeps, by chance."""
+        if getattr(self, "_ordered", (None, None))[0] != epoch:
+            chance = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
+            self._ordered = (epoch, np.lexsort((chance, *self._keys())))
+        return self._ordered[1]
+
+    def _keys(self) -> tuple[Indices, Indices]:
+        # Within a target length, sources run up and down in turn, so that neighbours are alike across its edges too.
+        return np.where(self._target % 2 == 0, self._source, -self._source), self._target
+
+    def _plan(self) -> Indices:
+        """Where batches begin in that order: lengths stand in the same sequence every epoch, so the cuts do too."""
+        order = np.lexsort(self._keys())
+        sizes = np.maximum(self._source[order], self._target[order])
+        cuts = [0]
+        while cuts[-1] < len(sizes):
+            ahead = np.maximum.accumulate(sizes[cuts[-1] : cuts[-1] + self.tokens])
+            fits = ahead * np.arange(1, len(ahead) + 1) <= self.tokens
+            cuts.append(cuts[-1] + int(fits.sum() if fits.all() else fits.argmin()))
+        return np.array(cuts)
+
+
+def padded(rows: list[Indices], filler: int) -> tuple[Tensor, Tensor]:
+    """Rows filled up on the right, and a mask that is True where a token is real."""
+    width = max(map(len, rows), default=0)
+    table = np.full((len(rows), width), filler, dtype=np.int64)
+    real = np.zeros((len(rows), width), dtype=bool)
+    for number, row in enumerate(rows):
+        table[number, : len(row)] = row
+        real[number, : len(row)] = True
+    return torch.from_numpy(table), torch.from_numpy(real)

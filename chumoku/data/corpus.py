@@ -1,0 +1,200 @@
+"""Text for language models: any number of files → documents, streamed.
+
+    blank    documents are separated by blank lines      file    each file is one document
+    line     each line is one                            record  each JSONL or Parquet record is one (its `field`)
+
+A document may be larger than memory, so it comes in pieces; the last piece of a document says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from chumoku.data.files import LONGEST_LINE, expand, inner_suffix, lines, named_failures, streams
+from chumoku.data.report import Report
+from chumoku.errors import CorpusError, MissingExtraError, UsageError
+
+Documents = Literal["blank", "file", "line", "record"]
+PIECE = 1 << 20
+LONGEST_RECORD = 1 << 26
+
+
+class Piece(NamedTuple):
+    text: str
+    ends: bool  # whether the document ends here
+
+
+class Corpus:
+    """Files and how to cut them into documents. `report` tells what the last reading found."""
+
+    def __init__(self, files: Iterable[str | Path], *, documents: Documents = "blank", field: str = "text") -> None:
+        if documents not in ("blank", "file", "line", "record"):
+            raise UsageError(f"Documents cannot be cut by '{documents}'; choose blank, file, line or record.")
+        self.files = expand(files)
+        self.cut = documents
+        self.field = field
+        self.report = Report()
+
+    def documents(self) -> Iterator[str]:
+        """Whole documents; one longer than a piece comes as several, for purposes that do not mind."""
+        for piece in self.pieces():
+            if piece.text:
+                yield piece.text
+
+    def pieces(self) -> Iterator[Piece]:
+        """Documents in pieces, and a fresh report."""
+        self.report = Report(files=[str(file) for file in self.files])
+        for path in self.files:
+            yield from self._counted(self._file(path))
+        if not self.report.kept:
+            names = ", ".join(self.report.files[:3])
+            why = "; ".join(self.report.lines()[1:2]) or "the files are empty"
+            raise CorpusError(f"No text was found in {names}: {why}. Check the files, or the field name.")
+
+    def _counted(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+        open_document = False
+        for piece in pieces:
+            if piece.text.strip():
+                open_document = True
+            if piece.ends:
+                self.report.read += open_document
+                self.report.kept += open_document
+                open_document = False
+            yield piece
+
+    def _file(self, path: Path) -> Iterator[Piece]:
+        suffix = inner_suffix(path)
+        if suffix == ".parquet":
+            yield from (piece for text in parquet_column(path, self.field) for piece in _cut(text))
+        elif suffix in (".jsonl", ".ndjson"):
+            for name, stream in streams(path):
+                for number, record in json_lines(name, stream, self.report):
+                    yield from self._field(name, number, record)
+        else:
+            for name, stream in streams(path):
+                yield from self._plain(name, stream)
+
+    def _plain(self, name: str, stream: Any) -> Iterator[Piece]:
+        """Lines gathered into documents. A line too long for memory is taken in parts: it is text all the same."""
+        held: list[str] = []
+        size = 0
+        for number, text, line_ends, problem in _parts(stream):
+            if problem is not None:
+                self.report.read += 1
+                self.report.drop(problem, name, number, text)
+                continue
+            document_ends = line_ends and (self.cut == "line" or (self.cut != "file" and not text.strip()))
+            if text.strip() or held:
+                held.append(text + ("\n" if line_ends and self.cut != "line" else ""))
+                size += len(text) + 1
+            if held and (document_ends or size > PIECE):
+                joined = "".join(held)
+                yield Piece(joined.rstrip("\n") if document_ends else joined, document_ends)
+                held, size = [], 0
+            elif document_ends:
+                yield Piece("", True)
+        yield Piece("".join(held).rstrip("\n"), True)
+
+    def _field(self, name: str, number: int, record: dict[str, Any]) -> Iterator[Piece]:
+        text = record.get(self.field)
+        if isinstance(text, str):
+            yield from _cut(text)
+            return
+        if number == 1:
+            raise CorpusError(
+                f"{name}:1 has no text under '{self.field}'; its fields are {', '.join(map(str, record)) or 'none'}. "
+                "Name the right one with field."
+            )
+        self.report.read += 1
+        self.report.drop("missing column", name, number, str(record))
+
+
+class Part(NamedTuple):
+    number: int
+    text: str
+    line_ends: bool
+    problem: str | None
+
+
+def _parts(stream: Any) -> Iterator[Part]:
+    """Lines, the very long ones in parts that end between characters."""
+    number, rest, fresh = 0, b"", True
+    while True:
+        raw = stream.readline(LONGEST_LINE)
+        if not raw:
+            break
+        number += fresh
+        raw = rest + raw
+        if number == 1 and fresh:
+            raw = raw.removeprefix(b"\xef\xbb\xbf")
+        fresh = raw.endswith(b"\n")
+        rest = b"" if fresh else _open_character(raw)
+        body = raw[: len(raw) - len(rest)].removesuffix(b"\n").removesuffix(b"\r")
+        try:
+            yield Part(number, body.decode("utf-8"), fresh, None)
+        except UnicodeDecodeError:
+            yield Part(number, body[:200].decode("utf-8", "replace"), fresh, "invalid UTF-8")
+    if rest:
+        yield Part(number, rest.decode("utf-8", "replace"), True, "invalid UTF-8")
+
+
+def _open_character(raw: bytes) -> bytes:
+    """The bytes at the end that begin a character and do not finish it."""
+    for back in range(1, min(4, len(raw)) + 1):
+        byte = raw[-back]
+        if byte >= 0xC0:
+            needed = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return raw[-back:] if needed > back else b""
+        if byte < 0x80:
+            break
+    return b""
+
+
+def _cut(text: str) -> Iterator[Piece]:
+    for start in range(0, len(text), PIECE):
+        yield Piece(text[start : start + PIECE], start + PIECE >= len(text))
+
+
+def json_lines(name: str, stream: Any, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Numbered records; what cannot be parsed is counted in the report."""
+    for number, text, problem in lines(stream, longest=LONGEST_RECORD):
+        if problem is None and not text.strip():
+            continue
+        if problem is None:
+            try:
+                record = json.loads(text)
+                problem = None if isinstance(record, dict) else "not JSON"
+            except (ValueError, RecursionError):
+                problem = "not JSON"
+        if problem is not None:
+            report.read += 1
+            report.drop(problem, name, number, text)
+            continue
+        yield number, record
+
+
+def parquet_column(path: Path, *columns: str) -> Iterator[Any]:
+    """The values of a text column, or tuples of several, a batch at a time."""
+    try:
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingExtraError(
+            f"Reading {path} needs pyarrow. Install it with: pip install 'chumoku[parquet]', or convert it to JSONL."
+        ) from error
+    with named_failures(path):
+        try:
+            table = pyarrow.parquet.ParquetFile(path)
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowException) as error:
+            raise CorpusError(f"{path} is no Parquet file: {error}. Fetch or write it again.") from error
+        missing = [column for column in columns if column not in table.schema_arrow.names]
+        if missing:
+            names = ", ".join(table.schema_arrow.names)
+            raise CorpusError(f"{path} has no column '{missing[0]}'; its columns are {names}. Name the right one.")
+        for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+            rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+            for row in rows:
+                texts = tuple("" if value is None else str(value) for value in row)
+                yield texts if len(columns) > 1 else texts[0]

@@ -1,0 +1,104 @@
+"""Near-duplicates: which pairs resemble each other so much that they must not stand on both sides of a split.
+
+    resemble   a side is the same but for case, spaces, digits and punctuation,
+               or on a side at least 80 % of all letter triples are shared (Jaccard)
+
+Triples are compared by MinHash: 16 numbers per sentence that agree as often as the sets overlap. Sentences that agree
+in any of 8 bands of two are looked at; groups are what such links connect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chumoku.data.order import mix, random_numbers
+from chumoku.data.pairs import Pair, simplified
+
+ALIKE = 0.8
+HASHES, BAND = 16, 2
+BLOCK = 1 << 14
+MOST_MET = 32
+
+
+def group_pairs(pairs: Sequence[Pair]) -> list[int]:
+    """A group number for each pair: the smallest index it is connected to."""
+    sources = [simplified(pair.source) for pair in pairs]
+    targets = [simplified(pair.target) for pair in pairs]
+    groups = Groups(len(pairs))
+    for sides in (sources, targets):
+        first: dict[str, int] = {}
+        for index, side in enumerate(sides):
+            groups.join(first.setdefault(side, index), index)
+        signatures = minhash(sides)
+        for band in range(0, HASHES, BAND):
+            link_alike(sides, signatures[:, band : band + BAND], groups)
+    return [groups.root(index) for index in range(len(pairs))]
+
+
+def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups) -> None:
+    """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
+    order = np.lexsort(keys.T)
+    starts = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1)])
+    for run in np.split(order, starts[1:]):
+        met: list[int] = []
+        for index in map(int, run):
+            friend = next((other for other in met if alike(texts, groups, index, other)), None)
+            if friend is not None:
+                groups.join(friend, index)
+            elif len(met) < MOST_MET:
+                met.append(index)
+
+
+def alike(texts: list[str], groups: Groups, one: int, other: int) -> bool:
+    if groups.root(one) == groups.root(other):
+        return True
+    left, right = triples_of(texts[one]), triples_of(texts[other])
+    return len(left & right) >= ALIKE * len(left | right)
+
+
+class Groups:
+    """Union-find."""
+
+    def __init__(self, size: int) -> None:
+        self._parent = list(range(size))
+
+    def root(self, index: int) -> int:
+        while self._parent[index] != index:
+            self._parent[index] = self._parent[self._parent[index]]
+            index = self._parent[index]
+        return index
+
+    def join(self, one: int, other: int) -> None:
+        low, high = sorted((self.root(one), self.root(other)))
+        self._parent[high] = low
+
+
+def triples_of(text: str) -> set[str]:
+    padded = f" {text} "
+    return {padded[i : i + 3] for i in range(max(1, len(padded) - 2))}
+
+
+def minhash(texts: Sequence[str]) -> NDArray[np.uint64]:
+    """[N, 16]: for each of 16 hash functions, the smallest hash among a text's letter triples."""
+    keys = random_numbers(HASHES, 20170612)
+    blocks = [_minhash_block(texts[start : start + BLOCK], keys) for start in range(0, len(texts), BLOCK)]
+    return np.concatenate(blocks) if blocks else np.empty((0, HASHES), np.uint64)
+
+
+def _minhash_block(texts: Sequence[str], keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    padded = [f" {text or ' '} " for text in texts]
+    letters = np.frombuffer("".join(padded).encode("utf-32-le", "replace"), dtype="<u4").astype(np.uint64)
+    lengths = np.array([len(text) for text in padded])
+    starts = np.cumsum(lengths) - lengths
+    with np.errstate(over="ignore"):
+        hashes = letters * np.uint64(0x9E3779B97F4A7C15)
+        hashes[:-1] += letters[1:] * np.uint64(0xC2B2AE3D27D4EB4F)
+        hashes[:-2] += letters[2:] * np.uint64(0x165667B19E3779F9)
+    # The last two places of a text would reach into the next one: they repeat the triple before them.
+    for back in (2, 1):
+        places = starts + lengths - back
+        hashes[places] = hashes[starts + np.maximum(lengths - 3, 0)]
+    return np.stack([np.minimum.reduceat(mix(hashes ^ key), starts) for key in keys], axis=1)

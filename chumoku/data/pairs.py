@@ -1,0 +1,196 @@
+"""Sentence pairs: TSV, two aligned files, JSONL or Parquet → cleaned pairs.
+
+Each reason for dropping a pair is counted and shown with examples, file and line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from chumoku.data.corpus import json_lines, parquet_column
+from chumoku.data.files import expand, inner_suffix, lines, streams
+from chumoku.data.report import Report
+from chumoku.errors import CorpusError, UsageError
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """What a pair must be to be kept."""
+
+    longest: int = 1000  # characters on a side
+    ratio: float = 9.0  # one side at most so many times the other, counted in letters
+    duplicates: bool = False  # whether to keep them
+    languages: tuple[str | None, str | None] = (None, None)  # scripts are checked for ja, en, de and their like
+
+
+class Located(NamedTuple):
+    file: str
+    line: int
+    pair: Pair
+    problem: str | None = None
+
+
+# What most letters of a language are written in.
+SCRIPTS = {
+    "ja": re.compile(r"[\u3040-\u30ff\u3400-\u9fff々〆]"),
+    "zh": re.compile(r"[\u3400-\u9fff]"),
+    "ko": re.compile(r"[\uac00-\ud7af]"),
+    "ru": re.compile(r"[\u0400-\u04ff]"),
+    **dict.fromkeys(("en", "de", "fr", "es", "it", "pt", "nl"), re.compile(r"[a-zA-Z\u00c0-\u024f]")),
+}
+
+
+def read_pairs(
+    files: Sequence[str | Path],
+    *,
+    columns: tuple[str | int, str | int] = (0, 1),
+    cleaning: Cleaning | None = None,
+) -> tuple[list[Pair], Report]:
+    """Cleaned pairs and the report. `columns` are places in a TSV and names in JSONL and Parquet.
+
+    Two plain text files are taken as source and target, line by line.
+    """
+    report = Report()
+    cleaning = Cleaning() if cleaning is None else cleaning
+    paths = expand(files)
+    report.files = [str(path) for path in paths]
+    kept: list[Pair] = []
+    seen: set[bytes] = set()
+    for file, line, pair, problem in _located(paths, columns, report):
+        report.read += 1
+        reason = problem or why_not(pair, cleaning)
+        if reason is None and not cleaning.duplicates:
+            key = hashlib.blake2b(f"{pair.source}\t{pair.target}".encode("utf-8", "replace"), digest_size=12).digest()
+            if key in seen:
+                reason = "duplicate"
+            seen.add(key)
+        if reason is not None:
+            report.drop(reason, file, line, f"{pair.source} ⇥ {pair.target}")
+            continue
+        kept.append(pair)
+    report.kept = len(kept)
+    if not kept:
+        reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
+        raise CorpusError(f"No usable pairs in {', '.join(report.files[:3])}: {reasons}. Check columns and languages.")
+    return kept, report
+
+
+def why_not(pair: Pair, cleaning: Cleaning) -> str | None:
+    """Why a pair is dropped, or None."""
+    source, target = pair
+    if not source.strip() or not target.strip():
+        return "empty"
+    if max(len(source), len(target)) > cleaning.longest:
+        return "too long"
+    shorter, longer = sorted((len(source.strip()), len(target.strip())))
+    if longer > 10 and longer / shorter > cleaning.ratio:
+        return "length ratio"
+    for text, language in zip(pair, cleaning.languages, strict=True):
+        if language in SCRIPTS and not in_script(text, language):
+            return "wrong script"
+    return None
+
+
+def in_script(text: str, language: str) -> bool:
+    """Whether at least a third of the letters are in the language's script (names and numbers may be in others)."""
+    letters = sum(char.isalpha() for char in text)
+    return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
+
+
+def _located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
+    kinds = [inner_suffix(path) for path in paths]
+    tables = {".tsv", ".jsonl", ".ndjson", ".parquet"}
+    if len(paths) == 2 and not any(kind in tables for kind in kinds):
+        yield from _two_files(*paths)
+        return
+    for path, kind in zip(paths, kinds, strict=True):
+        if kind == ".parquet":
+            yield from _parquet(path, columns)
+        elif kind in (".jsonl", ".ndjson"):
+            yield from _json(path, columns, report)
+        else:
+            yield from _tsv(path, columns)
+
+
+def _two_files(source: Path, target: Path) -> Iterator[Located]:
+    (_, left), (_, right) = next(streams(source)), next(streams(target))
+    sides = itertools.zip_longest(lines(left), lines(right))
+    for one, other in sides:
+        if one is None or other is None:
+            shorter, longer = (source, target) if one is None else (target, source)
+            number = (one or other).number
+            more = sum(1 for _ in sides) + 1
+            raise CorpusError(
+                f"{shorter} ends at line {number - 1} and {longer} goes on from line {number} for {more:,} more: the "
+                "two files are not aligned line by line. Compare their ends, or find the line that was split."
+            )
+        yield Located(str(source), one.number, Pair(one.text, other.text), one.problem or other.problem)
+
+
+def _tsv(path: Path, columns: tuple[str | int, str | int]) -> Iterator[Located]:
+    places = [_place(path, column) for column in columns]
+    for name, stream in streams(path):
+        for number, text, problem in lines(stream):
+            cells = text.split("\t")
+            if problem is None and max(places) >= len(cells):
+                if number == 1:
+                    raise CorpusError(
+                        f"{name}:1 has {len(cells)} column(s), and column {max(places)} was asked for (they count from "
+                        "0). Separate columns by tabs, or name other columns."
+                    )
+                problem = "missing column"
+            pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
+            yield Located(name, number, pair, problem)
+
+
+def _place(path: Path, column: str | int) -> int:
+    if isinstance(column, str) and not column.isdecimal():
+        raise UsageError(f"Columns of {path} are counted from 0; '{column}' is a name, and TSV files have none.")
+    if int(column) < 0:
+        raise UsageError(f"Columns of {path} are counted from 0; {column} is below that.")
+    return int(column)
+
+
+def _json(path: Path, columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
+    first, second = _names(path, columns)
+    for name, stream in streams(path):
+        for number, record in json_lines(name, stream, report):
+            texts = record.get(first), record.get(second)
+            missing = not all(isinstance(text, str) for text in texts)
+            if missing and number == 1:
+                absent = first if not isinstance(texts[0], str) else second
+                raise CorpusError(
+                    f"{name}:1 has no text under '{absent}'; its fields are {', '.join(map(str, record)) or 'none'}. "
+                    "Name the right columns."
+                )
+            pair = Pair(str(texts[0] or ""), str(texts[1] or ""))
+            yield Located(name, number, pair, "missing column" if missing else None)
+
+
+def _parquet(path: Path, columns: tuple[str | int, str | int]) -> Iterator[Located]:
+    for number, texts in enumerate(parquet_column(path, *_names(path, columns)), start=1):
+        yield Located(str(path), number, Pair(*texts))
+
+
+def _names(path: Path, columns: tuple[str | int, str | int]) -> tuple[str, str]:
+    if any(isinstance(column, int) for column in columns):
+        raise UsageError(f"Columns of {path} have names; give them, as in columns=('ja', 'en').")
+    return str(columns[0]), str(columns[1])
+
+
+def simplified(text: str) -> str:
+    """Letters alone, NFKC and lower case: what is left when spelling, spaces, digits and punctuation are forgiven."""
+    folded = unicodedata.normalize("NFKC", text).casefold()
+    return "".join(char for char in folded if char.isalpha()) or folded

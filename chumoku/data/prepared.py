@@ -1,0 +1,84 @@
+"""Sentence pairs → numbers on disk, ready for batches: cleaned, split, encoded once, opened at once ever after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from chumoku.data.files import expand, fingerprint
+from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
+from chumoku.data.pairs import Cleaning, Pair, read_pairs
+from chumoku.data.ragged import Ragged, RaggedWriter, dtype_for
+from chumoku.data.split import split_pairs
+from chumoku.text import Tokenizer
+
+BATCH = 1 << 14
+
+
+class Pairs:
+    """Encoded pairs: `source[i]` and `target[i]` are rows of numbers, without begin and end."""
+
+    def __init__(self, source: Ragged, target: Ragged) -> None:
+        self.source, self.target = source, target
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+
+def prepare_pairs(
+    files: Sequence[str | Path],
+    tokenizer: Tokenizer,
+    folder: Path | str,
+    *,
+    target_tokenizer: Tokenizer | None = None,
+    columns: tuple[str | int, str | int] = (0, 1),
+    cleaning: Cleaning | None = None,
+    validation: float = 0.01,
+    seed: int = 0,
+) -> Path:
+    """Read, clean, split and encode pairs into `folder`; nothing is done when nothing has changed."""
+    folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
+    target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
+    made_of = {
+        "sources": [fingerprint(file)._asdict() for file in expand(files)],
+        "tokenizers": [tokenizer.fingerprint, target_tokenizer.fingerprint],
+        "columns": list(columns),
+        "cleaning": asdict(cleaning),
+        "validation": validation,
+        "seed": seed,
+    }
+    if unchanged(folder, made_of):
+        return folder
+    pairs, report = read_pairs(files, columns=columns, cleaning=cleaning)
+    train, held = split_pairs(pairs, validation=validation, seed=seed)
+    with fresh_folder(folder) as working:
+        parts = {}
+        for name, indices in (("train", train), ("validation", held)):
+            chosen = [pairs[index] for index in indices]
+            parts[name] = _encode(chosen, tokenizer, target_tokenizer, working, name)
+        summary = {**report.as_dict(), "train": len(train), "validation": len(held)}
+        write_manifest(working, made_of, parts=parts, report=summary)
+    return folder
+
+
+def open_pairs(folder: Path | str, part: str = "train") -> Pairs:
+    """The pairs of a part, "train" or "validation"."""
+    folder = Path(folder)
+    entries = read_manifest(folder)["parts"][part]
+    return Pairs(Ragged(folder, entries["source"]), Ragged(folder, entries["target"]))
+
+
+def _encode(
+    pairs: list[Pair], source: Tokenizer, target: Tokenizer, folder: Path, name: str
+) -> dict[str, dict[str, Any]]:
+    entries = {}
+    for side, tokenizer in (("source", source), ("target", target)):
+        with RaggedWriter(folder / f"{name}-{side}", dtype_for(tokenizer.size)) as writer:
+            for start in range(0, len(pairs), BATCH):
+                texts = [getattr(pair, side) for pair in pairs[start : start + BATCH]]
+                for ids in tokenizer.encode_batch(texts):
+                    writer.add(ids)
+            entries[side] = writer.close()
+    return entries

@@ -1,0 +1,59 @@
+"""What was read, what was kept, what was dropped and why, with a few examples of each reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+EXAMPLES = 3
+SHOWN = 80
+
+REASONS = {
+    "invalid UTF-8": "bytes that are no text",
+    "too long": "more characters than allowed",
+    "empty": "nothing but spaces on a side",
+    "length ratio": "one side far longer than the other",
+    "duplicate": "the same pair again",
+    "wrong script": "a side not written in its language's script",
+    "missing column": "fewer columns, or no such field",
+    "not JSON": "a record that cannot be parsed",
+}
+
+
+class Example(NamedTuple):
+    file: str
+    line: int
+    text: str
+
+
+@dataclass
+class Report:
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    examples: dict[str, list[Example]] = field(default_factory=dict)
+    files: list[str] = field(default_factory=list)
+
+    def drop(self, reason: str, file: str, line: int, text: str) -> None:
+        self.dropped[reason] += 1
+        shown = self.examples.setdefault(reason, [])
+        if len(shown) < EXAMPLES:
+            shown.append(Example(file, line, text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"))
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "files": self.files,
+            "read": self.read,
+            "kept": self.kept,
+            "dropped": dict(self.dropped),
+            "examples": {reason: [example._asdict() for example in shown] for reason, shown in self.examples.items()},
+        }
+
+    def lines(self) -> list[str]:
+        """The report for people."""
+        rows = [f"{self.read:,} read from {len(self.files)} file(s), {self.kept:,} kept."]
+        for reason, times in self.dropped.most_common():
+            rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")
+            rows += [f"      {file}:{line}  {text}" for file, line, text in self.examples[reason]]
+        return rows

@@ -1,0 +1,148 @@
+"""Language-model text → token shards: memory-mapped files that training reads windows from.
+
+files → documents → numbers (all cores, while the next texts are read) → shards + manifest
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chumoku.data.corpus import Corpus, Piece
+from chumoku.data.files import fingerprint
+from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
+from chumoku.data.ragged import Ragged, RaggedWriter, Tokens, dtype_for
+from chumoku.errors import CorpusError
+from chumoku.text import Tokenizer
+
+SHARD_TOKENS = 1 << 28
+BATCH_CHARACTERS = 1 << 20
+
+
+def prepare_text(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    folder: Path | str,
+    *,
+    shard_tokens: int = SHARD_TOKENS,
+    progress: Callable[[int], object] = lambda tokens: None,
+) -> Shards:
+    """Tokenise a corpus into `folder`, or open it when nothing has changed. `progress` hears how many tokens came."""
+    folder = Path(folder)
+    before = [file.stat().st_mtime_ns for file in corpus.files]
+    made_of = {
+        "sources": [fingerprint(file)._asdict() for file in corpus.files],
+        "tokenizer": tokenizer.fingerprint,
+        "documents": corpus.cut,
+        "field": corpus.field,
+        "shard_tokens": shard_tokens,
+    }
+    if unchanged(folder, made_of):
+        return Shards(folder)
+    with fresh_folder(folder) as working:
+        entries = _write(corpus, tokenizer, working, shard_tokens, progress)
+        changed = [file for file, time in zip(corpus.files, before, strict=True) if file.stat().st_mtime_ns != time]
+        if changed:
+            raise CorpusError(f"{changed[0]} changed while it was read. Prepare again once it is at rest.")
+        write_manifest(working, made_of, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
+    return Shards(folder)
+
+
+def _write(
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, shard_tokens: int, progress: Callable[[int], object]
+) -> list[dict[str, object]]:
+    dtype, end = dtype_for(tokenizer.size), tokenizer.roles.end
+    entries: list[dict[str, object]] = []
+    writer = RaggedWriter(folder / "shard-00000", dtype)
+    for ids, document_ends in _encoded(corpus, tokenizer):
+        if document_ends and end is not None:
+            ids.append(end)
+        writer.add(ids, ends=document_ends)
+        progress(len(ids))
+        if document_ends and writer.total >= shard_tokens:
+            entries.append(writer.close())
+            writer = RaggedWriter(folder / f"shard-{len(entries):05}", dtype)
+    entries.append(writer.close())
+    return [entry for entry in entries if entry["tokens"]]
+
+
+def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
+    """Numbers of each piece. One batch is encoded while the one before is written and the one after is read."""
+
+    def results(pieces: list[Piece], future: Future[list[list[int]]]) -> Iterator[tuple[list[int], bool]]:
+        for piece, ids in zip(pieces, future.result(), strict=True):
+            yield ids, piece.ends
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting: tuple[list[Piece], Future[list[list[int]]]] | None = None
+        for pieces in _batches(corpus.pieces()):
+            future = pool.submit(tokenizer.encode_batch, [piece.text for piece in pieces])
+            if waiting is not None:
+                yield from results(*waiting)
+            waiting = pieces, future
+        if waiting is not None:
+            yield from results(*waiting)
+
+
+def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    characters, inside = 0, False
+    for piece in pieces:
+        # An end without text before it (blank lines in a row) is no document.
+        if piece.text or (inside and piece.ends):
+            batch.append(piece)
+            characters += len(piece.text)
+        inside = not piece.ends and (inside or bool(piece.text))
+        if characters > BATCH_CHARACTERS:
+            yield batch
+            batch, characters = [], 0
+    if batch:
+        yield batch
+
+
+class Shards:
+    """A prepared corpus as one long row of tokens."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.manifest = read_manifest(self.folder)
+        self._shards = [Ragged(self.folder, entry) for entry in self.manifest.get("shards", [])]
+        self._ends = np.cumsum([len(shard.tokens) for shard in self._shards], dtype=np.int64)
+        if not self._shards:
+            raise CorpusError(f"{self.folder} holds no tokens. Prepare the corpus again.")
+
+    @property
+    def tokens(self) -> int:
+        return int(self._ends[-1])
+
+    @property
+    def documents(self) -> int:
+        return sum(len(shard) for shard in self._shards)
+
+    def read(self, start: int, stop: int) -> Tokens:
+        """Tokens start … stop − 1, across shards."""
+        parts = [shard.tokens[low:high] for shard, low, high in self._spans(start, stop)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def document_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
+        """For each token, which document of this stretch it belongs to, counted from 0."""
+        numbers, so_far = [], 0
+        for shard, low, high in self._spans(start, stop):
+            place = np.searchsorted(shard.ends, np.arange(low, high), side="right")
+            numbers.append(place - place[0] + so_far)
+            so_far = int(numbers[-1][-1]) + 1
+        return np.concatenate(numbers)
+
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[Ragged, int, int]]:
+        if not 0 <= start < stop <= self.tokens:
+            raise CorpusError(f"Tokens {start} to {stop} were asked for, and {self.folder} has {self.tokens:,}.")
+        for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._shards)):
+            begin = int(self._ends[number - 1]) if number else 0
+            low, high = max(start, begin) - begin, min(stop, int(self._ends[number])) - begin
+            if low >= high:
+                return
+            yield self._shards[number], low, high

@@ -1,0 +1,39 @@
+"""Training and validation: divided by content, so that what resembles each other stays together.
+
+Pairs that share a side, or nearly do, form a group (see `chumoku.data.near`); a group's hash decides where it goes.
+Validation then measures what was not trained on, and the same pair lands on the same side in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from chumoku.data.near import group_pairs
+from chumoku.data.pairs import Pair, simplified
+from chumoku.errors import UsageError
+
+
+def split_pairs(
+    pairs: Sequence[Pair],
+    *,
+    validation: float = 0.01,
+    seed: int = 0,
+) -> tuple[list[int], list[int]]:
+    """Indices of training and validation pairs; a group (pairs that resemble each other) is never divided.
+
+    Each group is placed by the hash of its content, so adding text elsewhere moves nothing. A group larger than the
+    whole validation part would be goes to training.
+    """
+    if not 0 <= validation < 1:
+        raise UsageError(f"The share of validation pairs is {validation}, and it must be at least 0 and below 1.")
+    members: dict[int, list[int]] = {}
+    for index, group in enumerate(group_pairs(pairs)):
+        members.setdefault(group, []).append(index)
+    train, held = [], []
+    for indices in members.values():
+        key = min(f"{simplified(pairs[i].source)}\t{simplified(pairs[i].target)}" for i in indices)
+        digest = hashlib.blake2b(f"{seed}\t{key}".encode("utf-8", "replace"), digest_size=8).digest()
+        chosen = int.from_bytes(digest) < validation * 2**64 and len(indices) <= max(1, validation * len(pairs))
+        (held if chosen else train).extend(indices)
+    return sorted(train), sorted(held)

@@ -1,0 +1,56 @@
+"""Japanese: which text it is, and cutting it into words.
+
+    サンディーが元気に走る → サンディー | が | 元気 | に | 走る
+
+Unigram and byte-level BPE need no dictionary. Where words are wanted, SudachiPy (the extra `ja`) cuts them, and an
+invisible separator (U+2063) carries its cuts into the tokenizer.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+from chumoku.errors import MissingExtraError
+
+SEPARATOR = "\u2063"
+JAPANESE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f々〆]")
+# Sudachi takes at most 49,149 bytes at a time; a character has at most four.
+LONGEST = 12_000
+
+
+def share_of_japanese(text: str) -> float:
+    """The share of kana and kanji among the characters that are not spaces."""
+    letters = sum(not char.isspace() for char in text)
+    return len(JAPANESE.findall(text)) / letters if letters else 0.0
+
+
+def segment(text: str) -> str:
+    """The text with the separator between its words. Separators already in it are dropped."""
+    words = [word for piece in _pieces(text.replace(SEPARATOR, "")) for word in _cut(piece)]
+    return SEPARATOR.join(words)
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut after line ends and full stops; what is still too long, anywhere."""
+    pieces = []
+    for piece in re.findall(r"[^\n。]*[\n。]|[^\n。]+", text):
+        pieces.extend(piece[start : start + LONGEST] for start in range(0, len(piece), LONGEST))
+    return pieces
+
+
+def _cut(piece: str) -> list[str]:
+    return [word.surface() for word in _sudachi().tokenize(piece) if word.surface()]
+
+
+@functools.cache
+def _sudachi() -> Any:
+    try:
+        from sudachipy import Dictionary, SplitMode
+    except ImportError as error:
+        raise MissingExtraError(
+            "Cutting Japanese into words needs SudachiPy. Install it with: pip install 'chumoku[ja]'. "
+            "Or choose the kind unigram or bpe, which need no dictionary."
+        ) from error
+    return Dictionary(dict="small").create(mode=SplitMode.C)

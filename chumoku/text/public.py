@@ -1,0 +1,108 @@
+"""Public tokenizers, in the files they come in.
+
+    tokenizer.json                      any of the `tokenizers` library
+    encoder.json + vocab.bpe            GPT-2 (also vocab.json + merges.txt)
+    vocab.txt                           BERT
+    *.model, *.spm                      SentencePiece, Unigram or BPE
+
+A folder is searched for these, in this order. Files are untrusted: bounded, checked, refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from chumoku.errors import UsageError
+from chumoku.text.sentencepiece import backend_from_model
+
+LARGEST_FILE = 1 << 28
+
+
+def open_backend(path: Path) -> tokenizers.Tokenizer:
+    """The library's tokenizer from a file or a folder."""
+    if path.is_dir():
+        return _open_folder(path)
+    if path.suffix in (".model", ".spm"):
+        return _guarded(path, lambda: backend_from_model(_read(path)))
+    if path.name in ("encoder.json", "vocab.json", "vocab.bpe", "merges.txt"):
+        return _open_folder(path.parent)
+    if path.name == "vocab.txt":
+        return _guarded(path, lambda: _bert(_read(path)))
+    return _guarded(path, lambda: tokenizers.Tokenizer.from_str(_read(path).decode("utf-8")))
+
+
+def _open_folder(folder: Path) -> tokenizers.Tokenizer:
+    if (folder / "tokenizer.json").is_file():
+        return open_backend(folder / "tokenizer.json")
+    for vocabulary, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
+        if (folder / vocabulary).is_file() and (folder / merges).is_file():
+            return _guarded(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
+    for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
+        if (folder / name).is_file():
+            return open_backend(folder / name)
+    raise UsageError(
+        f"{folder} holds no tokenizer. It may hold tokenizer.json, encoder.json with vocab.bpe, vocab.txt or a .model."
+    )
+
+
+def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
+    numbers = json.loads(_read(vocabulary))
+    lines = _read(merges).decode("utf-8").splitlines()
+    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
+    if not isinstance(numbers, dict) or not all(len(pair) == 2 for pair in pairs):
+        raise ValueError("the vocabulary is no table of numbers, or a merge is no pair")
+    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=pairs))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return backend
+
+
+def _bert(data: bytes) -> tokenizers.Tokenizer:
+    tokens = data.decode("utf-8").splitlines()
+    numbers = {token: number for number, token in enumerate(tokens)}
+    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
+    if len(specials) < 5:
+        raise ValueError("a BERT vocabulary has [PAD], [UNK], [CLS], [SEP] and [MASK]")
+    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    lower = not any(token[:1].isupper() for token in tokens if not token.startswith("["))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    return backend
+
+
+def _read(path: Path) -> bytes:
+    size = path.stat().st_size
+    if size > LARGEST_FILE:
+        raise UsageError(f"{path} has {size:,} bytes; a tokenizer file may have up to {LARGEST_FILE:,}.")
+    return path.read_bytes()
+
+
+def _guarded(path: Path, opening: Callable[[], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
+    """Whatever is wrong with a file becomes a sentence that names it."""
+    try:
+        return opening()
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+    except Exception as error:
+        raise _not_a_tokenizer(path, error) from error
+    except BaseException as error:
+        # The library is written in Rust, whose panics are no Exceptions.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise _not_a_tokenizer(path, error) from error
+
+
+def _not_a_tokenizer(path: Path, error: Any) -> UsageError:
+    return UsageError(f"{path} is not a tokenizer that can be read: {str(error)[:200]}. Is the file whole?")

@@ -1,0 +1,50 @@
+"""Special tokens by role: what each is for, under whatever name a tokenizer gives it.
+
+Ours are <pad> <s> </s> <unk> <mask>, and <2en> for "into English". Others' names are recognised by the table below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+PAD, BEGIN, END, UNKNOWN, MASK = OURS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>"),
+    "begin": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|im_start|>", "<|endoftext|>"),
+    "end": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
+    "unknown": ("<unk>", "[UNK]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+LANGUAGE = re.compile(r"<2([a-z]{2,3})>|>>([a-z]{2,3})<<")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The number of the token in each role; None where a tokenizer has none."""
+
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    unknown: int | None = None
+    mask: int | None = None
+    languages: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_roles(tokens: Mapping[str, int]) -> Roles:
+    """Roles from the names of special tokens."""
+    found = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
+    matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
+    languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
+    return Roles(**found, languages=languages)
+
+
+def language_token(code: str) -> str:
+    return f"<2{code}>"
+
+
+def special_tokens(languages: Iterable[str] = ()) -> list[str]:
+    """Our special tokens, in the order of their numbers."""
+    return [*OURS, *map(language_token, languages)]

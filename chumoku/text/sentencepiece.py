@@ -1,0 +1,156 @@
+"""SentencePiece models: the few fields of their protobuf that decide how text is cut.
+
+ModelProto        1 pieces {1 text, 2 score, 3 type}   2 trainer   3 normaliser
+trainer           3 kind (1 unigram, 2 bpe)            35 bytes for what is unknown
+normaliser        2 character map    3 dummy prefix    4 remove extra spaces
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+UNIGRAM, BPE = 1, 2
+MOST_PIECES = 1 << 22
+
+
+class Piece(NamedTuple):
+    text: str
+    score: float
+    kind: int
+
+
+class Model(NamedTuple):
+    pieces: list[Piece]
+    kind: int
+    byte_fallback: bool
+    character_map: bytes
+    dummy_prefix: bool
+    remove_extra_spaces: bool
+
+
+def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
+    """The library's tokenizer that cuts text as the SentencePiece model does."""
+    model = read_model(data)
+    backend = tokenizers.Tokenizer(_bpe(model) if model.kind == BPE else _unigram(model))
+    steps: list[normalizers.Normalizer] = []
+    if model.character_map:
+        steps.append(normalizers.Precompiled(model.character_map))
+    if model.remove_extra_spaces:
+        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
+    backend.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if model.dummy_prefix else "never"
+    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=model.kind != BPE)
+    after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
+    special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    user = [piece.text for piece in model.pieces if piece.kind == USER]
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in user])
+    return backend
+
+
+def read_model(data: bytes) -> Model:
+    pieces: list[Piece] = []
+    trainer: dict[int, int | bytes] = {}
+    normaliser: dict[int, int | bytes] = {}
+    for number, value in fields(data):
+        if number == 1 and isinstance(value, bytes):
+            pieces.append(_piece(value))
+        elif number == 2 and isinstance(value, bytes):
+            trainer = dict(fields(value))
+        elif number == 3 and isinstance(value, bytes):
+            normaliser = dict(fields(value))
+        if len(pieces) > MOST_PIECES:
+            raise ValueError(f"more than {MOST_PIECES:,} pieces")
+    if not pieces:
+        raise ValueError("it holds no pieces")
+    kind = trainer.get(3, UNIGRAM)
+    if kind not in (UNIGRAM, BPE):
+        raise ValueError(f"its kind is {kind!r}, and only unigram (1) and bpe (2) can be read")
+    character_map = normaliser.get(2, b"")
+    return Model(
+        pieces,
+        kind if isinstance(kind, int) else UNIGRAM,
+        bool(trainer.get(35, 0)),
+        character_map if isinstance(character_map, bytes) else b"",
+        bool(normaliser.get(3, 1)),
+        bool(normaliser.get(4, 1)),
+    )
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The numbered fields of a protobuf message; lengths are checked before anything is cut out."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        wire = key & 7
+        value: int | bytes
+        if wire == 0:
+            value, place = _varint(data, place)
+        else:
+            if wire == 2:
+                length, place = _varint(data, place)
+            elif wire in (1, 5):
+                length = 8 if wire == 1 else 4
+            else:
+                raise ValueError(f"wire type {wire} at byte {place}")
+            if length > len(data) - place:
+                raise ValueError(f"a field of {length} bytes at byte {place} runs past the end")
+            value = data[place : place + length]
+            place += length
+        yield key >> 3, value
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise ValueError("the file ends in the middle of a number")
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise ValueError(f"a number before byte {place} does not end")
+
+
+def _piece(data: bytes) -> Piece:
+    values = dict(fields(data))
+    text, score, kind = values.get(1, b""), values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
+        raise ValueError("a piece has fields of the wrong type")
+    return Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], kind)
+
+
+def _unigram(model: Model) -> models.Model:
+    unknown = next((number for number, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), None)
+    pieces = [(piece.text, piece.score) for piece in model.pieces]
+    return models.Unigram(pieces, unk_id=unknown, byte_fallback=model.byte_fallback)
+
+
+def _bpe(model: Model) -> models.Model:
+    """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first."""
+    numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
+    merges = []
+    for piece in model.pieces:
+        if piece.kind != NORMAL:
+            continue
+        for cut in range(1, len(piece.text)):
+            left, right = piece.text[:cut], piece.text[cut:]
+            if left in numbers and right in numbers:
+                merges.append((-piece.score, numbers[left], numbers[right], left, right))
+    merges.sort()
+    unknown = next((piece.text for piece in model.pieces if piece.kind == UNKNOWN), None)
+    return models.BPE(
+        vocab=numbers,
+        merges=[(left, right) for *_, left, right in merges],
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )

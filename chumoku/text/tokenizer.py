@@ -1,0 +1,243 @@
+"""The tokenizer: text → numbers → text, on the `tokenizers` library.
+
+    tokenizer.encode("こたつでみかん") → [...]      tokenizer.decode([...]) → "こたつでみかん"
+
+A special token typed in a text stays text unless `special=True`. Byte-level kinds give back any text and any bytes;
+the others give back the text as their normaliser writes it, with <unk> decoded as nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import Regex, decoders, models, pre_tokenizers
+
+from chumoku.errors import UsageError
+from chumoku.text import japanese
+from chumoku.text.roles import Roles, find_roles
+from chumoku.text.stream import Stream
+
+# Longer texts are cut before a space (or, where there is none, anywhere), so that time grows with length alone.
+PIECE = 1 << 17
+
+
+class Tokenizer:
+    """A trained tokenizer. Two objects of the library stand behind it: one that takes special tokens for text."""
+
+    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+        self._special = backend
+        self._special.no_padding()
+        self._special.no_truncation()
+        self._plain = tokenizers.Tokenizer.from_str(backend.to_str())
+        self._plain.encode_special_tokens = True
+        self._keep_typed_specials_apart()
+        self.size: int = backend.get_vocab_size(with_added_tokens=True)
+        added = backend.get_added_tokens_decoder()
+        self.specials = {token.content: number for number, token in added.items() if token.special}
+        self.roles: Roles = find_roles({**self.specials, **self._known_names()})
+        self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
+        self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
+        self._joins = self.byte_level or self._encode_whole("a b") == self._encode_whole("a") + self._encode_whole(" b")
+
+    @property
+    def kind(self) -> str:
+        """The kind of model inside, in our words."""
+        model = type(self._special.model).__name__
+        if model == "BPE" and self.byte_level:
+            return "byte" if len(self._special.get_vocab(False)) <= 256 + len(self.specials) else "bpe"
+        return {"BPE": "character", "WordLevel": "word", "Unigram": "unigram", "WordPiece": "wordpiece"}.get(
+            model, model.lower()
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of everything that decides how text becomes numbers."""
+        return hashlib.sha256(self._special.to_str().encode()).hexdigest()
+
+    def encode(
+        self,
+        text: str,
+        *,
+        special: bool = False,
+        begin: bool = False,
+        end: bool = False,
+        language: str | None = None,
+    ) -> list[int]:
+        """Numbers of a text; `language`, `begin` and `end` put the tokens of those roles around it."""
+        return self.encode_batch([text], special=special, begin=begin, end=end, language=language)[0]
+
+    def encode_batch(
+        self,
+        texts: Sequence[str],
+        *,
+        special: bool = False,
+        begin: bool = False,
+        end: bool = False,
+        language: str | None = None,
+    ) -> list[list[int]]:
+        """The numbers of many texts, on all cores."""
+        before = [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
+        after = [self._role("end")] if end else []
+        prepared = [self._prepare(text, special=special) for text in texts]
+        backend = self._special if special else self._plain
+        if self._joins and any(len(text) > PIECE for text in prepared):
+            ids = [self._encode_pieces(text, backend) for text in prepared]
+        else:
+            ids = [encoding.ids for encoding in backend.encode_batch_fast(prepared, add_special_tokens=False)]
+        return [[*before, *one, *after] for one in ids] if before or after else ids
+
+    def encode_bytes(self, data: bytes) -> list[int]:
+        """Any bytes: valid UTF-8 as text, every other byte (in byte-level kinds) as its own token."""
+        if not self.byte_level:
+            return self.encode(data.decode("utf-8", "replace"))
+        ids: list[int] = []
+        while data:
+            try:
+                return ids + self.encode(data.decode("utf-8"))
+            except UnicodeDecodeError as error:
+                ids += self.encode(data[: error.start].decode("utf-8")) if error.start else []
+                ids += [self._byte_ids[byte] for byte in data[error.start : error.end]]
+                data = data[error.end :]
+        return ids
+
+    def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
+        """Text of numbers; special tokens are shown when `special` is true."""
+        return self._special.decode(self._checked(ids), skip_special_tokens=not special)
+
+    def decode_batch(self, batch: Sequence[Iterable[int]], *, special: bool = False) -> list[str]:
+        return self._special.decode_batch([self._checked(ids) for ids in batch], skip_special_tokens=not special)
+
+    def decode_bytes(self, ids: Iterable[int]) -> bytes:
+        """The bytes of numbers: in byte-level kinds exactly those encoded."""
+        if not self.byte_level:
+            return self.decode(ids).encode()
+        pieces = (self._special.id_to_token(number) for number in self._checked(ids))
+        letters = self._letters
+        return bytes(letters[char] for piece in pieces if piece not in self.specials for char in piece)
+
+    def pieces(self, text: str) -> list[str]:
+        """The text cut as the model sees it, for people: a piece that is part of a character shows its bytes."""
+        ids = self.encode(text)
+        if not self.byte_level:
+            return [self._special.id_to_token(number) for number in ids]
+        raw = [self.decode_bytes([number]) for number in ids]
+        return [_readable(piece) for piece in raw]
+
+    def stream(self) -> Stream:
+        """Decode one number at a time."""
+        return Stream(self.decode)
+
+    def save(self, path: Path | str) -> Path:
+        """Write tokenizer.json, whole or not at all."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+        temporary.write_text(self._special.to_str(pretty=True), encoding="utf-8")
+        temporary.replace(path)
+        return path
+
+    @property
+    def _letters(self) -> dict[str, int]:
+        """Byte-level tokens write each byte as one printable letter: letter → byte."""
+        if not hasattr(self, "_letter_table"):
+            self._letter_table = _byte_letters()
+        return self._letter_table
+
+    @property
+    def _byte_ids(self) -> list[int]:
+        return [self._special.token_to_id(letter) for letter in sorted(self._letters, key=self._letters.__getitem__)]
+
+    def _known_names(self) -> dict[str, int]:
+        """Role names that stand in the vocabulary without being marked as special, as in SentencePiece models."""
+        names = ("<unk>", "[UNK]")
+        numbers = {name: self._special.token_to_id(name) for name in names}
+        return {name: number for name, number in numbers.items() if number is not None}
+
+    def _prepare(self, text: str, *, special: bool) -> str:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:  # half of a surrogate pair is no character
+            text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+        if not self.segments:
+            return text
+        if not special:
+            return japanese.segment(text)
+        parts = re.split("(" + "|".join(map(re.escape, self.specials)) + ")", text)
+        return "".join(part if part in self.specials else japanese.segment(part) for part in parts)
+
+    def _keep_typed_specials_apart(self) -> None:
+        """Unigram and word models hold their special tokens as words; a cut after the first letter makes them text."""
+        names = [token.content for token in self._special.get_added_tokens_decoder().values() if token.special]
+        if not names or not isinstance(self._plain.model, (models.Unigram, models.WordLevel)):
+            return
+        first_letters = "|".join(f"{re.escape(name[:1])}(?={re.escape(name[1:])})" for name in names)
+        apart = pre_tokenizers.Split(Regex(first_letters), "isolated")
+        earlier = [self._plain.pre_tokenizer] if self._plain.pre_tokenizer is not None else []
+        self._plain.pre_tokenizer = pre_tokenizers.Sequence([*earlier, apart])
+
+    def _encode_whole(self, text: str) -> list[int]:
+        return self._plain.encode(text, add_special_tokens=False).ids
+
+    def _encode_pieces(self, text: str, backend: tokenizers.Tokenizer) -> list[int]:
+        pieces, start = [], 0
+        while len(text) - start > PIECE:
+            space = text.rfind(" ", start + PIECE // 2, start + PIECE)
+            while space > start and text[space - 1].isspace():
+                space -= 1
+            cut = space if space > start else start + PIECE
+            pieces.append(text[start:cut])
+            start = cut
+        pieces.append(text[start:])
+        ids: list[int] = []
+        for encoding in backend.encode_batch_fast(pieces, add_special_tokens=False):
+            ids += encoding.ids
+        return ids
+
+    def _checked(self, ids: Iterable[int]) -> list[int]:
+        ids = list(ids)
+        wrong = next((number for number in ids if not 0 <= number < self.size), None)
+        if wrong is not None:
+            raise UsageError(f"There is no token {wrong}: this tokenizer has {self.size:,}, numbered from 0.")
+        return ids
+
+    def _role(self, role: str) -> int:
+        number = getattr(self.roles, role)
+        if number is None:
+            raise UsageError(f"This tokenizer has no token for the role '{role}'. It has {', '.join(self.specials)}.")
+        return int(number)
+
+    def _language(self, code: str) -> int:
+        if code not in self.roles.languages:
+            known = ", ".join(self.roles.languages) or "none"
+            raise UsageError(f"This tokenizer knows no language '{code}'. The languages it knows: {known}.")
+        return self.roles.languages[code]
+
+
+def load(path: Path | str) -> Tokenizer:
+    """Open a tokenizer: ours, or a public one in any of its usual files (see `chumoku.text.public`)."""
+    from chumoku.text.public import open_backend
+
+    return Tokenizer(open_backend(Path(path)))
+
+
+def _byte_letters() -> dict[str, int]:
+    """GPT-2's letters for the 256 bytes: printable ones stand for themselves, the others follow from U+0100 on."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    others = [byte for byte in range(256) if byte not in printable]
+    letters = {chr(byte): byte for byte in printable}
+    letters |= {chr(256 + index): byte for index, byte in enumerate(others)}
+    if set(letters) != set(pre_tokenizers.ByteLevel.alphabet()):
+        raise UsageError("This version of the tokenizers library writes bytes in other letters than GPT-2's.")
+    return letters
+
+
+def _readable(piece: bytes) -> str:
+    try:
+        return piece.decode("utf-8").replace(" ", "␣").replace("\n", "⏎")
+    except UnicodeDecodeError:
+        return "".join(f"‹{byte:02x}›" for byte in piece)
