@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from chumoku.cli import count, demo, tokenize
+from chumoku.cli import count, demo, prepare, tokenize
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -20,6 +20,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(count.count)
 app.command()(tokenize.tokenize)
+app.command()(prepare.prepare)
 
 
 def main() -> None:

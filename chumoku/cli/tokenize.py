@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from chumoku.text import Tokenizer
 
-LARGEST_COMPARED = 1 << 26
+MOST_COMPARED = 1 << 20
 
 
 def tokenize(
@@ -86,7 +86,7 @@ def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
     from chumoku.text import KINDS, train
     from chumoku.text.kinds import thinned
 
-    texts = thinned(Corpus([str(file)], documents="line").documents(), LARGEST_COMPARED)
+    texts = thinned(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
     held, learnt = texts[::10], [text for number, text in enumerate(texts) if number % 10]
     rows: list[dict[str, Any]] = []
     for kind in KINDS:

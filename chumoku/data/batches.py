@@ -19,6 +19,7 @@ from torch import Tensor
 
 from chumoku.data.order import Permutation, generator
 from chumoku.data.prepared import Pairs
+from chumoku.data.ragged import Ragged
 from chumoku.data.shards import Shards
 from chumoku.errors import CorpusError, UsageError
 from chumoku.text.roles import Roles
@@ -174,18 +175,10 @@ class PairBatches:
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
         samples = share.of(self.samples(epoch, index))
-        after = [] if self._source_end is None else [self._source_end]
-        source = [np.r_[self.pairs.source[i], after].astype(np.int64) for i in samples]
-        target = [np.r_[self._begin, self.pairs.target[i]].astype(np.int64) for i in samples]
-        labels = [np.r_[self.pairs.target[i], self._end].astype(np.int64) for i in samples]
-        sources, real = padded(source, self._source_pad)
-        targets, _ = padded(target, self._target_pad)
-        return {
-            "source": sources,
-            "source_mask": real,
-            "target": targets,
-            "labels": padded(labels, IGNORE)[0],
-        }
+        source, real = padded(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
+        target, _ = padded(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
+        labels, _ = padded(self.pairs.target, samples, filler=IGNORE, after=self._end)
+        return {"source": source, "source_mask": real, "target": target, "labels": labels}
 
     @property
     def padding(self) -> float:
@@ -222,12 +215,21 @@ class PairBatches:
         return np.array(cuts)
 
 
-def padded(rows: list[Indices], filler: int) -> tuple[Tensor, Tensor]:
-    """Rows filled up on the right, and a mask that is True where a token is real."""
-    width = max(map(len, rows), default=0)
-    table = np.full((len(rows), width), filler, dtype=np.int64)
-    real = np.zeros((len(rows), width), dtype=bool)
-    for number, row in enumerate(rows):
-        table[number, : len(row)] = row
-        real[number, : len(row)] = True
+def padded(
+    ragged: Ragged, samples: Indices, *, filler: int, before: int | None = None, after: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Sequences as a table filled up on the right, and a mask that is True where a token is real."""
+    stops = np.asarray(ragged.ends)[samples]
+    starts = np.where(samples > 0, np.asarray(ragged.ends)[np.maximum(samples - 1, 0)], 0)
+    lengths, shift = stops - starts, int(before is not None)
+    width = int(lengths.max(initial=0)) + shift + (after is not None)
+    columns = np.arange(width) - shift
+    table = np.full((len(samples), width), filler, dtype=np.int64)
+    inside = (columns >= 0) & (columns < lengths[:, None])
+    table[inside] = ragged.tokens[(starts[:, None] + columns)[inside]]
+    if before is not None:
+        table[:, 0] = before
+    if after is not None:
+        table[np.arange(len(samples)), lengths + shift] = after
+    real = columns < (lengths + (after is not None))[:, None]
     return torch.from_numpy(table), torch.from_numpy(real)

@@ -73,14 +73,14 @@ def named_failures(path: Path) -> Iterator[None]:
 
 
 def streams(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
-    """The byte streams in a file, by name: one, or one for each member of a zip."""
+    """The byte streams in a file, by name: one, or one for each member of a zip that is not hidden."""
     with named_failures(path):
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as stream:
                 yield str(path), stream
         elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
-                members = [info for info in archive.infolist() if not info.is_dir()]
+                members = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
                 if not members:
                     raise CorpusError(f"{path} is a zip with no files in it. Check how it was packed.")
                 for info in members:
@@ -89,6 +89,11 @@ def streams(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
         else:
             with path.open("rb") as stream:
                 yield str(path), stream
+
+
+def _hidden(name: str) -> bool:
+    """Notes that packers leave beside the text: _about.txt, __MACOSX/…, .DS_Store."""
+    return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
 def lines(stream: IO[bytes], *, longest: int = LONGEST_LINE) -> Iterator[Line]:

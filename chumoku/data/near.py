@@ -3,8 +3,9 @@
     resemble   a side is the same but for case, spaces, digits and punctuation,
                or on a side at least 80 % of all letter triples are shared (Jaccard)
 
-Triples are compared by MinHash: 16 numbers per sentence that agree as often as the sets overlap. Sentences that agree
-in any of 8 bands of two are looked at; groups are what such links connect.
+Triples are compared by MinHash: 24 numbers a sentence that agree as often as the sets overlap. Sentences that agree in
+any of 8 bands of three are looked at, which finds 99.7 % of those at 80 % and nearly all above. Groups are what such
+links connect.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chumoku.data.order import mix, random_numbers
 from chumoku.data.pairs import Pair, simplified
 
 ALIKE = 0.8
-HASHES, BAND = 16, 2
+HASHES, BAND = 24, 3
 BLOCK = 1 << 14
 MOST_MET = 32
 
@@ -41,22 +42,23 @@ def group_pairs(pairs: Sequence[Pair]) -> list[int]:
 def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups) -> None:
     """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
     order = np.lexsort(keys.T)
-    starts = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1)])
-    for run in np.split(order, starts[1:]):
-        met: list[int] = []
-        for index in map(int, run):
-            friend = next((other for other in met if alike(texts, groups, index, other)), None)
+    edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
+    long = np.flatnonzero(np.diff(edges) > 1)
+    for start, stop in zip(edges[long], edges[long + 1], strict=True):
+        met: list[tuple[int, set[str]]] = []
+        for index in map(int, order[start:stop]):
+            mine = triples_of(texts[index])
+            friend = next((other for other, theirs in met if alike(mine, theirs)), None)
             if friend is not None:
                 groups.join(friend, index)
             elif len(met) < MOST_MET:
-                met.append(index)
+                met.append((index, mine))
 
 
-def alike(texts: list[str], groups: Groups, one: int, other: int) -> bool:
-    if groups.root(one) == groups.root(other):
-        return True
-    left, right = triples_of(texts[one]), triples_of(texts[other])
-    return len(left & right) >= ALIKE * len(left | right)
+def alike(one: set[str], other: set[str]) -> bool:
+    shorter, longer = sorted((len(one), len(other)))
+    # The larger set alone may already rule it out.
+    return shorter >= ALIKE * longer and len(one & other) >= ALIKE * len(one | other)
 
 
 class Groups:
@@ -82,7 +84,7 @@ def triples_of(text: str) -> set[str]:
 
 
 def minhash(texts: Sequence[str]) -> NDArray[np.uint64]:
-    """[N, 16]: for each of 16 hash functions, the smallest hash among a text's letter triples."""
+    """[N, 24]: for each of 24 hash functions, the smallest hash among a text's letter triples."""
     keys = random_numbers(HASHES, 20170612)
     blocks = [_minhash_block(texts[start : start + BLOCK], keys) for start in range(0, len(texts), BLOCK)]
     return np.concatenate(blocks) if blocks else np.empty((0, HASHES), np.uint64)

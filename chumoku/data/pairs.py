@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chumoku.data.corpus import json_lines, parquet_column
-from chumoku.data.files import expand, inner_suffix, lines, streams
+from chumoku.data.files import Line, expand, inner_suffix, lines, streams
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, UsageError
 
@@ -125,8 +125,7 @@ def _located(paths: list[Path], columns: tuple[str | int, str | int], report: Re
 
 
 def _two_files(source: Path, target: Path) -> Iterator[Located]:
-    (_, left), (_, right) = next(streams(source)), next(streams(target))
-    sides = itertools.zip_longest(lines(left), lines(right))
+    sides = itertools.zip_longest(_all_lines(source), _all_lines(target))
     for one, other in sides:
         if one is None or other is None:
             shorter, longer = (source, target) if one is None else (target, source)
@@ -137,6 +136,11 @@ def _two_files(source: Path, target: Path) -> Iterator[Located]:
                 "two files are not aligned line by line. Compare their ends, or find the line that was split."
             )
         yield Located(str(source), one.number, Pair(one.text, other.text), one.problem or other.problem)
+
+
+def _all_lines(path: Path) -> Iterator[Line]:
+    for _, stream in streams(path):
+        yield from lines(stream)
 
 
 def _tsv(path: Path, columns: tuple[str | int, str | int]) -> Iterator[Located]:

@@ -53,4 +53,4 @@ def _sudachi() -> Any:
             "Cutting Japanese into words needs SudachiPy. Install it with: pip install 'chumoku[ja]'. "
             "Or choose the kind unigram or bpe, which need no dictionary."
         ) from error
-    return Dictionary(dict="small").create(mode=SplitMode.C)
+    return Dictionary(dict="small").tokenizer(SplitMode.C)

@@ -1,7 +1,7 @@
 """Streaming detokenisation: what is shown is always valid text, and its concatenation is the decoding at once.
 
 A token may be part of a character. Text that still ends in � may become something else with the next token, so it is
-held back; `finish` gives what was held. A few earlier tokens are decoded along, since some decoders treat the first
+held back; `finish` gives what was held. The tokens shown last are decoded along, since some decoders treat the first
 token of a text (its leading space) differently.
 """
 
@@ -15,8 +15,9 @@ UNFINISHED = "\ufffd"
 class Stream:
     """`push` each number and show what it returns; `finish` at the end."""
 
-    def __init__(self, decode: Callable[[list[int]], str]) -> None:
-        self._decode = decode
+    def __init__(self, decode: Callable[[list[int]], str], open_ended: Callable[[list[int]], bool]) -> None:
+        """`open_ended` says of tokens that what they mean depends on the next one, whatever their text looks like."""
+        self._decode, self._open_ended = decode, open_ended
         self._ids: list[int] = []
         self._context = 0  # decoding starts here …
         self._shown = 0  # … and what comes before this token has been shown
@@ -25,10 +26,10 @@ class Stream:
         """The text that this token completes; "" while a character is still open."""
         self._ids.append(number)
         before, after = self._texts()
-        if after.endswith(UNFINISHED) or not after.startswith(before):
+        if self._open_ended(self._ids[self._shown :]) or after.endswith(UNFINISHED) or not after.startswith(before):
             return ""
-        # All before the last shown token is behind us: decoding it again would only cost time.
-        self._context, self._shown = max(self._shown - 1, 0), len(self._ids)
+        # What was shown before this ended between characters: decoding may start there from now on.
+        self._context, self._shown = self._shown, len(self._ids)
         return after[len(before) :]
 
     def finish(self) -> str:

@@ -9,6 +9,7 @@ the others give back the text as their normaliser writes it, with <unk> decoded 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -22,8 +23,11 @@ from chumoku.text import japanese
 from chumoku.text.roles import Roles, find_roles
 from chumoku.text.stream import Stream
 
-# Longer texts are cut before a space (or, where there is none, anywhere), so that time grows with length alone.
-PIECE = 1 << 17
+# Longer texts are cut before a space or line end (or, where there is none, anywhere), so that time grows with length
+# alone.
+PIECE = 1 << 15
+GAPS_TRIED = 100
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Tokenizer:
@@ -56,8 +60,10 @@ class Tokenizer:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of everything that decides how text becomes numbers."""
-        return hashlib.sha256(self._special.to_str().encode()).hexdigest()
+        """SHA-256 of everything that decides how text becomes numbers; the last digits of scores, which a JSON file
+        may round, do not."""
+        rounded = json.loads(self._special.to_str(), parse_float=lambda number: round(float(number), 5))
+        return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
 
     def encode(
         self,
@@ -130,7 +136,7 @@ class Tokenizer:
 
     def stream(self) -> Stream:
         """Decode one number at a time."""
-        return Stream(self.decode)
+        return Stream(self.decode, self._ends_in_byte)
 
     def save(self, path: Path | str) -> Path:
         """Write tokenizer.json, whole or not at all."""
@@ -158,11 +164,16 @@ class Tokenizer:
         numbers = {name: self._special.token_to_id(name) for name in names}
         return {name: number for name, number in numbers.items() if number is not None}
 
+    def _ends_in_byte(self, ids: list[int]) -> bool:
+        """Whether the last token to be shown is one byte of a character that the vocabulary does not hold."""
+        shown = (token for token in map(self._special.id_to_token, reversed(ids)) if token not in self.specials)
+        return BYTE.fullmatch(next(shown, None) or "") is not None
+
     def _prepare(self, text: str, *, special: bool) -> str:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError:  # half of a surrogate pair is no character
-            text = text.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
+            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         if not self.segments:
             return text
         if not special:
@@ -186,10 +197,7 @@ class Tokenizer:
     def _encode_pieces(self, text: str, backend: tokenizers.Tokenizer) -> list[int]:
         pieces, start = [], 0
         while len(text) - start > PIECE:
-            space = text.rfind(" ", start + PIECE // 2, start + PIECE)
-            while space > start and text[space - 1].isspace():
-                space -= 1
-            cut = space if space > start else start + PIECE
+            cut = _gap(text, start + PIECE // 2, start + PIECE)
             pieces.append(text[start:cut])
             start = cut
         pieces.append(text[start:])
@@ -223,6 +231,18 @@ def load(path: Path | str) -> Tokenizer:
     from chumoku.text.public import open_backend
 
     return Tokenizer(open_backend(Path(path)))
+
+
+def _gap(text: str, low: int, high: int) -> int:
+    """The last single space or line end between two other characters, where kinds begin a new piece anyway."""
+    place = high
+    for _ in range(GAPS_TRIED):
+        place = max(text.rfind(" ", low, place), text.rfind("\n", low, place))
+        if place < 0:
+            break
+        if not text[place - 1].isspace() and not text[place + 1].isspace():
+            return place
+    return high
 
 
 def _byte_letters() -> dict[str, int]:

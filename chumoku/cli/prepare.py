@@ -1,0 +1,139 @@
+"""chumoku prepare: raw text or sentence pairs → a tokenizer, numbers on disk, and a report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def prepare(
+    files: Annotated[list[str], typer.Argument(help="Files, folders or patterns; .gz and .zip too.")],
+    out: Annotated[Path, typer.Option(help="Folder for what is prepared.")],
+    pairs: Annotated[bool, typer.Option("--pairs", help="Sentence pairs: TSV, two files, JSONL or Parquet.")] = False,
+    tokenizer: Annotated[Path | None, typer.Option(help="Use this tokenizer instead of training one.")] = None,
+    kind: Annotated[str, typer.Option(help="Kind of tokenizer to train.")] = "bpe",
+    vocabulary: Annotated[int, typer.Option(help="Its size.")] = 8000,
+    documents: Annotated[
+        str, typer.Option(help="Text: documents end at a blank line, file, line or record.")
+    ] = "blank",
+    field: Annotated[str, typer.Option(help="Text: the field of JSONL and Parquet records.")] = "text",
+    columns: Annotated[str, typer.Option(help="Pairs: source and target column, by place or name.")] = "0,1",
+    languages: Annotated[
+        str | None, typer.Option(help="Pairs: as in ja,en; lines in another script are dropped.")
+    ] = None,
+    validation: Annotated[float, typer.Option(help="Pairs: share held out for validation.")] = 0.01,
+    batch_tokens: Annotated[int, typer.Option(help="Pairs: tokens a batch, for the padding share.")] = 4096,
+    report: Annotated[Path | None, typer.Option(help="Write the report here as JSON.")] = None,
+) -> None:
+    """Read, clean and tokenise text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
+    import json
+
+    if pairs:
+        found = _pairs(
+            files, out, tokenizer, kind, vocabulary, _two(columns, "--columns"), languages, validation, batch_tokens
+        )
+    else:
+        found = _text(files, out, tokenizer, kind, vocabulary, documents, field)
+    if report is not None:
+        report.parent.mkdir(parents=True, exist_ok=True)
+        report.write_text(json.dumps(found, ensure_ascii=False, indent=1), encoding="utf-8")
+        print(f"The report is in {report}.")
+
+
+def _text(
+    files: list[str], out: Path, given: Path | None, kind: str, vocabulary: int, documents: str, field: str
+) -> dict[str, Any]:
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from chumoku.data.corpus import Corpus
+    from chumoku.data.shards import prepare_text
+    from chumoku.data.vocabulary import prepare_tokenizer
+    from chumoku.text import load
+
+    corpus = Corpus(files, documents=documents, field=field)  # type: ignore[arg-type]
+    if given is not None:
+        tokenizer = load(given)
+    else:
+        tokenizer = prepare_tokenizer(
+            corpus.documents(), corpus.files, out / "tokenizer", kind=kind, vocabulary=vocabulary
+        )
+    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as bar:
+        task = bar.add_task("tokenising …", total=None)
+
+        def show(tokens: int) -> None:
+            bar.update(task, advance=tokens)
+            bar.update(task, description=f"tokenising … {int(bar.tasks[0].completed):,} tokens")
+
+        shards = prepare_text(corpus, tokenizer, out / "shards", progress=show)
+    found: dict[str, Any] = shards.manifest["report"]
+    _say(found)
+    print(
+        f"{shards.documents:,} documents, {shards.tokens:,} tokens of {tokenizer.size:,} kinds are in {out / 'shards'}."
+    )
+    return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}
+
+
+def _pairs(
+    files: list[str],
+    out: Path,
+    given: Path | None,
+    kind: str,
+    vocabulary: int,
+    columns: tuple[str | int, str | int],
+    languages: str | None,
+    validation: float,
+    batch_tokens: int,
+) -> dict[str, Any]:
+    from chumoku.data.batches import PairBatches
+    from chumoku.data.files import expand
+    from chumoku.data.manifest import read_manifest
+    from chumoku.data.pairs import Cleaning, read_pairs
+    from chumoku.data.prepared import open_pairs, prepare_pairs
+    from chumoku.data.vocabulary import prepare_tokenizer
+    from chumoku.text import load
+
+    cleaning = Cleaning(languages=_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
+    if given is not None:
+        tokenizer = load(given)
+    else:
+        texts = _lazily(lambda: read_pairs(files, columns=columns, cleaning=cleaning)[0])
+        tokenizer = prepare_tokenizer(texts, expand(files), out / "tokenizer", kind=kind, vocabulary=vocabulary)
+    folder = prepare_pairs(files, tokenizer, out / "pairs", columns=columns, cleaning=cleaning, validation=validation)
+    found: dict[str, Any] = read_manifest(folder)["report"]
+    _say(found)
+    batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)
+    print(
+        f"{found['train']:,} pairs for training and {found['validation']:,} for validation are in {folder}; "
+        f"{len(batches):,} batches of up to {batch_tokens:,} tokens, {batches.padding:.1%} of them padding."
+    )
+    return {**found, "batches": len(batches), "padding": batches.padding, "vocabulary": tokenizer.size}
+
+
+def _lazily(read: Any) -> Any:
+    for pair in read():
+        yield from pair
+
+
+def _say(found: dict[str, Any]) -> None:
+    from collections import Counter
+
+    from chumoku.data.report import Example, Report
+
+    examples = {reason: [Example(**one) for one in shown] for reason, shown in found["examples"].items()}
+    dropped = Counter(found["dropped"])
+    report = Report(found["read"], found["kept"], dropped, examples, found["files"])
+    print("\n".join(report.lines()))
+
+
+def _two(text: str, option: str) -> tuple[str | int, str | int]:
+    from chumoku.errors import UsageError
+
+    parts = [part.strip() for part in text.split(",")]
+    if len(parts) != 2 or not all(parts):
+        raise UsageError(
+            f"{option} takes two values with a comma between them, as in 0,1 or ja,en; '{text}' is not that."
+        )
+    first, second = (int(part) if part.isdecimal() else part for part in parts)
+    return first, second

@@ -1,0 +1,358 @@
+"""Tokenizers: every kind there and back, specials as text, public files, streaming, long texts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import tiktoken
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers.pre_tokenizers import ByteLevel
+
+from chumoku import text as chumoku_text
+from chumoku.errors import MissingExtraError, UsageError
+from chumoku.text import KINDS, Tokenizer, japanese, load, train
+from chumoku.text.kinds import thinned
+
+ENGLISH = ["The quick brown fox jumps over the lazy dog.", "Hello, world! 1234", "def f(x): return x + 1\n"] * 30
+JAPANESE = ["サンディーが元気に走る。", "こたつでみかんを食べる。", "吾輩は猫である。名前はまだ無い。"] * 30
+MIXED = "Hello  世界、 ＡＢＣ ｶﾞ １２３ 😀👨‍👩‍👧 é e\u0301 \t\n \u200b\x00 end"
+
+
+@pytest.fixture(scope="module")
+def trained() -> dict[str, Tokenizer]:
+    return {kind: train(ENGLISH + JAPANESE, kind=kind, vocabulary=700, languages=("ja", "en")) for kind in KINDS}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_was_seen_comes_back(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+    assert tokenizer.kind == kind
+    for text in (*ENGLISH[:3], *JAPANESE[:3]):
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.encode_batch([text, "a"])[0] == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_byte_level_kinds_give_back_any_text(trained: dict[str, Tokenizer], kind: str) -> None:
+    assert trained[kind].decode(trained[kind].encode(MIXED)) == MIXED
+
+
+def normal_form(text: str) -> str:
+    """What the other kinds are documented to give back, where nothing is unknown: NFKC, and ▁ for a space."""
+    return unicodedata.normalize("NFKC", text).replace("▁", " ")
+
+
+def test_unigram_falls_back_to_bytes(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["unigram"]
+    assert tokenizer.decode(tokenizer.encode(MIXED)) == normal_form(MIXED)
+    assert tokenizer.roles.unknown not in tokenizer.encode(MIXED)
+
+
+@settings(max_examples=300)
+@given(text=st.text(max_size=40))
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_text_raises_and_decoding_settles(trained: dict[str, Tokenizer], kind: str, text: str) -> None:
+    tokenizer = trained[kind]
+    ids = tokenizer.encode(text)
+    assert all(0 <= number < tokenizer.size for number in ids)
+    decoded = tokenizer.decode(ids)
+    if kind in ("byte", "bpe"):
+        assert decoded == text
+    elif tokenizer.roles.unknown not in ids:
+        kept = "" if tokenizer.segments else japanese.SEPARATOR
+        assert decoded == normal_form(text).replace(japanese.SEPARATOR, kept)
+    pieces = tokenizer.stream()
+    assert "".join([*(pieces.push(number) for number in ids), pieces.finish()]) == decoded
+
+
+def test_half_a_surrogate_pair_becomes_a_replacement(trained: dict[str, Tokenizer]) -> None:
+    for tokenizer in trained.values():
+        assert tokenizer.encode("a\ud800b") == tokenizer.encode("a\ufffdb")
+        assert tokenizer.encode("\ud83d\ude00") == tokenizer.encode("😀")
+
+
+COUNT = int(os.environ.get("CHUMOKU_STRINGS", "3000"))
+
+
+@pytest.mark.parametrize("kind", ["byte", "bpe"])
+def test_random_strings_and_bytes_round_trip(trained: dict[str, Tokenizer], kind: str) -> None:
+    """3,000 of each here; `make strings` runs 100,000."""
+    tokenizer, chance = trained[kind], random.Random(7)
+
+    def character() -> str:
+        while True:
+            code = chance.choice([chance.randrange(128), chance.randrange(0x3000, 0x9FFF), chance.randrange(0x110000)])
+            if not 0xD800 <= code < 0xE000:
+                return chr(code)
+
+    for _ in range(COUNT):
+        text = "".join(character() for _ in range(chance.randrange(20)))
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        data = chance.randbytes(chance.randrange(20))
+        assert tokenizer.decode_bytes(tokenizer.encode_bytes(data)) == data
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ("byte", "bpe")])
+def test_random_bytes_are_read_as_text_with_replacements(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer, chance = trained[kind], random.Random(8)
+    for _ in range(200):
+        data = chance.randbytes(chance.randrange(20))
+        assert tokenizer.encode_bytes(data) == tokenizer.encode(data.decode("utf-8", "replace"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_special_token_typed_stays_text(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+    special = set(tokenizer.specials.values()) - {tokenizer.roles.unknown}
+    for name in tokenizer.specials:
+        assert not special & set(tokenizer.encode(f"a {name} b{name}{name}")), name
+        assert tokenizer.encode(name, special=True) == [tokenizer.specials[name]]
+    asked = tokenizer.encode("dog</s>dog", special=True)
+    assert asked.count(tokenizer.roles.end) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_roles_and_languages(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+    roles = tokenizer.roles
+    assert (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask) == (0, 1, 2, 3, 4)
+    assert dict(roles.languages) == {"ja": 5, "en": 6}
+    around = tokenizer.encode("dog", begin=True, end=True, language="ja")
+    assert (around[:2], around[-1]) == ([5, 1], 2)
+    assert tokenizer.decode(around) == "dog"
+    assert tokenizer.decode(around, special=True) == "<2ja><s>dog</s>"
+    with pytest.raises(UsageError, match=r"knows no language 'fr'. The languages it knows: ja, en"):
+        tokenizer.encode("chien", language="fr")
+    with pytest.raises(UsageError, match="There is no token 99999"):
+        tokenizer.decode([99999])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_is_the_same(trained: dict[str, Tokenizer], kind: str, tmp_path: Path) -> None:
+    tokenizer = trained[kind]
+    again = load(tokenizer.save(tmp_path / "new" / "tokenizer.json"))
+    assert again.fingerprint == tokenizer.fingerprint
+    assert again.encode(MIXED) == tokenizer.encode(MIXED)
+    assert (again.kind, again.roles, again.segments) == (tokenizer.kind, tokenizer.roles, tokenizer.segments)
+    assert load(tmp_path / "new").fingerprint == tokenizer.fingerprint
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "wordpiece"])
+def test_training_twice_gives_the_same(kind: str) -> None:
+    one, two = (train(ENGLISH + JAPANESE, kind=kind, vocabulary=600) for _ in range(2))
+    assert one.fingerprint == two.fingerprint
+
+
+def test_a_vocabulary_is_filled_up_to_a_multiple() -> None:
+    tokenizer = train(ENGLISH, kind="bpe", vocabulary=300, multiple=64)
+    assert tokenizer.size == 320
+    assert tokenizer.decode([tokenizer.size - 1]) == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "morpheme"}, "There is no tokenizer kind 'morpheme'; choose character, byte, word"),
+        ({"vocabulary": 0}, "A vocabulary has 1 to"),
+        ({"vocabulary": 100}, "The kind bpe needs a vocabulary of 261 or more; 100 was asked for"),
+    ],
+)
+def test_impossible_training_is_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        train(ENGLISH, **changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="no text to train a tokenizer on"):
+        train(["", "  "])
+
+
+def test_japanese_words_are_cut_by_the_dictionary() -> None:
+    tokenizer = train(JAPANESE, kind="word", vocabulary=200)
+    assert tokenizer.segments
+    assert tokenizer.pieces("こたつでみかんを食べる。") == ["こたつ", "で", "みかん", "を", "食べる", "。"]
+    assert train(ENGLISH, kind="word", vocabulary=200).segments is False
+    pieces = train(JAPANESE, kind="bpe", vocabulary=400, segment=True)
+    assert pieces.decode(pieces.encode("吾輩は猫である。")) == "吾輩は猫である。"
+
+
+def test_without_the_dictionary_there_is_a_kind_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sudachipy", None)
+    japanese._sudachi.cache_clear()
+    with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[ja\]'. Or choose the kind unigram or bpe"):
+        train(JAPANESE, kind="word", vocabulary=200)
+    for kind in ("unigram", "bpe"):
+        assert train(JAPANESE, kind=kind, vocabulary=600).encode("猫")
+    monkeypatch.undo()
+    japanese._sudachi.cache_clear()
+
+
+def test_full_and_half_width_become_one() -> None:
+    tokenizer = train([*JAPANESE, "ＡＢＣ ガギグ 123"] * 5, kind="character", vocabulary=200)
+    assert tokenizer.encode("ＡＢＣ　ｶﾞ１２３") == tokenizer.encode("ABC ガ123")
+    exact = train([*JAPANESE, "ＡＢＣ"] * 5, kind="character", vocabulary=200, normalise=False)
+    assert exact.decode(exact.encode("ＡＢＣ")) == "ＡＢＣ"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_time_grows_with_length_alone(trained: dict[str, Tokenizer], kind: str) -> None:
+    """Ten times the text must not take a hundred times as long; `benchmarks/text.py` measures how long exactly."""
+    tokenizer = trained[kind]
+    for unit in ("a", " ", "\u200b", "あ"):
+
+        def seconds(size: int, unit: str = unit) -> float:
+            text, best = unit * size, float("inf")
+            for _ in range(3):
+                start = time.perf_counter()
+                tokenizer.encode(text)
+                best = min(best, time.perf_counter() - start)
+            return best
+
+        assert seconds(200_000) < 40 * max(seconds(20_000), 2e-3), repr(unit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_long_text_is_cut_where_nothing_changes(
+    trained: dict[str, Tokenizer], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chumoku.text import tokenizer as module
+
+    text = " ".join([*ENGLISH[:3], *JAPANESE[:3], "  two  spaces "] * 20)
+    whole = trained[kind].encode(text)
+    monkeypatch.setattr(module, "PIECE", 97)
+    assert trained[kind].encode(text) == whole
+    assert trained[kind].decode(trained[kind].encode("x" * 1000)) == trained[kind].decode(whole[:0]) + (
+        "" if trained[kind].roles.unknown in trained[kind].encode("xx") else "x" * 1000
+    )
+
+
+def test_streaming_shows_only_whole_characters(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["byte"]
+    stream = tokenizer.stream()
+    shown = [stream.push(number) for number in tokenizer.encode("猫😀a")]
+    assert shown == ["", "", "猫", "", "", "", "😀", "a"]
+    assert stream.finish() == ""
+    broken = tokenizer.stream()
+    ids = tokenizer.encode_bytes(b"\xe7\x8c")
+    assert [broken.push(number) for number in ids] == ["", ""]
+    assert broken.finish() == tokenizer.decode(ids)
+
+
+@settings(max_examples=200)
+@given(numbers=st.lists(st.integers(0, 255), max_size=60))
+def test_any_numbers_stream_as_they_decode(trained: dict[str, Tokenizer], numbers: list[int]) -> None:
+    for tokenizer in trained.values():
+        ids = [number % tokenizer.size for number in numbers]
+        stream = tokenizer.stream()
+        assert "".join([*map(stream.push, ids), stream.finish()]) == tokenizer.decode(ids)
+
+
+def test_gpt2_files_give_the_ids_of_tiktoken(trained: dict[str, Tokenizer], tmp_path: Path) -> None:
+    """Our own small vocabulary, written as GPT-2's files, read by two implementations."""
+    model = json.loads(trained["bpe"]._special.to_str())["model"]
+    vocabulary = {token: number for token, number in model["vocab"].items() if token not in trained["bpe"].specials}
+    vocabulary = {token: number for number, token in enumerate(sorted(vocabulary, key=vocabulary.__getitem__))}
+    vocabulary["<|endoftext|>"] = len(vocabulary)
+    (tmp_path / "encoder.json").write_text(json.dumps(vocabulary), encoding="utf-8")
+    merges = "\n".join(" ".join(pair) for pair in model["merges"])
+    (tmp_path / "vocab.bpe").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
+    ours = load(tmp_path)
+    letters = ours._letters
+    ranks = {bytes(letters[c] for c in token): n for token, n in vocabulary.items() if token != "<|endoftext|>"}
+    pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+    reference = tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    for text in (*ENGLISH[:3], *JAPANESE[:3], MIXED, "for i in range(10):\n    print(i)  # 猫 🐈", "  \n\n  x"):
+        assert ours.encode(text) == reference.encode(text, disallowed_special=())
+    assert ours.roles.end == ours.roles.begin == vocabulary["<|endoftext|>"]
+    assert ours.encode("<|endoftext|>") != [vocabulary["<|endoftext|>"]]
+    assert set(ByteLevel.alphabet()) == set(letters)
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("byte_fallback", [True, False])
+def test_sentencepiece_models_give_the_ids_of_sentencepiece(kind: str, byte_fallback: bool, tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("\n".join(ENGLISH + JAPANESE), encoding="utf-8")
+    sentencepiece.SentencePieceTrainer.train(
+        input=str(corpus),
+        model_prefix=str(tmp_path / "small"),
+        vocab_size=400 if byte_fallback else 150,
+        model_type=kind,
+        byte_fallback=byte_fallback,
+        character_coverage=0.98,
+        minloglevel=2,
+        hard_vocab_limit=False,
+    )
+    reference = sentencepiece.SentencePieceProcessor(model_file=str(tmp_path / "small.model"))
+    ours = load(tmp_path / "small.model")
+    assert ours.size == reference.get_piece_size()
+    for text in (*ENGLISH[:2], *JAPANESE[:3], "Hello  ＡＢＣ  fox ", "zebra 犬 😀"):
+        assert ours.encode(text) == reference.encode(text), text
+        if byte_fallback:
+            assert ours.decode(ours.encode(text)) == reference.decode(reference.encode(text))
+    typed = [number for number, _ in itertools.groupby(ours.encode("</s>"))]
+    assert typed == [number for number, _ in itertools.groupby(reference.encode("</s>"))]
+    assert (ours.roles.unknown, ours.roles.begin, ours.roles.end) == (0, 1, 2)
+
+
+def test_bert_vocabulary(tmp_path: Path) -> None:
+    from transformers import BertTokenizerFast
+
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "fox", "jump", "##s", "##ed", "猫", ",", "[", "]"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    ours, reference = load(tmp_path), BertTokenizerFast(str(tmp_path / "vocab.txt"))
+    for text in ("The fox jumps, JUMPED 猫猫 over", "fox  the"):
+        assert ours.encode(text) == reference.encode(text, add_special_tokens=False)
+    assert (ours.roles.pad, ours.roles.begin, ours.roles.end, ours.roles.mask) == (0, 2, 3, 4)
+    assert 2 not in ours.encode("[CLS]")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("tokenizer.json", b"{", "is not a tokenizer that can be read"),
+        ("tokenizer.json", b"[]", "is not a tokenizer that can be read"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "is not a tokenizer that can be read"),
+        ("tokenizer.json", b"\xff\xfe", "is not a tokenizer that can be read"),
+        ("small.model", b"", "holds no pieces"),
+        ("small.model", b"\x0a\xff\xff\xff\xff\x0f", "runs past the end"),
+        ("small.model", b"\xff" * 11, "does not end"),
+        ("small.model", b"\x0f", "wire type 7"),
+        ("vocab.txt", b"the\nfox", r"a BERT vocabulary has \[PAD\]"),
+    ],
+)
+def test_a_broken_tokenizer_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(UsageError, match=message) as refused:
+        load(tmp_path / name)
+    assert name in str(refused.value)
+
+
+def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"absent.json could not be read: No such file"):
+        load(tmp_path / "absent.json")
+    with pytest.raises(UsageError, match=r"holds no tokenizer. It may hold tokenizer.json"):
+        load(tmp_path)
+
+
+def test_thinning_keeps_an_even_spread() -> None:
+    texts = [f"{number:04}" for number in range(1000)]
+    kept = thinned(texts, 1000)
+    assert sum(map(len, kept)) <= 1000
+    steps = {int(b) - int(a) for a, b in itertools.pairwise(kept)}
+    assert len(steps) == 1
+    assert thinned(texts, 10**6) == texts
+
+
+def test_the_room_needs_no_torch() -> None:
+    code = "import sys; import chumoku.text; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert chumoku_text.KINDS == KINDS
