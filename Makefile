@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format venv clean
+.PHONY: demo test check format strings venv clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -19,13 +19,18 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# 100,000 random texts and 100,000 random byte strings, there and back.
+strings: venv
+	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
+
 venv: .venv/.ready
 
 .venv/.ready: pyproject.toml constraints.txt
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[ja,dev]"
-	touch $@
+	@echo "Setting up .venv (once; a minute or two) …"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -qq --upgrade pip
+	@$(BIN)/python -m pip install -qq --constraint constraints.txt --editable ".[ja,dev]"
+	@touch $@
 
 clean:
 	rm -rf .venv runs .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info

@@ -119,3 +119,77 @@ def test_the_demo_draws_its_picture(tmp_path: Path) -> None:
     picture = tmp_path / "new" / "folder" / "attention.png"
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert str(picture) in " ".join(finished.stdout.split())
+
+
+def test_tokenize_shows_tokenizers_side_by_side(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("サンディーが元気に走る\n" * 40, encoding="utf-8")
+    for kind in ("character", "bpe"):
+        trained = run(
+            *("tokenize", "--train", kind, "--from", "text.txt", "--vocabulary", "300", "--save", f"{kind}.json"),
+            cwd=tmp_path,
+        )
+        assert trained.returncode == 0, trained.stderr
+        assert f"A {kind} tokenizer of" in trained.stdout
+    both = ("--with", "character.json", "--with", "bpe.json")
+    shown = json.loads(run("tokenize", "サンディーが走る", *both, "--json", cwd=tmp_path).stdout)
+    assert [row["kind"] for row in shown] == ["character", "bpe"]
+    assert shown[0]["pieces"] == list("サンディーが走る")
+    assert all(row["text"] == "サンディーが走る" and row["count"] == len(row["ids"]) for row in shown)
+    table = run("tokenize", "サンディーが走る", *both, cwd=tmp_path).stdout
+    assert "サ | ン" in table
+
+
+def test_tokenize_compares_all_kinds(tmp_path: Path) -> None:
+    rows = "".join(f"吾輩は猫である。名前は{number}。The cat has no name, {number}.\n" for number in range(300))
+    (tmp_path / "text.txt").write_text(rows, encoding="utf-8")
+    found = json.loads(run("tokenize", "--compare", "text.txt", "--vocabulary", "700", "--json", cwd=tmp_path).stdout)
+    assert [row["kind"] for row in found] == ["character", "byte", "word", "bpe", "unigram", "wordpiece"]
+    by_kind = {row["kind"]: row for row in found}
+    assert by_kind["byte"]["tokens_per_character"] > by_kind["character"]["tokens_per_character"] > 0.9
+    assert by_kind["bpe"]["unknown"] == by_kind["byte"]["unknown"] == by_kind["unigram"]["unknown"] == 0
+    assert "tokens a character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
+
+
+def test_prepare_text_and_pairs(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("猫が好きだ\n\n犬が走る\n\n" * 30, encoding="utf-8")
+    words = ("prepare", "text.txt", "--out", "made", "--vocabulary", "300", "--report", "report.json")
+    first = run(*words, cwd=tmp_path)
+    assert first.returncode == 0, first.stderr
+    assert "60 documents" in first.stdout
+    made = (tmp_path / "made/shards/manifest.json").stat().st_mtime_ns
+    assert run(*words, cwd=tmp_path).returncode == 0
+    assert (tmp_path / "made/shards/manifest.json").stat().st_mtime_ns == made
+    assert json.loads((tmp_path / "report.json").read_text())["documents"] == 60
+
+    pairs = "".join(f"猫が{n}匹いる\tThere are {n} cats.\n" for n in range(200)) + "\tempty\n"
+    (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
+    second = run(
+        *("prepare", "pairs.tsv", "--pairs", "--out", "both", "--vocabulary", "300", "--languages", "ja,en"),
+        *("--report", "pairs.json"),
+        cwd=tmp_path,
+    )
+    assert second.returncode == 0, second.stderr
+    assert "1 dropped: empty" in second.stdout
+    assert "pairs.tsv:201" in second.stdout
+    assert "of them padding" in second.stdout
+    report = json.loads((tmp_path / "pairs.json").read_text())
+    assert (report["kept"], report["train"] + report["validation"]) == (200, 200)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["tokenize"], "Give a text with --with, or --compare FILE, or --train KIND"),
+        (["tokenize", "x"], "Name a tokenizer with --with"),
+        (["tokenize", "x", "--with", "absent.json"], "absent.json could not be read"),
+        (["tokenize", "--train", "bpe"], "Name the files to train on with --from"),
+        (["tokenize", "--train", "poem", "--from", "pyproject.toml"], "There is no tokenizer kind 'poem'"),
+        (["prepare", "absent.txt", "--out", "x"], "No file matches absent.txt"),
+        (["prepare", "pyproject.toml", "--pairs", "--columns", "1", "--out", "x"], "--columns takes two values"),
+    ],
+)
+def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str) -> None:
+    finished = run(*words, cwd=Path(__file__).parent.parent)
+    assert finished.returncode == 2
+    assert message in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr

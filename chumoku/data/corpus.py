@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from chumoku.data.files import LONGEST_LINE, expand, inner_suffix, lines, named_failures, streams
+from chumoku.data.files import LONGEST_LINE, Stream, expand, inner_suffix, lines, named_failures, streams
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, MissingExtraError, UsageError
 
@@ -77,7 +77,7 @@ class Corpus:
             for name, stream in streams(path):
                 yield from self._plain(name, stream)
 
-    def _plain(self, name: str, stream: Any) -> Iterator[Piece]:
+    def _plain(self, name: str, stream: Stream) -> Iterator[Piece]:
         """Lines gathered into documents. A line too long for memory is taken in parts: it is text all the same."""
         held: list[str] = []
         size = 0
@@ -119,7 +119,7 @@ class Part(NamedTuple):
     problem: str | None
 
 
-def _parts(stream: Any) -> Iterator[Part]:
+def _parts(stream: Stream) -> Iterator[Part]:
     """Lines, the very long ones in parts that end between characters."""
     number, rest, fresh = 0, b"", True
     while True:
@@ -158,7 +158,7 @@ def _cut(text: str) -> Iterator[Piece]:
         yield Piece(text[start : start + PIECE], start + PIECE >= len(text))
 
 
-def json_lines(name: str, stream: Any, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+def json_lines(name: str, stream: Stream, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
     """Numbered records; what cannot be parsed is counted in the report."""
     for number, text, problem in lines(stream, longest=LONGEST_RECORD):
         if problem is None and not text.strip():

@@ -72,23 +72,34 @@ def named_failures(path: Path) -> Iterator[None]:
         raise CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.") from error
 
 
-def streams(path: Path) -> Iterator[tuple[str, IO[bytes]]]:
+class Stream:
+    """A byte stream whose failures while reading name the file."""
+
+    def __init__(self, path: Path, stream: IO[bytes] | gzip.GzipFile) -> None:
+        self._path, self._stream = path, stream
+
+    def readline(self, limit: int) -> bytes:
+        with named_failures(self._path):
+            return self._stream.readline(limit)
+
+
+def streams(path: Path) -> Iterator[tuple[str, Stream]]:
     """The byte streams in a file, by name: one, or one for each member of a zip that is not hidden."""
     with named_failures(path):
         if path.suffix == ".gz":
             with gzip.open(path, "rb") as stream:
-                yield str(path), stream
+                yield str(path), Stream(path, stream)
         elif path.suffix == ".zip":
             with zipfile.ZipFile(path) as archive:
                 members = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
                 if not members:
                     raise CorpusError(f"{path} is a zip with no files in it. Check how it was packed.")
                 for info in members:
-                    with archive.open(info) as stream:
-                        yield f"{path}:{info.filename}", stream
+                    with archive.open(info) as member:
+                        yield f"{path}:{info.filename}", Stream(path, member)
         else:
-            with path.open("rb") as stream:
-                yield str(path), stream
+            with path.open("rb") as plain:
+                yield str(path), Stream(path, plain)
 
 
 def _hidden(name: str) -> bool:
@@ -96,7 +107,7 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in name.split("/"))
 
 
-def lines(stream: IO[bytes], *, longest: int = LONGEST_LINE) -> Iterator[Line]:
+def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
     """Numbered lines without their ends. A line past `longest` bytes is skipped and reported, never held."""
     number = 0
     while True:

@@ -15,10 +15,10 @@ class Cursor(NamedTuple):
     """Where in the data a run is: the next batch to be seen."""
 
     epoch: int = 0
-    index: int = 0
+    batch: int = 0
 
     def next(self, length: int) -> Cursor:
-        return Cursor(self.epoch, self.index + 1) if self.index + 1 < length else Cursor(self.epoch + 1, 0)
+        return Cursor(self.epoch, self.batch + 1) if self.batch + 1 < length else Cursor(self.epoch + 1, 0)
 
     @classmethod
     def at(cls, step: int, length: int) -> Cursor:
@@ -48,7 +48,7 @@ class _Made(Dataset[tuple[Cursor, dict[str, Tensor]]]):
         self._batches, self._share = batches, share
 
     def __getitem__(self, cursor: Cursor) -> tuple[Cursor, dict[str, Tensor]]:
-        return cursor, self._batches.batch(cursor.epoch, cursor.index, self._share)
+        return cursor, self._batches.batch(cursor.epoch, cursor.batch, self._share)
 
 
 class _Places(Sampler[Cursor]):

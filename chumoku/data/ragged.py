@@ -78,11 +78,13 @@ class Ragged:
 
     def __getitem__(self, index: int) -> Tokens:
         start = self.ends[index - 1] if index else 0
-        return self.tokens[start : self.ends[index]]
+        row: Tokens = self.tokens[start : self.ends[index]]
+        return row
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        return np.diff(self.ends, prepend=0)
+        ends = np.asarray(self.ends, dtype=np.int64)
+        return ends - np.concatenate([[0], ends[:-1]])
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> Any:

@@ -30,7 +30,8 @@ def split_pairs(
     members: dict[int, list[int]] = {}
     for index, group in enumerate(group_pairs(pairs)):
         members.setdefault(group, []).append(index)
-    train, held = [], []
+    train: list[int] = []
+    held: list[int] = []
     for indices in members.values():
         key = min(f"{simplified(pairs[i].source)}\t{simplified(pairs[i].target)}" for i in indices)
         digest = hashlib.blake2b(f"{seed}\t{key}".encode("utf-8", "replace"), digest_size=8).digest()

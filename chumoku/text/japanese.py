@@ -34,7 +34,7 @@ def segment(text: str) -> str:
 
 def _pieces(text: str) -> list[str]:
     """Cut after line ends and full stops; what is still too long, anywhere."""
-    pieces = []
+    pieces: list[str] = []
     for piece in re.findall(r"[^\n。]*[\n。]|[^\n。]+", text):
         pieces.extend(piece[start : start + LONGEST] for start in range(0, len(piece), LONGEST))
     return pieces

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 import tokenizers
@@ -170,7 +170,7 @@ _TRAINERS: dict[Kind, Callable[[list[str], int, list[str], bool, bool], tokenize
 def _dressed(
     backend: tokenizers.Tokenizer,
     normalise: bool,
-    cutters: list[pre_tokenizers.PreTokenizer],
+    cutters: Sequence[pre_tokenizers.PreTokenizer],
     decoder: decoders.Decoder,
     segment: bool,
 ) -> tokenizers.Tokenizer:
@@ -180,7 +180,7 @@ def _dressed(
     if segment:
         cutters = [pre_tokenizers.Split(japanese.SEPARATOR, "removed"), *cutters]
     if cutters:
-        backend.pre_tokenizer = pre_tokenizers.Sequence(cutters) if len(cutters) > 1 else cutters[0]
+        backend.pre_tokenizer = pre_tokenizers.Sequence(list(cutters)) if len(cutters) > 1 else cutters[0]
     backend.decoder = decoder
     return backend
 

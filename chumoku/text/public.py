@@ -54,8 +54,8 @@ def _open_folder(folder: Path) -> tokenizers.Tokenizer:
 def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
     numbers = json.loads(_read(vocabulary))
     lines = _read(merges).decode("utf-8").splitlines()
-    pairs = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    if not isinstance(numbers, dict) or not all(len(pair) == 2 for pair in pairs):
+    pairs = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#version")]
+    if not isinstance(numbers, dict) or not all(one and other and " " not in other for one, other in pairs):
         raise ValueError("the vocabulary is no table of numbers, or a merge is no pair")
     backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=pairs))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

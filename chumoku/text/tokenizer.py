@@ -122,7 +122,7 @@ class Tokenizer:
         """The bytes of numbers: in byte-level kinds exactly those encoded."""
         if not self.byte_level:
             return self.decode(ids).encode()
-        pieces = (self._special.id_to_token(number) for number in self._checked(ids))
+        pieces = (self._special.id_to_token(number) or "" for number in self._checked(ids))
         letters = self._letters
         return bytes(letters[char] for piece in pieces if piece not in self.specials for char in piece)
 
@@ -130,7 +130,7 @@ class Tokenizer:
         """The text cut as the model sees it, for people: a piece that is part of a character shows its bytes."""
         ids = self.encode(text)
         if not self.byte_level:
-            return [self._special.id_to_token(number) for number in ids]
+            return [self._special.id_to_token(number) or "" for number in ids]
         raw = [self.decode_bytes([number]) for number in ids]
         return [_readable(piece) for piece in raw]
 
@@ -156,7 +156,10 @@ class Tokenizer:
 
     @property
     def _byte_ids(self) -> list[int]:
-        return [self._special.token_to_id(letter) for letter in sorted(self._letters, key=self._letters.__getitem__)]
+        numbers = self._special.get_vocab(with_added_tokens=False)
+        if not self._letters.keys() <= numbers.keys():
+            raise UsageError("This tokenizer has no token for some bytes, so it cannot write just any bytes.")
+        return [numbers[letter] for letter in sorted(self._letters, key=self._letters.__getitem__)]
 
     def _known_names(self) -> dict[str, int]:
         """Role names that stand in the vocabulary without being marked as special, as in SentencePiece models."""

@@ -1,0 +1,409 @@
+"""Reading: every format, every way a corpus can be broken, and a report of what was dropped and why."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from chumoku.data.batches import PairBatches, WindowBatches
+from chumoku.data.corpus import Corpus
+from chumoku.data.manifest import read_manifest
+from chumoku.data.pairs import Cleaning, Pair, read_pairs
+from chumoku.data.prepared import open_pairs, prepare_pairs
+from chumoku.data.shards import Shards, prepare_text
+from chumoku.data.split import split_pairs
+from chumoku.errors import ChumokuError, CorpusError, MissingExtraError
+from chumoku.text import train
+
+PAIRS = [Pair("猫が好きだ", "I like cats."), Pair("犬が走る", "The dog runs."), Pair("魚を食べる", "I eat fish.")]
+
+
+def write(path: Path, content: str | bytes) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_documents_by_blank_line_file_line_and_record(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", "one\ntwo\n\n\nthree\n")
+    assert list(Corpus([text]).documents()) == ["one\ntwo", "three"]
+    assert list(Corpus([text], documents="file").documents()) == ["one\ntwo\n\n\nthree"]
+    assert list(Corpus([text], documents="line").documents()) == ["one", "two", "three"]
+    records = write(tmp_path / "b.jsonl", '{"text": "one\\n\\nstill one"}\n\n{"text": "two"}\n')
+    assert list(Corpus([records]).documents()) == ["one\n\nstill one", "two"]
+    table = tmp_path / "c.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["one", "two", None]}), table)
+    assert list(Corpus([table], field="body").documents()) == ["one", "two"]
+
+
+def test_packed_files_folders_and_patterns(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt.gz", gzip.compress("猫\n".encode()))
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("one.txt", "犬\n")
+        archive.writestr("_about.txt", "not text")
+        archive.writestr("__MACOSX/one.txt", "not text")
+    write(tmp_path / "sub" / "c.txt", "魚\n")
+    write(tmp_path / "ignored.bin", b"\x00")
+    assert sorted(Corpus([tmp_path]).documents()) == ["犬", "猫", "魚"]
+    assert list(Corpus([str(tmp_path / "*.gz"), tmp_path / "a.txt.gz"]).documents()) == ["猫"]
+
+
+def test_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\r\n\r\nthree")
+    assert list(Corpus([text]).documents()) == ["one\ntwo", "three"]
+
+
+def test_a_line_longer_than_memory_should_hold_comes_in_pieces(tmp_path: Path) -> None:
+    letters = "あ" * 1_200_000 + "い"
+    corpus = Corpus([write(tmp_path / "a.txt", letters + "\nlast\n")], documents="file")
+    pieces = list(corpus.pieces())
+    assert max(len(piece.text) for piece in pieces) < 1_300_000
+    assert "".join(piece.text for piece in pieces) == letters + "\nlast"
+    assert [piece.ends for piece in pieces].count(True) == 1
+    assert corpus.report.kept == 1
+
+
+def test_bad_lines_are_counted_with_examples(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", b"good\n\xff\xfe bad\n\ngood\n")
+    corpus = Corpus([text])
+    assert list(corpus.documents()) == ["good", "good"]
+    assert corpus.report.dropped == {"invalid UTF-8": 1}
+    assert corpus.report.examples["invalid UTF-8"][0][:2] == (str(text), 2)
+    records = write(tmp_path / "b.jsonl", '{"text": "one"}\n{broken\n[1]\n{"other": "x"}\n')
+    corpus = Corpus([records])
+    assert list(corpus.documents()) == ["one"]
+    assert corpus.report.dropped == {"not JSON": 2, "missing column": 1}
+
+
+def pair_file(tmp_path: Path, kind: str) -> tuple[list[Path], tuple[str | int, str | int]]:
+    if kind == "tsv":
+        rows = "".join(f"{pair.target}\t{pair.source}\tby somebody\n" for pair in PAIRS)
+        return [write(tmp_path / "a.tsv", rows)], (1, 0)
+    if kind == "two files":
+        sides = [[getattr(pair, side) for pair in PAIRS] for side in ("source", "target")]
+        return [write(tmp_path / f"a.{n}", "\r\n".join(side)) for n, side in enumerate(sides)], (0, 1)
+    if kind == "jsonl":
+        rows = "\n".join(json.dumps({"ja": pair.source, "en": pair.target}) for pair in PAIRS)
+        return [write(tmp_path / "a.jsonl.gz", gzip.compress(rows.encode()))], ("ja", "en")
+    path = tmp_path / "a.parquet"
+    columns = {"en": [pair.target for pair in PAIRS], "ja": [pair.source for pair in PAIRS]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path)
+    return [path], ("ja", "en")
+
+
+@pytest.mark.parametrize("kind", ["tsv", "two files", "jsonl", "parquet"])
+def test_pairs_in_every_format(tmp_path: Path, kind: str) -> None:
+    files, columns = pair_file(tmp_path, kind)
+    pairs, report = read_pairs(files, columns=columns, cleaning=Cleaning(languages=("ja", "en")))
+    assert pairs == PAIRS
+    assert (report.read, report.kept, sum(report.dropped.values())) == (3, 3, 0)
+
+
+def test_each_reason_is_counted_and_shown(tmp_path: Path) -> None:
+    rows = [
+        "猫が好きだ\tI like cats.",
+        "\tnothing",
+        "長" * 2000 + "\tlong",
+        "短い\t" + "very long indeed " * 10,
+        "猫が好きだ\tI like cats.",
+        "this is English\tthis too",
+        "列が足りない",
+    ]
+    path = write(tmp_path / "a.tsv", "\n".join(rows).encode() + b"\n\xff\xfe\tbytes\n")
+    pairs, report = read_pairs([path], cleaning=Cleaning(languages=("ja", "en")))
+    assert pairs == [PAIRS[0]]
+    reasons = ("empty", "too long", "length ratio", "duplicate", "wrong script", "missing column", "invalid UTF-8")
+    assert report.dropped == dict.fromkeys(reasons, 1)
+    lines = {reason: shown[0].line for reason, shown in report.examples.items()}
+    assert lines == dict(zip(reasons, range(2, 9), strict=True))
+    assert report.as_dict()["dropped"]["empty"] == 1
+    assert any(f"{path}:4" in line for line in report.lines())
+
+
+def test_names_and_numbers_pass_the_script_check() -> None:
+    from chumoku.data.pairs import in_script
+
+    assert in_script("2023 !?", "ja")
+    assert in_script("NHKの番組", "ja")
+    assert not in_script("English only", "ja")
+    assert not in_script("これは日本語", "en")
+    assert in_script("Größe", "de")
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {}
+
+
+def broken(message: str) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
+    """A corpus that cannot be used, and what must be said of it."""
+
+    def keep(make: Callable[[Path], object]) -> Callable[[Path], object]:
+        BROKEN[make.__name__] = (make, message)
+        return make
+
+    return keep
+
+
+def corpus(path: Path, **options: object) -> list[str]:
+    return list(Corpus([path], **options).documents())  # type: ignore[arg-type]
+
+
+@broken(r"No file matches .*absent\.txt. Check the path")
+def absent(d: Path) -> object:
+    return corpus(d / "absent.txt")
+
+
+@broken(r"No file matches .*\*\.md")
+def pattern_without_files(d: Path) -> object:
+    return corpus(d / "*.md")
+
+
+@broken(r"The folder .* holds no text. Files there should end in \.txt")
+def folder_without_text(d: Path) -> object:
+    write(d / "a.bin", b"x")
+    return corpus(d)
+
+
+@broken("No files were given")
+def nothing_given(d: Path) -> object:
+    return Corpus([])
+
+
+@broken(r"No text was found in .*a\.txt: the files are empty")
+def empty_file(d: Path) -> object:
+    return corpus(write(d / "a.txt", ""))
+
+
+@broken(r"No text was found in .*a\.txt")
+def blank_file(d: Path) -> object:
+    return corpus(write(d / "a.txt", "\n \n\n"))
+
+
+@broken(r"No text was found in .*a\.txt: .*invalid UTF-8")
+def another_encoding(d: Path) -> object:
+    return corpus(write(d / "a.txt", "猫が好きだ".encode("shift_jis")))
+
+
+@broken(r"a\.txt\.gz is damaged or not what its ending says: .*Fetch or pack it again")
+def not_gzip(d: Path) -> object:
+    return corpus(write(d / "a.txt.gz", b"plain text"))
+
+
+@broken(r"a\.txt\.gz is damaged")
+def gzip_cut_off(d: Path) -> object:
+    return corpus(write(d / "a.txt.gz", gzip.compress(b"text " * 1000)[:-20]))
+
+
+@broken(r"a\.txt\.gz is damaged")
+def gzip_changed(d: Path) -> object:
+    data = bytearray(gzip.compress(bytes(range(256)) * 50))
+    data[40] ^= 255
+    return corpus(write(d / "a.txt.gz", bytes(data)))
+
+
+@broken(r"b\.zip is damaged or not what its ending says")
+def not_zip(d: Path) -> object:
+    return corpus(write(d / "b.zip", b"plain text"))
+
+
+@broken(r"b\.zip is a zip with no files in it")
+def empty_zip(d: Path) -> object:
+    with zipfile.ZipFile(d / "b.zip", "w") as archive:
+        archive.mkdir("folder")
+    return corpus(d / "b.zip")
+
+
+@broken(r"c\.jsonl:1 has no text under 'text'; its fields are body, id. Name the right one with field")
+def wrong_field(d: Path) -> object:
+    return corpus(write(d / "c.jsonl", '{"body": "x", "id": 1}\n'))
+
+
+@broken(r"c\.jsonl:1 has no text under 'text'")
+def field_of_numbers(d: Path) -> object:
+    return corpus(write(d / "c.jsonl", '{"text": 3}\n'))
+
+
+@broken(r"No text was found in .*c\.jsonl: .*not JSON")
+def not_json(d: Path) -> object:
+    return corpus(write(d / "c.jsonl", "this is\nno json\n"))
+
+
+@broken(r"No text was found in .*c\.jsonl")
+def json_bomb(d: Path) -> object:
+    return corpus(write(d / "c.jsonl", "[" * 100_000))
+
+
+@broken(r"d\.parquet is no Parquet file")
+def not_parquet(d: Path) -> object:
+    return corpus(write(d / "d.parquet", b"PAR1 nothing"))
+
+
+@broken(r"d\.parquet has no column 'text'; its columns are body")
+def parquet_without_column(d: Path) -> object:
+    pyarrow.parquet.write_table(pyarrow.table({"body": ["x"]}), d / "d.parquet")
+    return corpus(d / "d.parquet")
+
+
+@broken("Documents cannot be cut by 'page'; choose blank, file, line or record")
+def unknown_cut(d: Path) -> object:
+    return corpus(write(d / "a.txt", "x"), documents="page")
+
+
+@broken(r"a\.ja ends at line 2 and .*a\.en goes on from line 3 for 2 more: the two files are not aligned")
+def misaligned(d: Path) -> object:
+    return read_pairs([write(d / "a.ja", "一\n二\n"), write(d / "a.en", "one\ntwo\nthree\nfour\n")])
+
+
+@broken(r"a\.tsv:1 has 1 column\(s\), and column 1 was asked for .*Separate columns by tabs")
+def spaces_for_tabs(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "猫 cat\n")])
+
+
+@broken(r"Columns of .*a\.tsv are counted from 0; 'ja' is a name")
+def named_column_of_tsv(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=("ja", "en"))
+
+
+@broken(r"Columns of .*a\.tsv are counted from 0; -1 is below that")
+def negative_column(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=(0, -1))
+
+
+@broken(r"Columns of .*c\.jsonl have names; give them")
+def numbered_column_of_json(d: Path) -> object:
+    return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')])
+
+
+@broken(r"c\.jsonl:1 has no text under 'de'; its fields are ja, en")
+def missing_column_of_json(d: Path) -> object:
+    return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')], columns=("ja", "de"))
+
+
+@broken(r"No usable pairs in .*a\.tsv: 2 dropped: wrong script")
+def swapped_languages(d: Path) -> object:
+    rows = "cat\t猫\nThe dog runs\t犬が走る\n"
+    return read_pairs([write(d / "a.tsv", rows)], cleaning=Cleaning(languages=("ja", "en")))
+
+
+@broken(r"No usable pairs in .*a\.tsv: the files are empty")
+def empty_pairs(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "")])
+
+
+@broken(r"is not UTF-8|No usable pairs in .*a\.tsv: 1 dropped: too long")
+def one_enormous_line(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "猫" * 500_000 + "\tcat")])
+
+
+@broken(r"The share of validation pairs is 1.5")
+def impossible_share(d: Path) -> object:
+    return split_pairs(PAIRS, validation=1.5)
+
+
+@broken(r"holds no prepared corpus: manifest.json is missing. Prepare it first")
+def not_prepared(d: Path) -> object:
+    return Shards(d)
+
+
+@broken(r"shard-00000.tokens has [\d,]+ bytes and the manifest says [\d,]+: it was changed or cut off")
+def shards_cut_off(d: Path) -> object:
+    shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
+    tokens = shards.folder / "shard-00000.tokens"
+    tokens.write_bytes(tokens.read_bytes()[:-2])
+    return Shards(d / "shards")
+
+
+@broken(r"shard-00000.ends is missing")
+def shards_gone(d: Path) -> object:
+    shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
+    (shards.folder / "shard-00000.ends").unlink()
+    return Shards(d / "shards")
+
+
+@broken(r"manifest.json cannot be read: .*Prepare the corpus again")
+def manifest_cut_off(d: Path) -> object:
+    write(d / "manifest.json", '{"version": 1,')
+    return Shards(d)
+
+
+@broken(r"manifest.json is not a manifest of this version")
+def manifest_of_another_version(d: Path) -> object:
+    write(d / "manifest.json", '{"version": 99, "made_of": {}}')
+    return Shards(d)
+
+
+@broken(r"exists and is no prepared corpus. Choose another folder; nothing was touched")
+def folder_of_something_else(d: Path) -> object:
+    write(d / "out" / "thesis.txt", "years of work")
+    return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
+
+
+@broken(r"windows of 1000, and a batch needs 7. Use a shorter context, a smaller batch or more text")
+def too_little_text(d: Path) -> object:
+    shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
+    return WindowBatches(shards, length=1000, rows=7)
+
+
+@broken(r"The longest pair has \d+ tokens and a batch may have 3")
+def pair_longer_than_a_batch(d: Path) -> object:
+    rows = write(d / "a.tsv", "猫が好きだ\tI like cats.\n")
+    folder = prepare_pairs([rows], TOKENIZER, d / "pairs")
+    return PairBatches(open_pairs(folder), tokens=3, source_roles=TOKENIZER.roles)
+
+
+TOKENIZER = train(["猫が好きだ I like cats."] * 20, kind="byte")
+
+
+def test_there_are_more_than_thirty() -> None:
+    assert len(BROKEN) >= 30
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) -> None:
+    make, message = BROKEN[name]
+    with pytest.raises(ChumokuError, match=message) as refused:
+        make(tmp_path)
+    assert str(refused.value).rstrip().endswith((".", "?"))
+    if name == "folder_of_something_else":
+        assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
+        assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "猫が好きだ\n" * 50)
+
+    def meddle(tokens: int) -> None:
+        file.write_text("something else", encoding="utf-8")
+
+    with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again once it is at rest"):
+        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=meddle)
+    assert not (tmp_path / "shards").exists()
+
+
+def test_parquet_without_pyarrow_is_a_kind_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(tmp_path / "d.parquet", b"")
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[parquet\]', or convert it to JSONL"):
+        corpus(file)
+
+
+def test_preparing_again_does_nothing_until_something_changes(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "猫が好きだ\n\n犬が走る\n")
+    prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
+    made = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns
+    seen: list[int] = []
+    prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=seen.append)
+    assert not seen
+    assert (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns == made
+    file.write_text("猫が好きだ\n\n犬が走る\n\n魚\n", encoding="utf-8")
+    assert prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=seen.append).documents == 3
+    assert seen
+    manifest = read_manifest(tmp_path / "shards")
+    assert manifest["made_of"]["tokenizer"] == TOKENIZER.fingerprint
+    assert manifest["report"]["kept"] == 3
