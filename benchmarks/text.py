@@ -8,6 +8,7 @@ Prints one JSON line. Each part is left out when its files are not given, but fo
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -31,12 +32,12 @@ def growth(tokenizer: Tokenizer, largest: int) -> dict[str, list[float]]:
         times = []
         for size in (10**power for power in range(4, largest + 1)):
             text, best = unit * (size // len(unit.encode())), float("inf")
-            for _ in range(3 if size < 10**7 else 1):
+            for _ in range(3):
                 start = time.perf_counter()
                 tokenizer.encode(text)
                 best = min(best, time.perf_counter() - start)
             times.append(best)
-        factors[name] = [round(b / a, 1) for a, b in zip(times, times[1:], strict=False)]
+        factors[name] = [round(b / a, 1) for a, b in itertools.pairwise(times)]
     return factors
 
 

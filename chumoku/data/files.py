@@ -60,16 +60,24 @@ def inner_suffix(path: Path) -> str:
     return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
 
 
+DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
+FAILURES = (*DAMAGE, OSError, RuntimeError, NotImplementedError)
+
+
+def named(path: Path, error: Exception) -> CorpusError:
+    """A failure of reading as a sentence with the file's name."""
+    if isinstance(error, DAMAGE):
+        return CorpusError(f"{path} is damaged or not what its ending says: {error}. Fetch or pack it again.")
+    reason = getattr(error, "strerror", None) or error
+    return CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.")
+
+
 @contextlib.contextmanager
 def named_failures(path: Path) -> Iterator[None]:
-    """Whatever goes wrong while reading becomes a sentence with the file's name."""
     try:
         yield
-    except (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError) as error:
-        raise CorpusError(f"{path} is damaged or not what its ending says: {error}. Fetch or pack it again.") from error
-    except (OSError, RuntimeError, NotImplementedError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.") from error
+    except FAILURES as error:
+        raise named(path, error) from error
 
 
 class Stream:
@@ -79,8 +87,10 @@ class Stream:
         self._path, self._stream = path, stream
 
     def readline(self, limit: int) -> bytes:
-        with named_failures(self._path):
+        try:
             return self._stream.readline(limit)
+        except FAILURES as error:
+            raise named(self._path, error) from error
 
 
 def streams(path: Path) -> Iterator[tuple[str, Stream]]:

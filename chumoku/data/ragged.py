@@ -83,8 +83,8 @@ class Ragged:
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        ends = np.asarray(self.ends, dtype=np.int64)
-        return ends - np.concatenate([[0], ends[:-1]])
+        lengths: NDArray[np.int64] = np.diff(np.concatenate([[0], self.ends]))
+        return lengths
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> Any:

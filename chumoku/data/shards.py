@@ -20,7 +20,7 @@ from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 
 SHARD_TOKENS = 1 << 28
-BATCH_CHARACTERS = 1 << 20
+BATCH_CHARACTERS = 1 << 18
 
 
 def prepare_text(

@@ -9,10 +9,11 @@ the others give back the text as their normaliser writes it, with <unk> decoded 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import tokenizers
@@ -25,8 +26,9 @@ from chumoku.text.stream import Stream
 
 # Longer texts are cut before a space or line end (or, where there is none, anywhere), so that time grows with length
 # alone.
-PIECE = 1 << 15
+PIECE = 1 << 13
 GAPS_TRIED = 100
+TURN = 1 << 19
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -89,13 +91,10 @@ class Tokenizer:
         """The numbers of many texts, on all cores."""
         before = [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
         after = [self._role("end")] if end else []
-        prepared = [self._prepare(text, special=special) for text in texts]
         backend = self._special if special else self._plain
-        if self._joins and any(len(text) > PIECE for text in prepared):
-            ids = [self._encode_pieces(text, backend) for text in prepared]
-        else:
-            ids = [encoding.ids for encoding in backend.encode_batch_fast(prepared, add_special_tokens=False)]
-        return [[*before, *one, *after] for one in ids] if before or after else ids
+        pieces = [self._pieces_of(self._prepare(text, special=special)) for text in texts]
+        encoded = _in_turns(backend, itertools.chain(*pieces))
+        return [[*before, *itertools.chain(*(next(encoded) for _ in parts)), *after] for parts in pieces]
 
     def encode_bytes(self, data: bytes) -> list[int]:
         """Any bytes: valid UTF-8 as text, every other byte (in byte-level kinds) as its own token."""
@@ -197,17 +196,14 @@ class Tokenizer:
     def _encode_whole(self, text: str) -> list[int]:
         return self._plain.encode(text, add_special_tokens=False).ids
 
-    def _encode_pieces(self, text: str, backend: tokenizers.Tokenizer) -> list[int]:
+    def _pieces_of(self, text: str) -> list[str]:
+        """The text, a long one in pieces that can be encoded each by itself."""
         pieces, start = [], 0
-        while len(text) - start > PIECE:
+        while self._joins and len(text) - start > PIECE:
             cut = _gap(text, start + PIECE // 2, start + PIECE)
             pieces.append(text[start:cut])
             start = cut
-        pieces.append(text[start:])
-        ids: list[int] = []
-        for encoding in backend.encode_batch_fast(pieces, add_special_tokens=False):
-            ids += encoding.ids
-        return ids
+        return [*pieces, text[start:]]
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         ids = list(ids)
@@ -234,6 +230,19 @@ def load(path: Path | str) -> Tokenizer:
     from chumoku.text.public import open_backend
 
     return Tokenizer(open_backend(Path(path)))
+
+
+def _in_turns(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
+    """The numbers of each piece. What the library keeps of a piece is large, so it never has too many at once."""
+    turn: list[str] = []
+    characters = 0
+    for piece in itertools.chain(pieces, [None]):
+        if turn and (piece is None or characters + len(piece) > TURN):
+            yield from (encoding.ids for encoding in backend.encode_batch_fast(turn, add_special_tokens=False))
+            turn, characters = [], 0
+        if piece is not None:
+            turn.append(piece)
+            characters += len(piece)
 
 
 def _gap(text: str, low: int, high: int) -> int:

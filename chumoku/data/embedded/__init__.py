@@ -22,19 +22,13 @@ from typing import NamedTuple
 from chumoku.data.embedded.dice import Dice
 from chumoku.data.embedded.grammar import draw
 from chumoku.data.embedded.sentence import Sentence
+from chumoku.data.pairs import Pair
 from chumoku.errors import UsageError
 
 __all__ = ["SHOWPIECE", "Pair", "Split", "generate", "split"]
 
 _PATIENCE = 2000
 _WORD = re.compile(r"[A-Za-z'-]+")
-
-
-class Pair(NamedTuple):
-    """A Japanese sentence and its English translation."""
-
-    source: str
-    target: str
 
 
 class Split(NamedTuple):

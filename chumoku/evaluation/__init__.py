@@ -1,0 +1,1 @@
+"""Scores: how good a model's answers are."""
