@@ -88,8 +88,8 @@ def attend_fused(
     if bias is not None:
         bias = bias.to(query.dtype)
         seen = bias if seen is None else bias.masked_fill(~seen, -math.inf)
-    if grouped and query.device.type != "cpu":
-        # With a mask, the GPU kernels that are fast want as many key heads as query heads.
+    if grouped and query.device.type != "cpu" and query.dtype == torch.float32:
+        # In float32 the GPU's masked kernels want as many key heads as query heads; bf16 ones share (docs/log.md).
         key, value, grouped = share(key, query), share(value, query), False
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, enable_gqa=grouped)
     return output if blind is None else output.masked_fill(blind, 0.0)
