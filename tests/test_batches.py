@@ -21,6 +21,7 @@ from chumoku.data.pairs import Cleaning, Pair
 from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.data.shards import prepare_text
 from chumoku.data.split import split_pairs
+from chumoku.errors import UsageError
 from chumoku.text import train
 
 WORDS = ["cat", "dog", "fish", "bird", "horse", "mouse", "cow", "sheep", "ant", "bee"]
@@ -163,6 +164,39 @@ def test_documents_are_numbered_and_positions_begin_anew(made: dict[str, Batches
             for token, document, position in zip(tokens, documents, positions, strict=True):
                 assert (document, position) == (number, place)
                 number, place = (number + 1, 0) if token == end else (number, place + 1)
+
+
+def test_nothing_is_learnt_across_documents(made: dict[str, Batches]) -> None:
+    end = train(WORDS, kind="byte").roles.end
+    plain, kept = made["windows"].batch(0, 0), made["documents"].batch(0, 0)
+    ends = plain["tokens"] == end
+    assert ends.any()
+    assert (kept["labels"][ends] == IGNORE).all()
+    assert torch.equal(kept["labels"][~ends], plain["labels"][~ends])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_that_are_not_there_are_refused(made: dict[str, Batches], kind: str) -> None:
+    for index in (-1, len(made[kind]), 10**9):
+        with pytest.raises(UsageError, match="was asked for, and an epoch has"):
+            made[kind].samples(0, index)
+    with pytest.raises(UsageError, match="cannot be shared by 10000 processes"):
+        made[kind].batch(0, 0, Share(0, 10000))
+    for place in (-1, 100, 10**9):
+        with pytest.raises(UsageError, match="were asked for, and there are 100"):
+            Permutation(100, seed=0, epoch=0)(np.array([place]))
+
+
+def test_epochs_and_seeds_change_batches_and_masks(made: dict[str, Batches]) -> None:
+    for kind in KINDS:
+        assert made[kind].samples(0, 0).tolist() != made[kind].samples(1, 0).tolist(), kind
+    masked = made["masked"]
+    same_sample = int(masked.samples(0, 0)[0])
+    row = masked.windows._window(same_sample)[:-1]
+    one, two = masked._hide(row, 0, same_sample)[1], masked._hide(row, 1, same_sample)[1]
+    assert one.tolist() != two.tolist()
+    others = {int(token) for s in range(40) for token in masked._hide(row, 0, s)[0] if token not in (*row, masked.mask)}
+    assert len(others) > 5, "another token is any token"
 
 
 def test_parts_of_a_text_do_not_overlap(made: dict[str, Batches]) -> None:

@@ -160,6 +160,15 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     assert run(*words, cwd=tmp_path).returncode == 0
     assert (tmp_path / "made/shards/manifest.json").stat().st_mtime_ns == made
     assert json.loads((tmp_path / "report.json").read_text())["documents"] == 60
+    assert json.loads(run(*words, "--json", cwd=tmp_path).stdout)["tokens"] > 60
+
+    (tmp_path / "both.jsonl").write_text('{"ja": "猫が走る", "en": "The cat runs"}\n' * 9, encoding="utf-8")
+    learnt = []
+    for field in ("ja", "en"):
+        words = ("prepare", "both.jsonl", "--field", field, "--out", "f", "--vocabulary", "300")
+        assert run(*words, cwd=tmp_path).returncode == 0
+        learnt.append((tmp_path / "f/tokenizer/tokenizer.json").read_bytes())
+    assert learnt[0] != learnt[1], "another field is another text to learn from"
 
     pairs = "".join(f"猫が{n}匹いる\tThere are {n} cats.\n" for n in range(200)) + "\tempty\n"
     (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")
@@ -172,6 +181,12 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     assert "1 dropped: empty" in second.stdout
     assert "pairs.tsv:201" in second.stdout
     assert "of them padding" in second.stdout
+    kept = (tmp_path / "both/tokenizer/tokenizer.json").read_bytes()
+    failing = run(
+        *("prepare", "pairs.tsv", "--pairs", "--out", "both", "--vocabulary", "280", "--validation", "2"), cwd=tmp_path
+    )
+    assert failing.returncode == 2
+    assert (tmp_path / "both/tokenizer/tokenizer.json").read_bytes() == kept, "a failing run destroys nothing"
     report = json.loads((tmp_path / "pairs.json").read_text())
     assert (report["kept"], report["train"] + report["validation"]) == (200, 200)
 

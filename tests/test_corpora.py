@@ -55,16 +55,50 @@ def test_packed_files_folders_and_patterns(tmp_path: Path) -> None:
     assert list(Corpus([str(tmp_path / "*.gz"), tmp_path / "a.txt.gz"]).documents()) == ["猫"]
 
 
+def test_tables_inside_archives_are_read_as_tables(tmp_path: Path) -> None:
+    table = tmp_path / "t.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["three"]}), table)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.writestr("./one.JSONL", '{"text": "one"}\n')
+        archive.writestr("two.jsonl.gz", gzip.compress(b""))
+        archive.write(table, "three.parquet")
+    with zipfile.ZipFile(tmp_path / "c.zip", "w") as archive:
+        archive.writestr("pairs.jsonl", '{"ja": "猫", "en": "cat"}\n')
+    write(tmp_path / "four.parquet.gz", gzip.compress(table.read_bytes()))
+    files = [tmp_path / "b.zip", tmp_path / "four.parquet.gz"]
+    assert list(Corpus(files).documents()) == ["one", "three", "three"]
+    assert read_pairs([tmp_path / "c.zip"], columns=("ja", "en"))[0] == [Pair("猫", "cat")]
+
+
+def test_half_a_surrogate_pair_in_json_does_no_harm(tmp_path: Path) -> None:
+    records = write(tmp_path / "a.jsonl", '{"text": "cat \\ud83d fish"}\n{"text": " "}\n')
+    found = Corpus([records])
+    assert list(found.documents()) == ["cat \ufffd fish"]
+    assert found.report.dropped == {"empty": 1}
+    rows = write(tmp_path / "b.jsonl", '{"ja": "\\ud83d", "en": ""}\n{"ja": "猫\\ud83d", "en": "cat"}\n')
+    folder = prepare_pairs([rows], TOKENIZER, tmp_path / "pairs", columns=("ja", "en"))
+    assert read_manifest(folder)["report"]["dropped"] == {"empty": 1}
+
+
+def test_a_line_of_just_the_longest_size_does_not_end_a_document(tmp_path: Path) -> None:
+    text = write(tmp_path / "a.txt", b"x" * (1 << 20) + b"\nsame document\n")
+    found = Corpus([text])
+    assert "".join(piece.text for piece in found.pieces()).endswith("x\nsame document")
+    assert found.report.kept == 1
+    spaced = write(tmp_path / "b.txt", "y" * (1 << 20) + "z\n\n\nend\n")
+    assert "".join(p.text for p in Corpus([spaced], documents="file").pieces()).endswith("z\n\n\nend")
+
+
 def test_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
     text = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\r\n\r\nthree")
     assert list(Corpus([text]).documents()) == ["one\ntwo", "three"]
 
 
 def test_a_line_longer_than_memory_should_hold_comes_in_pieces(tmp_path: Path) -> None:
-    letters = "あ" * 1_200_000 + "い"
+    letters = "あ" * 2_900_000 + "い"
     corpus = Corpus([write(tmp_path / "a.txt", letters + "\nlast\n")], documents="file")
     pieces = list(corpus.pieces())
-    assert max(len(piece.text) for piece in pieces) < 1_300_000
+    assert max(len(piece.text) for piece in pieces) < 1_500_000
     assert "".join(piece.text for piece in pieces) == letters + "\nlast"
     assert [piece.ends for piece in pieces].count(True) == 1
     assert corpus.report.kept == 1
@@ -239,7 +273,7 @@ def json_bomb(d: Path) -> object:
     return corpus(write(d / "c.jsonl", "[" * 100_000))
 
 
-@broken(r"d\.parquet is no Parquet file")
+@broken(r"d\.parquet is no Parquet file that can be read")
 def not_parquet(d: Path) -> object:
     return corpus(write(d / "d.parquet", b"PAR1 nothing"))
 
@@ -248,6 +282,38 @@ def not_parquet(d: Path) -> object:
 def parquet_without_column(d: Path) -> object:
     pyarrow.parquet.write_table(pyarrow.table({"body": ["x"]}), d / "d.parquet")
     return corpus(d / "d.parquet")
+
+
+@broken(r"The column 'text' of .*d\.parquet holds binary, not text")
+def parquet_of_bytes(d: Path) -> object:
+    pyarrow.parquet.write_table(pyarrow.table({"text": [b"hello"]}), d / "d.parquet")
+    return corpus(d / "d.parquet")
+
+
+@broken(r"out is a file, and a folder is to be made there")
+def output_is_a_file(d: Path) -> object:
+    write(d / "out", "x")
+    return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
+
+
+@broken(r"exists and is no prepared corpus: it holds manifest.json. Choose another folder")
+def manifest_of_somebody_else(d: Path) -> object:
+    write(d / "out" / "manifest.json", '{"name": "my web app"}')
+    return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
+
+
+@broken(r"it holds thesis.txt. Choose another folder; nothing was touched")
+def own_file_beside_shards(d: Path) -> object:
+    text = write(d / "a.txt", "猫が好きだ\n")
+    prepare_text(Corpus([text]), TOKENIZER, d / "out")
+    write(d / "out" / "thesis.txt", "years of work")
+    text.write_text("別の文\n", encoding="utf-8")
+    return prepare_text(Corpus([text]), TOKENIZER, d / "out")
+
+
+@broken(r"The script of 'jp' is not known here; known are ja")
+def unknown_language(d: Path) -> object:
+    return read_pairs([write(d / "a.tsv", "猫\tcat\n")], cleaning=Cleaning(languages=("jp", "en")))
 
 
 @broken("Documents cannot be cut by 'page'; choose blank, file, line or record")
@@ -296,7 +362,7 @@ def empty_pairs(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "")])
 
 
-@broken(r"is not UTF-8|No usable pairs in .*a\.tsv: 1 dropped: too long")
+@broken(r"No usable pairs in .*a\.tsv: 1 dropped: too long")
 def one_enormous_line(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫" * 500_000 + "\tcat")])
 
@@ -338,7 +404,7 @@ def manifest_of_another_version(d: Path) -> object:
     return Shards(d)
 
 
-@broken(r"exists and is no prepared corpus. Choose another folder; nothing was touched")
+@broken(r"exists and is no prepared corpus: it holds thesis.txt. Choose another folder; nothing was touched")
 def folder_of_something_else(d: Path) -> object:
     write(d / "out" / "thesis.txt", "years of work")
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
@@ -370,7 +436,7 @@ def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) ->
     with pytest.raises(ChumokuError, match=message) as refused:
         make(tmp_path)
     assert str(refused.value).rstrip().endswith((".", "?"))
-    if name == "folder_of_something_else":
+    if name in ("folder_of_something_else", "own_file_beside_shards"):
         assert (tmp_path / "out" / "thesis.txt").read_text() == "years of work"
         assert not list(tmp_path.glob("*.part"))
 
@@ -391,6 +457,40 @@ def test_parquet_without_pyarrow_is_a_kind_message(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[parquet\]', or convert it to JSONL"):
         corpus(file)
+
+
+def test_a_failing_run_leaves_what_was_there(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "猫が好きだ\n")
+    before = prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").manifest
+    file.write_text("\n", encoding="utf-8")
+    with pytest.raises(CorpusError, match="No text was found"):
+        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
+    assert Shards(tmp_path / "shards").manifest == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "shards"]
+
+
+def test_a_damaged_folder_is_made_anew(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.txt", "猫が好きだ\n")
+    prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
+    (tmp_path / "shards" / "shard-00000.tokens").write_bytes(b"")
+    assert prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").tokens > 0
+    (tmp_path / "shards" / "shard-00000.ends").unlink()
+    assert prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").documents == 1
+
+
+def test_the_parts_on_disk_are_those_of_the_split(tmp_path: Path) -> None:
+    import string
+
+    rows = [f"{letter * 7} {other * 5}\t{other * 9}{letter}" for letter in string.ascii_lowercase for other in "abc"]
+    file = write(tmp_path / "a.tsv", "\n".join(rows))
+    folder = prepare_pairs([file], TOKENIZER, tmp_path / "pairs", validation=0.3)
+    parts = {}
+    for part in ("train", "validation"):
+        opened = open_pairs(folder, part)
+        parts[part] = {TOKENIZER.decode(opened.source[i].tolist()) for i in range(len(opened))}
+    assert not parts["train"] & parts["validation"]
+    assert len(parts["validation"]) > 3
+    assert parts["train"] | parts["validation"] == {row.split("\t")[0] for row in rows}
 
 
 def test_preparing_again_does_nothing_until_something_changes(tmp_path: Path) -> None:

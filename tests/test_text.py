@@ -111,6 +111,36 @@ def test_random_bytes_are_read_as_text_with_replacements(trained: dict[str, Toke
         assert tokenizer.encode_bytes(data) == tokenizer.encode(data.decode("utf-8", "replace"))
 
 
+def test_typed_names_of_bytes_stay_text(trained: dict[str, Tokenizer]) -> None:
+    tokenizer = trained["unigram"]
+    assert tokenizer.decode(tokenizer.encode("a<0x41>b")) == "a<0x41>b"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_special_token_in_a_long_text_is_not_cut(trained: dict[str, Tokenizer], kind: str) -> None:
+    tokenizer = trained[kind]
+    for length in range(8187, 8194):
+        ids = tokenizer.encode("a" * length + "</s>" + "b" * 20, special=True)
+        assert ids.count(tokenizer.roles.end) == 1, length
+
+
+def test_numbers_may_have_holes(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer as Backend
+    from tokenizers import models
+
+    backend = Backend(models.WordLevel({"<unk>": 0, "a": 1, "far": 100000}, unk_token="<unk>"))
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.size == 100001
+    assert tokenizer.decode(tokenizer.encode("far")) == "far"
+
+
+def test_language_codes_are_checked() -> None:
+    tokenizer = train(ENGLISH, kind="byte", languages=["zh-Hans", "pt_BR"])
+    assert set(tokenizer.roles.languages) == {"zh-Hans", "pt_BR"}
+    with pytest.raises(UsageError, match="'japanese language' is no language code"):
+        train(ENGLISH, kind="byte", languages=["japanese language"])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_special_token_typed_stays_text(trained: dict[str, Tokenizer], kind: str) -> None:
     tokenizer = trained[kind]
@@ -296,6 +326,9 @@ def test_sentencepiece_models_give_the_ids_of_sentencepiece(kind: str, byte_fall
     assert ours.size == reference.get_piece_size()
     for text in (*ENGLISH[:2], *JAPANESE[:3], "Hello  ＡＢＣ  fox ", "zebra 犬 😀"):
         assert ours.encode(text) == reference.encode(text), text
+        halves = [*ours.encode(text), 1, *ours.encode("Hello"), 2, *ours.encode("dog")]
+        stream = ours.stream()
+        assert "".join([*map(stream.push, halves), stream.finish()]) == ours.decode(halves)
         if byte_fallback:
             assert ours.decode(ours.encode(text)) == reference.decode(reference.encode(text))
     typed = [number for number, _ in itertools.groupby(ours.encode("</s>"))]

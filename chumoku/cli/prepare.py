@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,25 +27,27 @@ def prepare(
     validation: Annotated[float, typer.Option(help="Pairs: share held out for validation.")] = 0.01,
     batch_tokens: Annotated[int, typer.Option(help="Pairs: tokens a batch, for the padding share.")] = 4096,
     report: Annotated[Path | None, typer.Option(help="Write the report here as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON.")] = False,
 ) -> None:
     """Read, clean and tokenise text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
     import json
 
     if pairs:
-        found = _pairs(
+        found, said = _pairs(
             files, out, tokenizer, kind, vocabulary, _two(columns, "--columns"), languages, validation, batch_tokens
         )
     else:
-        found = _text(files, out, tokenizer, kind, vocabulary, documents, field)
+        found, said = _text(files, out, tokenizer, kind, vocabulary, documents, field)
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(json.dumps(found, ensure_ascii=False, indent=1), encoding="utf-8")
-        print(f"The report is in {report}.")
+        said.append(f"The report is in {report}.")
+    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(said))
 
 
 def _text(
     files: list[str], out: Path, given: Path | None, kind: str, vocabulary: int, documents: str, field: str
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from chumoku.data.corpus import Corpus
@@ -57,7 +60,12 @@ def _text(
         tokenizer = load(given)
     else:
         tokenizer = prepare_tokenizer(
-            corpus.documents(), corpus.files, out / "tokenizer", kind=kind, vocabulary=vocabulary
+            corpus.documents(),
+            corpus.files,
+            out / "tokenizer",
+            read_as={"documents": documents, "field": field},
+            kind=kind,
+            vocabulary=vocabulary,
         )
     with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as bar:
         task = bar.add_task("tokenising …", total=None)
@@ -68,11 +76,11 @@ def _text(
 
         shards = prepare_text(corpus, tokenizer, out / "shards", progress=show)
     found: dict[str, Any] = shards.manifest["report"]
-    _say(found)
-    print(
+    said = _lines(found)
+    said.append(
         f"{shards.documents:,} documents, {shards.tokens:,} tokens of {tokenizer.size:,} kinds are in {out / 'shards'}."
     )
-    return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}
+    return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}, said
 
 
 def _pairs(
@@ -85,46 +93,55 @@ def _pairs(
     languages: str | None,
     validation: float,
     batch_tokens: int,
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[str]]:
+    from dataclasses import asdict
+
     from chumoku.data.batches import PairBatches
     from chumoku.data.files import expand
     from chumoku.data.manifest import read_manifest
     from chumoku.data.pairs import Cleaning, read_pairs
     from chumoku.data.prepared import open_pairs, prepare_pairs
+    from chumoku.data.split import check_share, split_pairs
     from chumoku.data.vocabulary import prepare_tokenizer
     from chumoku.text import load
 
+    check_share(validation)
     cleaning = Cleaning(languages=_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
+
+    def training_texts() -> Iterator[str]:
+        pairs, _ = read_pairs(files, columns=columns, cleaning=cleaning)
+        for index in split_pairs(pairs, validation=validation)[0]:
+            yield from pairs[index]
+
     if given is not None:
         tokenizer = load(given)
     else:
-        texts = _lazily(lambda: read_pairs(files, columns=columns, cleaning=cleaning)[0])
-        tokenizer = prepare_tokenizer(texts, expand(files), out / "tokenizer", kind=kind, vocabulary=vocabulary)
+        read_as = {"columns": columns, "cleaning": asdict(cleaning), "validation": validation}
+        settings = {"kind": kind, "vocabulary": vocabulary}
+        tokenizer = prepare_tokenizer(training_texts(), expand(files), out / "tokenizer", read_as=read_as, **settings)
     folder = prepare_pairs(files, tokenizer, out / "pairs", columns=columns, cleaning=cleaning, validation=validation)
     found: dict[str, Any] = read_manifest(folder)["report"]
-    _say(found)
+    said = _lines(found)
     batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)
-    print(
+    said.append(
         f"{found['train']:,} pairs for training and {found['validation']:,} for validation are in {folder}; "
         f"{len(batches):,} batches of up to {batch_tokens:,} tokens, {batches.padding:.1%} of them padding."
     )
-    return {**found, "batches": len(batches), "padding": batches.padding, "vocabulary": tokenizer.size}
+    if not found["validation"]:
+        said.append(
+            "No pair was held out: the text is small, or all of it resembles itself. Give a larger --validation."
+        )
+    return {**found, "batches": len(batches), "padding": batches.padding, "vocabulary": tokenizer.size}, said
 
 
-def _lazily(read: Any) -> Any:
-    for pair in read():
-        yield from pair
-
-
-def _say(found: dict[str, Any]) -> None:
+def _lines(found: dict[str, Any]) -> list[str]:
     from collections import Counter
 
     from chumoku.data.report import Example, Report
 
     examples = {reason: [Example(**one) for one in shown] for reason, shown in found["examples"].items()}
     dropped = Counter(found["dropped"])
-    report = Report(found["read"], found["kept"], dropped, examples, found["files"])
-    print("\n".join(report.lines()))
+    return Report(found["read"], found["kept"], dropped, examples, found["files"]).lines()
 
 
 def _two(text: str, option: str) -> tuple[str | int, str | int]:

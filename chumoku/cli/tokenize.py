@@ -133,4 +133,4 @@ def _print(rows: list[dict[str, Any]], as_json: bool, *, title: str) -> None:
         else:
             numbers = (f"{row['vocabulary']:,}", f"{row['tokens_per_character']:.3f}")
             table.add_row(row["kind"], *numbers, f"{row['characters_per_second']:,}", f"{row['unknown']:.2%}")
-    Console().print(table)
+    Console(markup=False).print(table)

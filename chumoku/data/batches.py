@@ -35,6 +35,10 @@ class Share(NamedTuple):
     world: int = 1
 
     def of(self, samples: Indices) -> Indices:
+        if len(samples) < self.world:
+            raise UsageError(
+                f"A batch of {len(samples)} rows cannot be shared by {self.world} processes. Use larger batches."
+            )
         return samples[self.rank :: self.world]
 
 
@@ -78,6 +82,7 @@ class WindowBatches:
         return self._windows // self.rows
 
     def samples(self, epoch: int, index: int) -> Indices:
+        check_batch(self, index)
         places = np.arange(index * self.rows, (index + 1) * self.rows)
         return Permutation(self._windows, seed=self.seed, epoch=epoch)(places)
 
@@ -87,8 +92,10 @@ class WindowBatches:
         made = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
         if self.documents:
             numbers = np.stack([self._documents(sample) for sample in samples])
-            made["documents"] = torch.from_numpy(numbers)
-            made["positions"] = torch.from_numpy(positions_within(numbers))
+            # What follows a document's end is another document: nothing to be learnt there.
+            made["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
+            made["documents"] = torch.from_numpy(numbers[:, :-1].copy())
+            made["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
         return made
 
     def _window(self, sample: int) -> Indices:
@@ -97,7 +104,15 @@ class WindowBatches:
 
     def _documents(self, sample: int) -> Indices:
         start = self._first + int(sample) * self.length
-        return self.shards.document_numbers(start, start + self.length)
+        return self.shards.document_numbers(start, start + self.length + 1)
+
+
+def check_batch(batches: Batches, index: int) -> None:
+    if not 0 <= index < len(batches):
+        raise UsageError(
+            f"Batch {index} was asked for, and an epoch has {len(batches):,}, counted from 0. Is this another corpus, "
+            "or another batch size than before?"
+        )
 
 
 def positions_within(documents: Indices) -> Indices:
@@ -170,6 +185,7 @@ class PairBatches:
         return len(self._cuts) - 1
 
     def samples(self, epoch: int, index: int) -> Indices:
+        check_batch(self, index)
         place = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
         return self._order(epoch)[self._cuts[place] : self._cuts[place + 1]]
 

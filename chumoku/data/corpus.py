@@ -8,14 +8,17 @@ A document may be larger than memory, so it comes in pieces; the last piece of a
 
 from __future__ import annotations
 
+import contextlib
 import json
+import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from chumoku.data.files import LONGEST_LINE, Stream, expand, inner_suffix, lines, named_failures, streams
+from chumoku.data.files import LONGEST_LINE, PACKED, Stream, expand, lines, members
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, MissingExtraError, UsageError
+from chumoku.text.tokenizer import whole
 
 Documents = Literal["blank", "file", "line", "record"]
 PIECE = 1 << 20
@@ -66,42 +69,44 @@ class Corpus:
             yield piece
 
     def _file(self, path: Path) -> Iterator[Piece]:
-        suffix = inner_suffix(path)
-        if suffix == ".parquet":
-            yield from (piece for text in parquet_column(path, self.field) for piece in _cut(text))
-        elif suffix in (".jsonl", ".ndjson"):
-            for name, stream in streams(path):
+        for name, suffix, stream in members(path):
+            if suffix == ".parquet":
+                for number, text in enumerate(parquet_columns(path, name, stream, self.field), start=1):
+                    yield from self._record(name, number, text[0])
+            elif suffix in (".jsonl", ".ndjson"):
                 for number, record in json_lines(name, stream, self.report):
                     yield from self._field(name, number, record)
-        else:
-            for name, stream in streams(path):
+            else:
                 yield from self._plain(name, stream)
 
     def _plain(self, name: str, stream: Stream) -> Iterator[Piece]:
         """Lines gathered into documents. A line too long for memory is taken in parts: it is text all the same."""
         held: list[str] = []
-        size = 0
+        size, inside, line_says_something = 0, False, False
         for number, text, line_ends, problem in _parts(stream):
             if problem is not None:
                 self.report.read += 1
                 self.report.drop(problem, name, number, text)
                 continue
-            document_ends = line_ends and (self.cut == "line" or (self.cut != "file" and not text.strip()))
-            if text.strip() or held:
+            line_says_something = line_says_something or bool(text.strip())
+            blank = line_ends and not line_says_something
+            document_ends = line_ends and (self.cut == "line" or (self.cut != "file" and blank))
+            if line_says_something or inside:
+                inside = True
                 held.append(text + ("\n" if line_ends and self.cut != "line" else ""))
                 size += len(text) + 1
-            if held and (document_ends or size > PIECE):
+            if inside and (document_ends or size > PIECE):
                 joined = "".join(held)
                 yield Piece(joined.rstrip("\n") if document_ends else joined, document_ends)
-                held, size = [], 0
-            elif document_ends:
-                yield Piece("", True)
+                held, size, inside = [], 0, not document_ends
+            if line_ends:
+                line_says_something = False
         yield Piece("".join(held).rstrip("\n"), True)
 
     def _field(self, name: str, number: int, record: dict[str, Any]) -> Iterator[Piece]:
         text = record.get(self.field)
         if isinstance(text, str):
-            yield from _cut(text)
+            yield from self._record(name, number, text)
             return
         if number == 1:
             raise CorpusError(
@@ -110,6 +115,13 @@ class Corpus:
             )
         self.report.read += 1
         self.report.drop("missing column", name, number, str(record))
+
+    def _record(self, name: str, number: int, text: str) -> Iterator[Piece]:
+        if text.strip():
+            yield from _cut(whole(text))
+        else:
+            self.report.read += 1
+            self.report.drop("empty", name, number, text)
 
 
 class Part(NamedTuple):
@@ -132,7 +144,9 @@ def _parts(stream: Stream) -> Iterator[Part]:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
         fresh = raw.endswith(b"\n")
         rest = b"" if fresh else _open_character(raw)
-        body = raw[: len(raw) - len(rest)].removesuffix(b"\n").removesuffix(b"\r")
+        body = raw[: len(raw) - len(rest)]
+        if fresh:
+            body = body.removesuffix(b"\n").removesuffix(b"\r")
         try:
             yield Part(number, body.decode("utf-8"), fresh, None)
         except UnicodeDecodeError:
@@ -176,25 +190,35 @@ def json_lines(name: str, stream: Stream, report: Report) -> Iterator[tuple[int,
         yield number, record
 
 
-def parquet_column(path: Path, *columns: str) -> Iterator[Any]:
-    """The values of a text column, or tuples of several, a batch at a time."""
+def parquet_columns(path: Path, name: str, stream: Stream, *columns: str) -> Iterator[tuple[str, ...]]:
+    """Rows of text columns, a batch at a time."""
     try:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingExtraError(
-            f"Reading {path} needs pyarrow. Install it with: pip install 'chumoku[parquet]', or convert it to JSONL."
+            f"Reading {name} needs pyarrow. Install it with: pip install 'chumoku[parquet]', or convert it to JSONL."
         ) from error
-    with named_failures(path):
+    with contextlib.ExitStack() as stack:
+        source: Any = path
+        if path.suffix.lower() in PACKED:
+            source = stack.enter_context(tempfile.TemporaryFile())
+            stream.copy_to(source)
         try:
-            table = pyarrow.parquet.ParquetFile(path)
-        except (pyarrow.ArrowInvalid, pyarrow.ArrowException) as error:
-            raise CorpusError(f"{path} is no Parquet file: {error}. Fetch or write it again.") from error
-        missing = [column for column in columns if column not in table.schema_arrow.names]
-        if missing:
-            names = ", ".join(table.schema_arrow.names)
-            raise CorpusError(f"{path} has no column '{missing[0]}'; its columns are {names}. Name the right one.")
-        for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
-            rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
-            for row in rows:
-                texts = tuple("" if value is None else str(value) for value in row)
-                yield texts if len(columns) > 1 else texts[0]
+            table = pyarrow.parquet.ParquetFile(source)
+            for column in columns:
+                _check_column(name, table.schema_arrow, column)
+            for batch in table.iter_batches(batch_size=1024, columns=list(columns)):
+                rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
+                yield from (tuple(value or "" for value in row) for row in rows)
+        except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
+            raise CorpusError(
+                f"{name} is no Parquet file that can be read: {error}. Fetch or write it again."
+            ) from error
+
+
+def _check_column(name: str, schema: Any, column: str) -> None:
+    if column not in schema.names:
+        raise CorpusError(f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Name another.")
+    kind = str(schema.field(column).type)
+    if kind not in ("string", "large_string", "string_view"):
+        raise CorpusError(f"The column '{column}' of {name} holds {kind}, not text. Name another.")

@@ -10,6 +10,7 @@ import contextlib
 import glob
 import gzip
 import hashlib
+import shutil
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -36,7 +37,7 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
     for pattern in patterns:
         path = Path(pattern)
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in TEXT)
+            files = sorted(file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT, ".zip"))
             if not files:
                 raise CorpusError(f"The folder {path} holds no text. Files there should end in {', '.join(TEXT)}.")
         elif path.exists():
@@ -54,10 +55,9 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
 
 
 def inner_suffix(path: Path) -> str:
-    """The ending that says what is inside: .txt for a.txt and a.txt.gz; .txt for a.zip, whose members are text."""
-    if path.suffix == ".zip":
-        return ".txt"
-    return Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    """The ending that says what is inside: .txt for a.TXT and a.txt.gz, .zip for an archive, whose members say it."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix == ".gz" else suffix
 
 
 DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
@@ -92,29 +92,40 @@ class Stream:
         except FAILURES as error:
             raise named(self._path, error) from error
 
+    def copy_to(self, target: IO[bytes]) -> None:
+        with named_failures(self._path):
+            shutil.copyfileobj(self._stream, target)
 
-def streams(path: Path) -> Iterator[tuple[str, Stream]]:
-    """The byte streams in a file, by name: one, or one for each member of a zip that is not hidden."""
+
+class Member(NamedTuple):
+    """One text in a file: the file itself, or a member of a zip."""
+
+    name: str
+    suffix: str
+    stream: Stream
+
+
+def members(path: Path) -> Iterator[Member]:
+    """The texts in a file: one, or one for each member of a zip that is not hidden."""
     with named_failures(path):
-        if path.suffix == ".gz":
-            with gzip.open(path, "rb") as stream:
-                yield str(path), Stream(path, stream)
-        elif path.suffix == ".zip":
+        if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
-                members = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
-                if not members:
+                inside = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
+                if not inside:
                     raise CorpusError(f"{path} is a zip with no files in it. Check how it was packed.")
-                for info in members:
+                for info in inside:
                     with archive.open(info) as member:
-                        yield f"{path}:{info.filename}", Stream(path, member)
-        else:
-            with path.open("rb") as plain:
-                yield str(path), Stream(path, plain)
+                        suffix = inner_suffix(Path(info.filename))
+                        yield Member(f"{path}:{info.filename}", suffix, Stream(path, member))
+            return
+        opening = gzip.open if path.suffix.lower() == ".gz" else open
+        with opening(path, "rb") as stream:
+            yield Member(str(path), inner_suffix(path), Stream(path, stream))
 
 
 def _hidden(name: str) -> bool:
     """Notes that packers leave beside the text: _about.txt, __MACOSX/…, .DS_Store."""
-    return any(part.startswith(("_", ".")) for part in name.split("/"))
+    return any(part.startswith(("_", ".")) for part in name.split("/") if part not in (".", ".."))
 
 
 def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
@@ -152,3 +163,14 @@ def fingerprint(path: Path) -> Fingerprint:
     with named_failures(path), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Fingerprint(str(path), stream.tell(), digest)
+
+
+@contextlib.contextmanager
+def at_rest(files: Iterable[Path]) -> Iterator[None]:
+    """Refuse what was made of files that changed meanwhile."""
+    files = list(files)
+    before = [file.stat().st_mtime_ns for file in files]
+    yield
+    for file, time in zip(files, before, strict=True):
+        if file.stat().st_mtime_ns != time:
+            raise CorpusError(f"{file} changed while it was read. Prepare again once it is at rest.")

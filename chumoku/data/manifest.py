@@ -33,32 +33,53 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def unchanged(folder: Path, made_of: dict[str, Any]) -> bool:
-    """Whether the folder was already made of exactly this."""
+    """Whether the folder was already made of exactly this, and its files are all there, of their sizes."""
     try:
-        return bool(read_manifest(folder)["made_of"] == json.loads(json.dumps(made_of)))
-    except CorpusError:
+        manifest = read_manifest(folder)
+        sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
+    except (CorpusError, KeyError, OSError):
         return False
+    return bool(manifest["made_of"] == json.loads(json.dumps(made_of)) and sizes == manifest["files"])
 
 
 @contextlib.contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
     """A working folder beside `folder` that takes its place when the work is done, and vanishes when it fails."""
-    working = folder.with_name(f"{folder.name}.{os.getpid()}.part")
+    folder = folder.resolve()
+    check_replaceable(folder)
+    working, aside = (folder.with_name(f"{folder.name}.{os.getpid()}.{end}") for end in ("part", "old"))
     shutil.rmtree(working, ignore_errors=True)
     try:
         working.mkdir(parents=True)
         yield working
+        if folder.exists():
+            folder.replace(aside)
+        working.replace(folder)
     except BaseException:
         shutil.rmtree(working, ignore_errors=True)
         raise
-    if folder.exists():
-        if not (folder / NAME).exists() and any(folder.iterdir()):
-            shutil.rmtree(working)
-            raise CorpusError(f"{folder} exists and is no prepared corpus. Choose another folder; nothing was touched.")
-        shutil.rmtree(folder)
-    working.replace(folder)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def check_replaceable(folder: Path) -> None:
+    """Refuse, before any work, a folder that holds anything we did not put there."""
+    if not folder.exists():
+        return
+    if not folder.is_dir():
+        raise CorpusError(f"{folder} is a file, and a folder is to be made there. Choose another place.")
+    present = {file.name for file in folder.iterdir()}
+    try:
+        ours = {NAME, *read_manifest(folder)["files"]} if present else set()
+    except (CorpusError, KeyError):
+        ours = set()
+    if present - ours:
+        raise CorpusError(
+            f"{folder} exists and is no prepared corpus: it holds {min(present - ours)}. Choose another folder; "
+            "nothing was touched."
+        )
 
 
 def write_manifest(folder: Path, made_of: dict[str, Any], **rest: Any) -> None:
-    text = json.dumps({"version": VERSION, "made_of": made_of, **rest}, ensure_ascii=False, indent=1)
-    (folder / NAME).write_text(text, encoding="utf-8")
+    files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
+    values = {"version": VERSION, "made_of": made_of, "files": files, **rest}
+    (folder / NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")

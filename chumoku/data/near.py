@@ -21,7 +21,7 @@ from chumoku.data.pairs import Pair, simplified
 ALIKE = 0.8
 HASHES, BAND = 24, 3
 BLOCK = 1 << 14
-MOST_MET = 32
+MOST_MET = 1024
 
 
 def group_pairs(pairs: Sequence[Pair]) -> list[int]:

@@ -31,6 +31,8 @@ class Permutation:
 
     def __call__(self, indices: Indices) -> Indices:
         """The samples at these places in the order."""
+        if len(indices) and not 0 <= indices.min() <= indices.max() < self.size:
+            raise UsageError(f"Places {indices.min()} to {indices.max()} were asked for, and there are {self.size:,}.")
         numbers = indices.astype(np.uint64)
         result = self._scramble(numbers)
         while True:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from chumoku.data.corpus import json_lines, parquet_column
-from chumoku.data.files import Line, expand, inner_suffix, lines, streams
+from chumoku.data.corpus import json_lines, parquet_columns
+from chumoku.data.files import Line, Stream, expand, inner_suffix, lines, members
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, UsageError
+from chumoku.text.tokenizer import whole
 
 
 class Pair(NamedTuple):
@@ -42,6 +43,7 @@ class Located(NamedTuple):
     problem: str | None = None
 
 
+TABLES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
 # What most letters of a language are written in.
 SCRIPTS = {
     "ja": re.compile(r"[\u3040-\u30ff\u3400-\u9fff々〆]"),
@@ -64,6 +66,9 @@ def read_pairs(
     """
     report = Report()
     cleaning = Cleaning() if cleaning is None else cleaning
+    for language in cleaning.languages:
+        if language is not None and language not in SCRIPTS:
+            raise UsageError(f"The script of '{language}' is not known here; known are {', '.join(SCRIPTS)}.")
     paths = expand(files)
     report.files = [str(path) for path in paths]
     kept: list[Pair] = []
@@ -98,30 +103,30 @@ def why_not(pair: Pair, cleaning: Cleaning) -> str | None:
     if longer > 10 and longer / shorter > cleaning.ratio:
         return "length ratio"
     for text, language in zip(pair, cleaning.languages, strict=True):
-        if language in SCRIPTS and not in_script(text, language):
+        if language is not None and not in_script(text, language):
             return "wrong script"
     return None
 
 
 def in_script(text: str, language: str) -> bool:
     """Whether at least a third of the letters are in the language's script (names and numbers may be in others)."""
+    text = unicodedata.normalize("NFKC", text)
     letters = sum(char.isalpha() for char in text)
     return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
 
 
 def _located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
-    kinds = [inner_suffix(path) for path in paths]
-    tables = {".tsv", ".jsonl", ".ndjson", ".parquet"}
-    if len(paths) == 2 and not any(kind in tables for kind in kinds):
+    if len(paths) == 2 and not any(inner_suffix(path) in TABLES for path in paths):
         yield from _two_files(*paths)
         return
-    for path, kind in zip(paths, kinds, strict=True):
-        if kind == ".parquet":
-            yield from _parquet(path, columns)
-        elif kind in (".jsonl", ".ndjson"):
-            yield from _json(path, columns, report)
-        else:
-            yield from _tsv(path, columns)
+    for path in paths:
+        for name, suffix, stream in members(path):
+            if suffix == ".parquet":
+                yield from _parquet(path, name, stream, columns)
+            elif suffix in (".jsonl", ".ndjson"):
+                yield from _json(name, stream, columns, report)
+            else:
+                yield from _tsv(name, stream, columns)
 
 
 def _two_files(source: Path, target: Path) -> Iterator[Located]:
@@ -135,62 +140,61 @@ def _two_files(source: Path, target: Path) -> Iterator[Located]:
                 f"{shorter} ends at line {number - 1} and {longer} goes on from line {number} for {more:,} more: the "
                 "two files are not aligned line by line. Compare their ends, or find the line that was split."
             )
-        yield Located(str(source), one.number, Pair(one.text, other.text), one.problem or other.problem)
+        where = target if other.problem else source
+        yield Located(str(where), one.number, Pair(one.text, other.text), one.problem or other.problem)
 
 
 def _all_lines(path: Path) -> Iterator[Line]:
-    for _, stream in streams(path):
-        yield from lines(stream)
+    for member in members(path):
+        yield from lines(member.stream)
 
 
-def _tsv(path: Path, columns: tuple[str | int, str | int]) -> Iterator[Located]:
-    places = [_place(path, column) for column in columns]
-    for name, stream in streams(path):
-        for number, text, problem in lines(stream):
-            cells = text.split("\t")
-            if problem is None and max(places) >= len(cells):
-                if number == 1:
-                    raise CorpusError(
-                        f"{name}:1 has {len(cells)} column(s), and column {max(places)} was asked for (they count from "
-                        "0). Separate columns by tabs, or name other columns."
-                    )
-                problem = "missing column"
-            pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
-            yield Located(name, number, pair, problem)
+def _tsv(name: str, stream: Stream, columns: tuple[str | int, str | int]) -> Iterator[Located]:
+    places = [_place(name, column) for column in columns]
+    for number, text, problem in lines(stream):
+        cells = text.split("\t")
+        if problem is None and max(places) >= len(cells):
+            if number == 1:
+                raise CorpusError(
+                    f"{name}:1 has {len(cells)} column(s), and column {max(places)} was asked for (they count from "
+                    "0). Separate columns by tabs, or name other columns."
+                )
+            problem = "missing column"
+        pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
+        yield Located(name, number, pair, problem)
 
 
-def _place(path: Path, column: str | int) -> int:
+def _place(name: str, column: str | int) -> int:
     if isinstance(column, str) and not column.isdecimal():
-        raise UsageError(f"Columns of {path} are counted from 0; '{column}' is a name, and TSV files have none.")
+        raise UsageError(f"Columns of {name} are counted from 0; '{column}' is a name, and TSV files have none.")
     if int(column) < 0:
-        raise UsageError(f"Columns of {path} are counted from 0; {column} is below that.")
+        raise UsageError(f"Columns of {name} are counted from 0; {column} is below that.")
     return int(column)
 
 
-def _json(path: Path, columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
-    first, second = _names(path, columns)
-    for name, stream in streams(path):
-        for number, record in json_lines(name, stream, report):
-            texts = record.get(first), record.get(second)
-            missing = not all(isinstance(text, str) for text in texts)
-            if missing and number == 1:
-                absent = first if not isinstance(texts[0], str) else second
-                raise CorpusError(
-                    f"{name}:1 has no text under '{absent}'; its fields are {', '.join(map(str, record)) or 'none'}. "
-                    "Name the right columns."
-                )
-            pair = Pair(str(texts[0] or ""), str(texts[1] or ""))
-            yield Located(name, number, pair, "missing column" if missing else None)
+def _json(name: str, stream: Stream, columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
+    first, second = _names(name, columns)
+    for number, record in json_lines(name, stream, report):
+        texts = record.get(first), record.get(second)
+        missing = not all(isinstance(text, str) for text in texts)
+        if missing and number == 1:
+            absent = first if not isinstance(texts[0], str) else second
+            raise CorpusError(
+                f"{name}:1 has no text under '{absent}'; its fields are {', '.join(map(str, record)) or 'none'}. "
+                "Name the right columns."
+            )
+        pair = Pair(whole(str(texts[0] or "")), whole(str(texts[1] or "")))
+        yield Located(name, number, pair, "missing column" if missing else None)
 
 
-def _parquet(path: Path, columns: tuple[str | int, str | int]) -> Iterator[Located]:
-    for number, texts in enumerate(parquet_column(path, *_names(path, columns)), start=1):
-        yield Located(str(path), number, Pair(*texts))
+def _parquet(path: Path, name: str, stream: Stream, columns: tuple[str | int, str | int]) -> Iterator[Located]:
+    for number, texts in enumerate(parquet_columns(path, name, stream, *_names(name, columns)), start=1):
+        yield Located(name, number, Pair(*texts))
 
 
-def _names(path: Path, columns: tuple[str | int, str | int]) -> tuple[str, str]:
+def _names(name: str, columns: tuple[str | int, str | int]) -> tuple[str, str]:
     if any(isinstance(column, int) for column in columns):
-        raise UsageError(f"Columns of {path} have names; give them, as in columns=('ja', 'en').")
+        raise UsageError(f"Columns of {name} have names; give them, as in columns=('ja', 'en').")
     return str(columns[0]), str(columns[1])
 
 

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chumoku.data.files import expand, fingerprint
+from chumoku.data.files import at_rest, expand, fingerprint
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.ragged import Ragged, RaggedWriter, dtype_for
-from chumoku.data.split import split_pairs
+from chumoku.data.split import check_share, split_pairs
 from chumoku.text import Tokenizer
 
 BATCH = 1 << 14
@@ -51,9 +51,10 @@ def prepare_pairs(
     }
     if unchanged(folder, made_of):
         return folder
-    pairs, report = read_pairs(files, columns=columns, cleaning=cleaning)
-    train, held = split_pairs(pairs, validation=validation, seed=seed)
-    with fresh_folder(folder) as working:
+    check_share(validation)
+    with fresh_folder(folder) as working, at_rest(expand(files)):
+        pairs, report = read_pairs(files, columns=columns, cleaning=cleaning)
+        train, held = split_pairs(pairs, validation=validation, seed=seed)
         parts = {}
         for name, indices in (("train", train), ("validation", held)):
             chosen = [pairs[index] for index in indices]

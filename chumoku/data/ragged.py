@@ -24,7 +24,7 @@ def dtype_for(vocabulary: int) -> np.dtype[Any]:
 
 
 class RaggedWriter:
-    """Appends sequences; `parts` lets a long one come in several."""
+    """Appends sequences; a long one may come in several parts, of which the last `ends`."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self._path, self._dtype = path, dtype

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from chumoku.text.tokenizer import whole
+
 EXAMPLES = 3
 SHOWN = 80
 
@@ -37,7 +39,7 @@ class Report:
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1
-        shown = self.examples.setdefault(reason, [])
+        shown, text = self.examples.setdefault(reason, []), whole(text)
         if len(shown) < EXAMPLES:
             shown.append(Example(file, line, text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"))
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.corpus import Corpus, Piece
-from chumoku.data.files import fingerprint
+from chumoku.data.files import at_rest, fingerprint
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
 from chumoku.data.ragged import Ragged, RaggedWriter, Tokens, dtype_for
 from chumoku.errors import CorpusError
@@ -33,7 +33,6 @@ def prepare_text(
 ) -> Shards:
     """Tokenise a corpus into `folder`, or open it when nothing has changed. `progress` hears how many tokens came."""
     folder = Path(folder)
-    before = [file.stat().st_mtime_ns for file in corpus.files]
     made_of = {
         "sources": [fingerprint(file)._asdict() for file in corpus.files],
         "tokenizer": tokenizer.fingerprint,
@@ -43,11 +42,8 @@ def prepare_text(
     }
     if unchanged(folder, made_of):
         return Shards(folder)
-    with fresh_folder(folder) as working:
+    with fresh_folder(folder) as working, at_rest(corpus.files):
         entries = _write(corpus, tokenizer, working, shard_tokens, progress)
-        changed = [file for file, time in zip(corpus.files, before, strict=True) if file.stat().st_mtime_ns != time]
-        if changed:
-            raise CorpusError(f"{changed[0]} changed while it was read. Prepare again once it is at rest.")
         write_manifest(working, made_of, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
     return Shards(folder)
 

@@ -25,8 +25,7 @@ def split_pairs(
     Each group is placed by the hash of its content, so adding text elsewhere moves nothing. A group larger than the
     whole validation part would be goes to training.
     """
-    if not 0 <= validation < 1:
-        raise UsageError(f"The share of validation pairs is {validation}, and it must be at least 0 and below 1.")
+    check_share(validation)
     members: dict[int, list[int]] = {}
     for index, group in enumerate(group_pairs(pairs)):
         members.setdefault(group, []).append(index)
@@ -38,3 +37,8 @@ def split_pairs(
         chosen = int.from_bytes(digest) < validation * 2**64 and len(indices) <= max(1, validation * len(pairs))
         (held if chosen else train).extend(indices)
     return sorted(train), sorted(held)
+
+
+def check_share(validation: float) -> None:
+    if not 0 <= validation < 1:
+        raise UsageError(f"The share of validation pairs is {validation}, and it must be at least 0 and below 1.")

@@ -24,7 +24,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from chumoku.errors import UsageError
 from chumoku.text import japanese
 from chumoku.text.roles import UNKNOWN, special_tokens
-from chumoku.text.tokenizer import Tokenizer
+from chumoku.text.tokenizer import Tokenizer, whole
 
 Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -58,6 +58,8 @@ def train(
     if not 1 <= vocabulary <= LARGEST or not 1 <= multiple <= LARGEST:
         raise UsageError(f"A vocabulary has 1 to {LARGEST:,} tokens; {vocabulary} (in steps of {multiple}) cannot be.")
     specials = special_tokens(languages)
+    if vocabulary <= len(specials):
+        raise UsageError(f"A vocabulary of {vocabulary} has no room beside its {len(specials)} special tokens.")
     if normalise is None:
         normalise = kind not in ("byte", "bpe")
     sample = thinned(_short(texts), MOST_CHARACTERS)
@@ -257,5 +259,6 @@ def thinned(texts: Iterable[str], most: int) -> list[str]:
 
 def _short(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
+        text = whole(text)
         for start in range(0, len(text), LONGEST_TEXT):
             yield text[start : start + LONGEST_TEXT]

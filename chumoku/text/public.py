@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -22,6 +22,8 @@ from chumoku.errors import UsageError
 from chumoku.text.sentencepiece import backend_from_model
 
 LARGEST_FILE = 1 << 28
+PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+T = TypeVar("T")
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:
@@ -29,20 +31,21 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix in (".model", ".spm"):
-        return _guarded(path, lambda: backend_from_model(_read(path)))
-    if path.name in ("encoder.json", "vocab.json", "vocab.bpe", "merges.txt"):
-        return _open_folder(path.parent)
+        return guarded(path, lambda: backend_from_model(_read(path)))
+    for vocabulary, merges in PAIRS:
+        if path.name in (vocabulary, merges):
+            return guarded(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
     if path.name == "vocab.txt":
-        return _guarded(path, lambda: _bert(_read(path)))
-    return _guarded(path, lambda: tokenizers.Tokenizer.from_str(_read(path).decode("utf-8")))
+        return guarded(path, lambda: _bert(_read(path)))
+    return guarded(path, lambda: tokenizers.Tokenizer.from_str(_read(path).decode("utf-8")))
 
 
 def _open_folder(folder: Path) -> tokenizers.Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return open_backend(folder / "tokenizer.json")
-    for vocabulary, merges in (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt")):
+    for vocabulary, merges in PAIRS:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
-            return _guarded(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
+            return guarded(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
     for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
         if (folder / name).is_file():
             return open_backend(folder / name)
@@ -65,7 +68,7 @@ def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 
 def _bert(data: bytes) -> tokenizers.Tokenizer:
-    tokens = data.decode("utf-8").splitlines()
+    tokens = [line.removesuffix("\r") for line in data.decode("utf-8").removesuffix("\n").split("\n")]
     numbers = {token: number for number, token in enumerate(tokens)}
     specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
     if len(specials) < 5:
@@ -87,7 +90,7 @@ def _read(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _guarded(path: Path, opening: Callable[[], tokenizers.Tokenizer]) -> tokenizers.Tokenizer:
+def guarded(path: Path, opening: Callable[[], T]) -> T:
     """Whatever is wrong with a file becomes a sentence that names it."""
     try:
         return opening()

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from chumoku.errors import UsageError
+
 PAD, BEGIN, END, UNKNOWN, MASK = OURS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
 
 NAMES: dict[str, tuple[str, ...]] = {
@@ -18,7 +20,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "unknown": ("<unk>", "[UNK]"),
     "mask": ("<mask>", "[MASK]"),
 }
-LANGUAGE = re.compile(r"<2([a-z]{2,3})>|>>([a-z]{2,3})<<")
+LANGUAGE = re.compile(r"<2([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)>|>>([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)<<")
 
 
 @dataclass(frozen=True)
@@ -47,4 +49,8 @@ def language_token(code: str) -> str:
 
 def special_tokens(languages: Iterable[str] = ()) -> list[str]:
     """Our special tokens, in the order of their numbers."""
-    return [*OURS, *map(language_token, languages)]
+    tokens = [language_token(code) for code in ([languages] if isinstance(languages, str) else languages)]
+    for token in tokens:
+        if LANGUAGE.fullmatch(token) is None:
+            raise UsageError(f"'{token[2:-1]}' is no language code; they look like ja, en or zh-Hans.")
+    return [*OURS, *tokens]

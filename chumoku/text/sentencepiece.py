@@ -17,6 +17,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 MOST_PIECES = 1 << 22
+LONGEST_PIECE = 1 << 12
 
 
 class Piece(NamedTuple):
@@ -125,6 +126,8 @@ def _piece(data: bytes) -> Piece:
     text, score, kind = values.get(1, b""), values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
     if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
         raise ValueError("a piece has fields of the wrong type")
+    if len(text) > LONGEST_PIECE:
+        raise ValueError(f"a piece of {len(text):,} bytes")
     return Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], kind)
 
 

@@ -28,8 +28,9 @@ class Stream:
         before, after = self._texts()
         if self._open_ended(self._ids[self._shown :]) or after.endswith(UNFINISHED) or not after.startswith(before):
             return ""
-        # What was shown before this ended between characters: decoding may start there from now on.
-        self._context, self._shown = self._shown, len(self._ids)
+        if after != before:
+            # What was shown before this ended between characters: decoding may start there from now on.
+            self._context, self._shown = self._shown, len(self._ids)
         return after[len(before) :]
 
     def finish(self) -> str:

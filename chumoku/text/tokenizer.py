@@ -8,6 +8,7 @@ the others give back the text as their normaliser writes it, with <unk> decoded 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -42,23 +43,22 @@ class Tokenizer:
         self._plain = tokenizers.Tokenizer.from_str(backend.to_str())
         self._plain.encode_special_tokens = True
         self._keep_typed_specials_apart()
-        self.size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added = backend.get_added_tokens_decoder()
         self.specials = {token.content: number for number, token in added.items() if token.special}
         self.roles: Roles = find_roles({**self.specials, **self._known_names()})
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
-        self._joins = self.byte_level or self._encode_whole("a b") == self._encode_whole("a") + self._encode_whole(" b")
+        self._gaps = "".join(gap for gap in " \n" if self._splits_before(gap))
 
     @property
     def kind(self) -> str:
         """The kind of model inside, in our words."""
         model = type(self._special.model).__name__
-        if model == "BPE" and self.byte_level:
-            return "byte" if len(self._special.get_vocab(False)) <= 256 + len(self.specials) else "bpe"
-        return {"BPE": "character", "WordLevel": "word", "Unigram": "unigram", "WordPiece": "wordpiece"}.get(
-            model, model.lower()
-        )
+        if model == "BPE":
+            merges = json.loads(self._special.to_str())["model"]["merges"]
+            return "bpe" if merges else "byte" if self.byte_level else "character"
+        return {"WordLevel": "word", "Unigram": "unigram", "WordPiece": "wordpiece"}.get(model, model.lower())
 
     @property
     def fingerprint(self) -> str:
@@ -92,7 +92,7 @@ class Tokenizer:
         before = [*([self._language(language)] if language else []), *([self._role("begin")] if begin else [])]
         after = [self._role("end")] if end else []
         backend = self._special if special else self._plain
-        pieces = [self._pieces_of(self._prepare(text, special=special)) for text in texts]
+        pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
         encoded = _in_turns(backend, itertools.chain(*pieces))
         return [[*before, *itertools.chain(*(next(encoded) for _ in parts)), *after] for parts in pieces]
 
@@ -122,8 +122,7 @@ class Tokenizer:
         if not self.byte_level:
             return self.decode(ids).encode()
         pieces = (self._special.id_to_token(number) or "" for number in self._checked(ids))
-        letters = self._letters
-        return bytes(letters[char] for piece in pieces if piece not in self.specials for char in piece)
+        return b"".join(self._bytes_of(piece) for piece in pieces if piece not in self.specials)
 
     def pieces(self, text: str) -> list[str]:
         """The text cut as the model sees it, for people: a piece that is part of a character shows its bytes."""
@@ -142,23 +141,30 @@ class Tokenizer:
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
-        temporary.write_text(self._special.to_str(pretty=True), encoding="utf-8")
-        temporary.replace(path)
+        try:
+            temporary.write_text(self._special.to_str(pretty=True), encoding="utf-8")
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
         return path
 
-    @property
+    @functools.cached_property
     def _letters(self) -> dict[str, int]:
         """Byte-level tokens write each byte as one printable letter: letter → byte."""
-        if not hasattr(self, "_letter_table"):
-            self._letter_table = _byte_letters()
-        return self._letter_table
+        return _byte_letters()
 
-    @property
+    @functools.cached_property
     def _byte_ids(self) -> list[int]:
         numbers = self._special.get_vocab(with_added_tokens=False)
         if not self._letters.keys() <= numbers.keys():
             raise UsageError("This tokenizer has no token for some bytes, so it cannot write just any bytes.")
         return [numbers[letter] for letter in sorted(self._letters, key=self._letters.__getitem__)]
+
+    def _bytes_of(self, piece: str) -> bytes:
+        """Tokens added later are written as themselves."""
+        if any(char not in self._letters for char in piece):
+            return piece.encode()
+        return bytes(self._letters[char] for char in piece)
 
     def _known_names(self) -> dict[str, int]:
         """Role names that stand in the vocabulary without being marked as special, as in SentencePiece models."""
@@ -172,15 +178,12 @@ class Tokenizer:
         return BYTE.fullmatch(next(shown, None) or "") is not None
 
     def _prepare(self, text: str, *, special: bool) -> str:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError:  # half of a surrogate pair is no character
-            text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        text = whole(text)
         if not self.segments:
             return text
         if not special:
             return japanese.segment(text)
-        parts = re.split("(" + "|".join(map(re.escape, self.specials)) + ")", text)
+        parts = self._around_specials(text)
         return "".join(part if part in self.specials else japanese.segment(part) for part in parts)
 
     def _keep_typed_specials_apart(self) -> None:
@@ -189,6 +192,8 @@ class Tokenizer:
         if not names or not isinstance(self._plain.model, (models.Unigram, models.WordLevel)):
             return
         first_letters = "|".join(f"{re.escape(name[:1])}(?={re.escape(name[1:])})" for name in names)
+        if isinstance(self._plain.model, models.Unigram):
+            first_letters += "|<(?=0x[0-9A-F]{2}>)"
         apart = pre_tokenizers.Split(Regex(first_letters), "isolated")
         earlier = [self._plain.pre_tokenizer] if self._plain.pre_tokenizer is not None else []
         self._plain.pre_tokenizer = pre_tokenizers.Sequence([*earlier, apart])
@@ -196,14 +201,33 @@ class Tokenizer:
     def _encode_whole(self, text: str) -> list[int]:
         return self._plain.encode(text, add_special_tokens=False).ids
 
-    def _pieces_of(self, text: str) -> list[str]:
+    def _pieces_of(self, text: str, *, special: bool) -> list[str]:
         """The text, a long one in pieces that can be encoded each by itself."""
-        pieces, start = [], 0
-        while self._joins and len(text) - start > PIECE:
-            cut = _gap(text, start + PIECE // 2, start + PIECE)
-            pieces.append(text[start:cut])
-            start = cut
-        return [*pieces, text[start:]]
+        if len(text) <= PIECE or not self._gaps:
+            return [text]
+        pieces = []
+        for part in self._around_specials(text) if special else [text]:
+            start = 0
+            while len(part) - start > PIECE:
+                cut = _gap(part, start + PIECE // 2, start + PIECE, self._gaps)
+                pieces.append(part[start:cut])
+                start = cut
+            pieces.append(part[start:])
+        return pieces
+
+    def _around_specials(self, text: str) -> list[str]:
+        """The text cut before and after each special token in it."""
+        if not self.specials:
+            return [text]
+        return re.split("(" + "|".join(map(re.escape, self.specials)) + ")", text)
+
+    def _splits_before(self, gap: str) -> bool:
+        """Whether a text may be cut before a space or line end: tried out on what pre-tokenisers treat differently."""
+        pairs = itertools.product(("a", "word.", "猫。", "x!?", "12", "'s"), ("b", "猫", "34", '"q', "(c"))
+        return all(
+            self._encode_whole(left + gap + right) == self._encode_whole(left) + self._encode_whole(gap + right)
+            for left, right in pairs
+        )
 
     def _checked(self, ids: Iterable[int]) -> list[int]:
         ids = list(ids)
@@ -225,11 +249,21 @@ class Tokenizer:
         return self.roles.languages[code]
 
 
+def whole(text: str) -> str:
+    """Half of a surrogate pair is no character: it becomes �, and two halves that belong together become one."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
 def load(path: Path | str) -> Tokenizer:
     """Open a tokenizer: ours, or a public one in any of its usual files (see `chumoku.text.public`)."""
-    from chumoku.text.public import open_backend
+    from chumoku.text.public import guarded, open_backend
 
-    return Tokenizer(open_backend(Path(path)))
+    path = Path(path)
+    return guarded(path, lambda: Tokenizer(open_backend(path)))
 
 
 def _in_turns(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
@@ -245,11 +279,11 @@ def _in_turns(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[
             characters += len(piece)
 
 
-def _gap(text: str, low: int, high: int) -> int:
+def _gap(text: str, low: int, high: int, gaps: str) -> int:
     """The last single space or line end between two other characters, where kinds begin a new piece anyway."""
     place = high
     for _ in range(GAPS_TRIED):
-        place = max(text.rfind(" ", low, place), text.rfind("\n", low, place))
+        place = max(text.rfind(gap, low, place) for gap in gaps)
         if place < 0:
             break
         if not text[place - 1].isspace() and not text[place + 1].isspace():

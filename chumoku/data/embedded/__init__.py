@@ -50,7 +50,7 @@ def split(count: int, *, seed: int = 0, held_out: float = 0.05) -> Split:
     """About `count` pairs in three parts; `held_out` is the share of combinations in test, and again in validation.
 
     Held-out sentences with a word that training never shows are left out, so a few pairs may be missing from `count`.
-    The showpiece, こたつでみかんを食べる, is always in the test part.
+    The showpiece, こたつでみかんを食べる, is in the test part, and never in another.
     """
     if not 0 < held_out < 0.5:
         raise UsageError(
