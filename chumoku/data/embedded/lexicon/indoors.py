@@ -189,7 +189,7 @@ STUDY = (
         "習う",
         things.PASTIMES + things.LANGUAGES + things.INSTRUMENTS,
         at("学校 大学 東京"),
-        how="一生懸命 友達と",
+        how="友達と",
         span=2,
         every="1",
         parts="day",

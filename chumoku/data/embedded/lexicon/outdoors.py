@@ -44,7 +44,8 @@ NATURE = (
     frame(
         "植える",
         wild.PLANTS,
-        at("庭 公園 畑 学校"),
+        at("庭 公園 畑"),
+        at="に",
         every="2",
         span=2,
         how="家族と 一人で 友達と",
