@@ -29,7 +29,7 @@ from chumoku.text.stream import Stream
 # alone.
 PIECE = 1 << 13
 GAPS_TRIED = 100
-TURN = 1 << 19
+TURN = 1 << 18
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
