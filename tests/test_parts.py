@@ -145,6 +145,18 @@ def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
     close(losses.balance, torch.tensor(5.0), 1e-5)
 
 
+def test_the_weights_of_the_chosen_experts_sum_to_one() -> None:
+    """Experts that are all alike answer as one of them would, however many are asked."""
+    ours = MixtureOfExperts(11, 13, experts=5, per_token=2, kind="swiglu", bias=True).double()
+    randomise(ours)
+    with torch.no_grad():
+        for parameter in ours.experts.parameters():
+            parameter.copy_(parameter[:1].expand_as(parameter))
+    x = torch.randn(2, 7, 11, dtype=torch.float64)
+    close(ours(x), ours.experts.one(0, x))
+    close(ours.plain(x), ours.experts.one(0, x))
+
+
 def test_router_losses_are_their_formulas_over_real_tokens() -> None:
     logits = torch.randn(6, 3, dtype=torch.float64)
     chosen = logits.topk(2).indices
