@@ -15,11 +15,13 @@ _HOME = {
     "preset": "chumoku.models.presets",
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
+    "load": "chumoku.weights.bundle",
+    "train": "chumoku.training.run",
     "record": "chumoku.nn.tap",
     "addresses": "chumoku.nn.tap",
     "ChumokuError": "chumoku.errors",
 }
-__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "count", "preset", "record"]
+__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "count", "load", "preset", "record", "train"]
 
 if TYPE_CHECKING:
     from chumoku.errors import ChumokuError
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from chumoku.models.count import count
     from chumoku.models.presets import preset
     from chumoku.nn.tap import addresses, record
+    from chumoku.training.run import train
+    from chumoku.weights.bundle import load
 
 
 def __getattr__(name: str) -> Any:

@@ -59,3 +59,19 @@ class MissingExtraError(UsageError):
 
 class CorpusError(UsageError):
     """Text that cannot be read as asked: names file, line and the way out."""
+
+
+class DamagedError(ChumokuError):
+    """A file that is not what was written: names it."""
+
+
+class BusyError(UsageError):
+    """Another run is using this folder."""
+
+
+class RoomError(ChumokuError):
+    """The disk does not take what must be written: names path, needed and free bytes."""
+
+
+class DivergedError(ChumokuError):
+    """Training that no longer gives finite numbers: names the module where they end."""

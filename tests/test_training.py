@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chumoku.errors import UsageError
-from chumoku.training.objectives import IGNORE, objective
+from chumoku.training.objectives import IGNORE, Objective, forward, learnt
 from chumoku.training.schedule import Schedule, paper_peak
 
 
@@ -75,8 +75,10 @@ def batch_for(kind: str, rows: int = 4) -> dict[str, torch.Tensor]:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
     batch = batch_for(kind)
-    loss = objective(model_of(Cell(kind), torch.float32), batch, smoothing=smoothing)
-    logs = loss.output.logits.log_softmax(-1)
+    model = model_of(Cell(kind), torch.float32)
+    objective = Objective(model, smoothing=smoothing).train()
+    total = objective(batch)
+    logs = forward(model, batch).logits.log_softmax(-1)
     expected, count = 0.0, 0
     for row in range(4):
         for place in range(11):
@@ -85,8 +87,10 @@ def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
                 here = logs[row, place]
                 expected += -(1 - smoothing) * float(here[label].detach()) - smoothing * float(here.mean().detach())
                 count += 1
-    assert int(loss.tokens) == count
-    assert math.isclose(float(loss.total.detach()), expected, rel_tol=1e-5)
+    assert learnt(batch) == count
+    assert math.isclose(float(total.detach()), expected, rel_tol=1e-5)
+    if smoothing:
+        assert float(objective.eval()(batch).detach()) != float(total.detach()), "nothing is smoothed when judged"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,12 +100,12 @@ def test_small_batches_add_up_to_a_large_one(kind: str) -> None:
     parameters = list(model.parameters())
 
     def gradients(parts: list[slice], *, mean_of_means: bool = False) -> list[torch.Tensor]:
-        losses = [objective(model, {name: table[part] for name, table in batch.items()}) for part in parts]
-        everything = sum(int(loss.tokens) for loss in losses)
+        batches = [{name: table[part] for name, table in batch.items()} for part in parts]
+        losses, counts = [Objective(model)(one) for one in batches], [learnt(one) for one in batches]
         if mean_of_means:
-            total = sum(loss.total / loss.tokens for loss in losses) / len(losses)
+            total = sum(loss / count for loss, count in zip(losses, counts, strict=True)) / len(losses)
         else:
-            total = sum(loss.total for loss in losses) / everything
+            total = sum(losses) / sum(counts)
         return list(torch.autograd.grad(total, parameters))
 
     whole = gradients([slice(0, 4)])
@@ -125,11 +129,11 @@ def test_packed_documents_learn_as_if_alone() -> None:
         F.cross_entropy(model(part).logits[0].float(), labels, reduction="sum")
         for part, labels in ((one, batch["labels"][0, :5]), (two, batch["labels"][0, 5:]))
     ]
-    torch.testing.assert_close(objective(model, batch).total, sum(alone))
+    torch.testing.assert_close(Objective(model)(batch), sum(alone))
 
 
 def test_a_model_without_logits_cannot_learn_tokens() -> None:
     with pytest.raises(UsageError, match="its head gives a vector"):
-        objective(model_of(Cell("encoder"), head="vector"), batch_for("encoder"))
+        Objective(model_of(Cell("encoder"), head="vector"))(batch_for("encoder"))
     with pytest.raises(UsageError, match=r"label smoothing of 1\.5"):
-        objective(model_of(Cell("encoder")), batch_for("encoder"), smoothing=1.5)
+        Objective(model_of(Cell("encoder")), smoothing=1.5)

@@ -208,6 +208,11 @@ class PairBatches:
                 real += int(lengths.sum())
         return 1 - real / cells
 
+    @property
+    def fewest_rows(self) -> int:
+        """In the batch that has fewest: a batch can be shared by so many processes."""
+        return int(np.diff(self._cuts).min())
+
     def _order(self, epoch: int) -> Indices:
         """All pairs by target length, then source length; ties, and so the company a pair keeps, by chance."""
         if getattr(self, "_ordered", (None, None))[0] != epoch:

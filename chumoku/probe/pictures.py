@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -19,9 +20,15 @@ INK, PAPER = "#1c2733", "#ffffff"
 
 
 def attention_maps(
-    weights: Tensor, *, queries: Sequence[str], keys: Sequence[str], title: str, path: Path | str
+    weights: Tensor,
+    *,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    title: str,
+    path: Path | str,
+    titles: Sequence[str] | None = None,
 ) -> Path:
-    """Draw weights [H, T, S] head by head: a row per query, a column per key, darker = looks more."""
+    """Draw weights [H, T, S] one by one: a row per query, a column per key, darker = looks more."""
     heads, rows, columns = weights.shape
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
@@ -33,13 +40,42 @@ def attention_maps(
             axis.axis("off")
         for head, axis in enumerate(axes.flat[:heads]):
             picture = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
-            axis.set_title(f"head {head}", fontsize=9)
+            axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
             axis.set_xticks(range(columns), keys)
             axis.set_yticks(range(rows), queries)
         figure.colorbar(picture, ax=axes, shrink=0.6, label="weight")
         figure.suptitle(title, fontsize=11)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+    return path
+
+
+def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
+    """Draw the loss of training and validation over steps, from the lines of a metrics file."""
+    with plt.rc_context(style()):
+        figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
+        for key, label, colour, marker in (
+            ("loss", "training", "#9db8d2", ""),
+            ("validation_loss", "validation", "#b23a48", "o"),
+        ):
+            points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
+            if points:
+                axis.plot(
+                    *zip(*points, strict=True), color=colour, label=label, marker=marker, markersize=3, linewidth=1.4
+                )
+                axis.annotate(
+                    f"{points[-1][1]:.3f}", points[-1], xytext=(4, 4), textcoords="offset points", color=colour
+                )
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss (nats a token)")
+        axis.grid(color="#e3e8ee", linewidth=0.6)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        if axis.has_data():
+            axis.legend(frameon=False)
+        path = Path(path)
         figure.savefig(path, dpi=130)
         plt.close(figure)
     return path

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from chumoku.errors import UsageError
 
 Kind = Literal["inverse_sqrt", "cosine", "wsd", "constant"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -28,8 +29,8 @@ class Schedule:
     floor: float = 0.0  # the share of the peak at the end of cosine and wsd
 
     def __post_init__(self) -> None:
-        if self.kind not in ("inverse_sqrt", "cosine", "wsd", "constant"):
-            raise UsageError(f"There is no schedule '{self.kind}'; choose inverse_sqrt, cosine, wsd or constant.")
+        if self.kind not in KINDS:
+            raise UsageError(f"There is no schedule '{self.kind}'; choose {', '.join(KINDS)}.")
         if self.steps < 1 or self.warmup < 0 or self.decay < 0 or not 0 <= self.floor <= 1:
             raise UsageError("A schedule has 1 step or more, no negative warm-up or decay, and a floor from 0 to 1.")
         if self.kind in ("cosine", "wsd") and self.warmup + self.decay > self.steps:
@@ -58,4 +59,4 @@ class Schedule:
 
 def paper_peak(width: int, warmup: int) -> float:
     """The peak of the 2017 paper's rate D^{-1/2} · min(s^{-1/2}, s · w^{-3/2}), reached at s = w."""
-    return width**-0.5 * warmup**-0.5
+    return 1 / math.sqrt(width * warmup)

@@ -1,0 +1,1 @@
+"""Decoding: text from models."""

@@ -1,0 +1,52 @@
+"""What all ways of decoding share: a model that only answers, and a batch that its finished rows leave.
+
+a b c d e f   and b, d are finished:   a f c e    the last rows fill the gaps, so that few are moved
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from chumoku.errors import ChumokuError
+from chumoku.models.model import Model, Output
+from chumoku.nn.cache import Cache
+
+# Memory for so many positions is taken at first, and twice as many whenever they are used up.
+FIRST_CAPACITY = 32
+
+
+@contextlib.contextmanager
+def answering(model: Model) -> Iterator[None]:
+    """No gradients and no dropout inside; afterwards every part is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def close_ranks(staying: Sequence[int]) -> list[int]:
+    """Which of the rows `staying` (in rising order) stands at each place once the others have left."""
+    places = range(len(staying))
+    present = set(staying)
+    fillers = reversed([row for row in staying if row >= len(staying)])
+    return [place if place in present else next(fillers) for place in places]
+
+
+def longest(model: Model, wanted: int) -> int:
+    """How long a sequence may become: learned positions end at the model's context, others nowhere."""
+    return min(wanted, model.config.context) if model.config.position == "learned" else wanted
+
+
+def said(output: Output) -> tuple[Tensor, Cache]:
+    """The logits and the cache of a step with a cache, which has both."""
+    if output.logits is None or output.cache is None:
+        raise ChumokuError("A decoder's step with a cache gives logits and a cache, and this one did not.")
+    return output.logits, output.cache

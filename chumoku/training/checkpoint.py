@@ -1,0 +1,244 @@
+"""Checkpoints: everything a run is at a step, in a sealed folder.
+
+    step-00001000/   a bundle (config, model, tokenizer, card)
+                     optimizer.safetensors · average.safetensors · state.json · manifest.json
+
+Order of data and all randomness are functions of (seed, step), so the step stands for both. A checkpoint is whole or
+it is not there; a damaged one is set aside as .bad and the one before is used; an old one goes only after the new one
+has been read back. Sharded, each process writes its own part instead of the bundle and the two other tensor files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from chumoku.errors import DamagedError, RoomError
+from chumoku.models.config import ModelConfig
+from chumoku.training.distributed import World, laid_out_as, part, whole
+from chumoku.training.state import State
+from chumoku.weights.bundle import WEIGHTS, Speech, tensors_of, write_bundle
+from chumoku.weights.sealed import heal, remove, sealed, verify
+
+STATE = "state.json"
+OPTIMISER = "optimizer.safetensors"
+AVERAGE = "average.safetensors"
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a run, by name; divided among processes or not."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    average: Mapping[str, Tensor]
+
+    def named(self) -> dict[str, Tensor]:
+        groups = (("model", self.model), ("optimizer", self.optimizer), ("average", self.average))
+        return {f"{group}/{name}": tensor for group, tensors in groups for name, tensor in tensors.items()}
+
+
+class Checkpoints:
+    """The checkpoints of one run."""
+
+    def __init__(self, folder: Path, *, keep: int, here: World, say: Callable[[str], None]) -> None:
+        self.folder, self.keep, self.here, self.say = folder, keep, here, say
+
+    def steps(self) -> list[int]:
+        """The steps there are checkpoints of, oldest first."""
+        names = (path.name for path in self.folder.glob("step-*")) if self.folder.is_dir() else ()
+        return sorted(int(name[5:]) for name in names if name[5:].isdecimal())
+
+    def path(self, step: int) -> Path:
+        return self.folder / f"step-{step:08}"
+
+    def heal(self) -> None:
+        """Clear away what interrupted writings left."""
+        for left in [*self.folder.glob("step-*.part"), *self.folder.glob("step-*.old")]:
+            heal(left.with_suffix(""))
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint that is whole; damaged ones are set aside."""
+        for step in reversed(self.steps()):
+            path = self.path(step)
+            try:
+                verify(path)
+                return path
+            except (DamagedError, OSError) as error:
+                aside = _free_name(path)
+                path.replace(aside)
+                self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
+        return None
+
+    def save(self, state: State, tensors: Tensors, config: ModelConfig, speech: Speech, *, sharded: bool) -> Path:
+        """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
+        path = self.path(state.step)
+        gathered = None if sharded else _gathered(tensors, self.here)
+        with contextlib.ExitStack() as stack:
+            working = path.with_name(path.name + ".part")
+
+            def begin() -> None:
+                if self.here.main:
+                    stack.enter_context(sealed(path))
+
+            def fill() -> None:
+                if gathered is None:
+                    _write_part(working, tensors, self.here)
+                if self.here.main:
+                    _write_rest(working, state, gathered, config, speech)
+
+            def finish() -> None:
+                stack.close()
+                if self.here.main:
+                    self._rotate(path)
+
+            for work in (begin, fill, finish):
+                problem = _attempt(work)
+                if self.here.sum(float(problem is not None))[0]:  # all go on, or all give up
+                    raise _no_room(path, tensors, problem)
+        return path
+
+    def _rotate(self, path: Path) -> None:
+        verify(path)
+        for step in self.steps()[: -self.keep]:
+            remove(self.path(step))
+
+
+def _attempt(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None
+
+
+def _gathered(tensors: Tensors, here: World) -> Tensors:
+    """Whole tensors in main memory on the first process; every process must take part."""
+    groups = []
+    for group in (tensors.model, tensors.optimizer, tensors.average):
+        made = {}
+        for name, tensor in group.items():
+            together = whole(tensor.detach())
+            if here.main:
+                made[name] = together.cpu()
+        groups.append(made)
+    return Tensors(*groups)
+
+
+def _write_rest(folder: Path, state: State, tensors: Tensors | None, config: ModelConfig, speech: Speech) -> None:
+    if tensors is not None:
+        write_bundle(folder, config, tensors.model, speech)
+        save_file({name: value.contiguous() for name, value in tensors.optimizer.items()}, folder / OPTIMISER)
+        if tensors.average:
+            save_file({name: value.contiguous() for name, value in tensors.average.items()}, folder / AVERAGE)
+    (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def _write_part(folder: Path, tensors: Tensors, here: World) -> None:
+    mine = {}
+    for name, tensor in tensors.named().items():
+        divided = part(tensor.detach())
+        if divided is not None:
+            mine[name] = divided.cpu().contiguous()
+        elif here.main:
+            mine[name] = tensor.detach().cpu().contiguous()
+    save_file(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+
+
+def read_state(path: Path) -> State:
+    values = json.loads((path / STATE).read_text(encoding="utf-8"))
+    return State(**values)
+
+
+def read_tensors(path: Path) -> Tensors:
+    """All tensors of a verified checkpoint, whole, whoever wrote it."""
+    try:
+        if (path / WEIGHTS).exists():
+            return Tensors(*(_file(path / name) for name in (WEIGHTS, OPTIMISER, AVERAGE)))
+        pieces = [_file(file) for file in sorted(path.glob("part-*.safetensors"))]
+    except SafetensorError as error:
+        raise DamagedError(f"{path} does not read as safetensors: {error}.") from error
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
+    for key, first in pieces[0].items():
+        group, _, name = key.partition("/")
+        rows = [piece[key] for piece in pieces if key in piece]
+        groups[group][name] = torch.cat(rows) if len(rows) > 1 else first
+    return Tensors(**groups)
+
+
+def _file(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        return {}
+    with safe_open(path, framework="pt") as stored:
+        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
+
+
+def restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
+    """Put whole tensors into a model, divided as it is."""
+    with torch.no_grad():
+        for name, tensor in tensors_of(model).items():
+            tensor.copy_(laid_out_as(tensor.detach(), values[name]))
+
+
+def mean(paths: list[Path]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, summed in float64."""
+    total: dict[str, Tensor] = {}
+    for path in paths:
+        verify(path)
+        for name, tensor in read_tensors(path).model.items():
+            total[name] = tensor.double() + total[name] if name in total else tensor.double()
+    kinds = {name: tensor.dtype for name, tensor in read_tensors(paths[-1]).model.items()}
+    return {name: (tensor / len(paths)).to(kinds[name]) for name, tensor in total.items()}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """What a run was made of and is now made of, where they differ: `model.width: 64 then, 128 now`."""
+    found = []
+    for key in sorted({*before, *now}):
+        old, new = before.get(key), now.get(key)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            found += differences(old, new, f"{prefix}{key}.")
+        elif old != new:
+            found.append(f"{prefix}{key}: {_shown(old)} then, {_shown(new)} now")
+    return found
+
+
+def check_room(folder: Path, needed: int) -> None:
+    """Refuse, before the first step, a disk that cannot hold what the run will keep."""
+    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    free = shutil.disk_usage(folder).free
+    if there + free < needed:
+        raise RoomError(
+            f"{folder} will need {needed:,} bytes for checkpoints and {free:,} are free. Free some, lower train.keep, "
+            "or choose another train.out."
+        )
+
+
+def _no_room(path: Path, tensors: Tensors, problem: OSError | None) -> RoomError:
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.named().values())
+    free = shutil.disk_usage(path.parent).free
+    why = "another process could not write" if problem is None else problem.strerror or str(problem)
+    return RoomError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
+
+
+def _free_name(path: Path) -> Path:
+    aside = path.with_name(path.name + ".bad")
+    number = 2
+    while aside.exists():
+        aside = path.with_name(f"{path.name}.bad{number}")
+        number += 1
+    return aside
+
+
+def _shown(value: Any) -> str:
+    return "not given" if value is None else f"{value}"[:80]

@@ -1,0 +1,101 @@
+"""What goes wrong from outside and inside: signals, a second run in the same folder, numbers that are not finite."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.errors import BusyError, RoomError
+
+
+class Interrupt:
+    """Ctrl-C and SIGTERM are heard once and noted; the second one ends the process as it would have."""
+
+    def __init__(self) -> None:
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, self._heard)
+            except ValueError:  # not the main thread: its owner hears the signals
+                return self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        if self.signal is not None:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self.signal = number
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run's folder: a second run is refused, and a run that died holds nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise RoomError(f"{folder} cannot be written to: {error.strerror}. Choose another train.out.") from error
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another process"
+            raise BusyError(
+                f"{folder} is in use by a run (process {owner}). Wait for it, stop it, or choose another train.out."
+            ) from error
+        os.ftruncate(handle, 0)
+        os.write(handle, f"{os.getpid()}\n".encode())
+        yield
+    finally:
+        os.close(handle)
+
+
+def first_bad(objective: nn.Module, batch: dict[str, Tensor]) -> str:
+    """The address where numbers first cease to be finite: in the weights, going forward, or in the gradients."""
+    for name, parameter in objective.named_parameters():
+        if not bool(torch.isfinite(parameter).all()):
+            return f"{_address(name)} (its weights)"
+    seen: list[str] = []
+
+    def look(name: str) -> Any:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+            if not seen and isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+                seen.append(name)
+
+        return hook
+
+    handles = [module.register_forward_hook(look(name)) for name, module in objective.named_modules() if name]
+    try:
+        with torch.no_grad():
+            loss = objective(batch)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if seen:
+        return f"{_address(seen[0])} (its output)"
+    if not bool(torch.isfinite(loss)):
+        return "the loss"
+    for name, parameter in reversed(list(objective.named_parameters())):
+        if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
+            return f"{_address(name)} (its gradient)"
+    return "the gradient as a whole"
+
+
+def _address(name: str) -> str:
+    return name.removeprefix("model.")

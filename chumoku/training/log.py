@@ -1,0 +1,145 @@
+"""What one sees of a run: a live bar, metrics.jsonl, TensorBoard files when asked, and a picture of the loss.
+
+The bar shows loss, tokens a second, the share of the machine's matrix peak, the rate and the time left. Where output
+is no terminal, a line now and then says the same.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from chumoku.errors import MissingExtraError
+from chumoku.training.recipe import TrainSettings
+from chumoku.training.state import State
+
+METRICS = "metrics.jsonl"
+QUIET_SECONDS = 10.0  # between lines where there is no bar
+
+
+class Log:
+    """Tells people, and files, how a run goes. A silent one (another process's) tells nobody."""
+
+    def __init__(self, folder: Path, settings: TrainSettings, console: Console | None) -> None:
+        self.folder, self.console = folder, console
+        self.steps, self._every = settings.steps, settings.log_every
+        self.tokens_at_peak = math.nan  # tokens a second, were everything as fast as a matrix product
+        self._board = _board(folder) if settings.tensorboard and console is not None else None
+        self._file: Any = None
+        self._bar: Progress | None = None
+        self._told = 0.0
+
+    def open(self, state: State) -> None:
+        """Begin, or go on after a step: what an interrupted run wrote beyond it is dropped."""
+        if self.console is None:
+            return
+        path = self.folder / METRICS
+        kept = [line for line in read_metrics(path) if line["step"] <= state.step]
+        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        self._file = path.open("a", encoding="utf-8")
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                expand=True,
+            )
+            self._bar.add_task("…", total=self.steps, completed=state.step)
+            self._bar.start()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if self._board is not None:
+            self._board.close()
+
+    def say(self, sentence: str) -> None:
+        if self.console is not None:
+            self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+
+    def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
+        """The numbers of a training step."""
+        if state.step % self._every and state.step != self.steps:
+            return
+        values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
+        values |= {"tokens_per_second": speed, "peak_share": speed / self.tokens_at_peak}
+        self._write({"step": state.step, **values})
+        shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of matrix peak · rate {rate:.2e}"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
+        elif self.console is not None and time.monotonic() - self._told > QUIET_SECONDS:
+            self._told = time.monotonic()
+            self.say(f"step {state.step:,}/{self.steps:,}  {shown}")
+
+    def validation(self, step: int, values: dict[str, float], *, best: bool) -> None:
+        self._write({"step": step, **values})
+        words = [f"validation loss {values['validation_loss']:.4f}", f"perplexity {values['perplexity']:,.2f}"]
+        if "bits_per_byte" in values:
+            words.append(f"{values['bits_per_byte']:.3f} bits a byte")
+        self.say(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
+
+    def _write(self, values: dict[str, float]) -> None:
+        if self._file is None:
+            return
+        finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
+        self._file.write(json.dumps(finite) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for key, value in values.items():
+                self._board.add_scalar(key, value, int(values["step"]))
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a metrics file; one that was cut off by a crash is left out."""
+    lines = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
+        try:
+            values = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(values, dict) and isinstance(values.get("step"), int):
+            lines.append(values)
+    return lines
+
+
+def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
+    """The most arithmetic this machine does in a second: the best of a few square products."""
+    size = 8192 if device.type == "cuda" else 1024
+    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+    best = math.inf
+    for _ in range(6):
+        _settle(device)
+        start = time.perf_counter()
+        a @ b
+        _settle(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _board(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise MissingExtraError(
+            "train.tensorboard needs the package tensorboard: pip install 'chumoku[tensorboard]'."
+        ) from error
+    return SummaryWriter(str(folder / "tensorboard"))

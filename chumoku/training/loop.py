@@ -1,0 +1,207 @@
+"""The loop. A step takes a few batches, adds up their gradients, divides by all their tokens, and moves the weights:
+
+    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, clip / |g|),    w ← optimiser(w, g, rate(step))
+
+Which batches, and which numbers dropout draws, follow from (seed, step) alone. So a run that is stopped anywhere and
+resumed from its last checkpoint takes the same steps as one that never stopped.
+"""
+
+from __future__ import annotations
+
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.data.loader import Cursor, load
+from chumoku.data.order import random_numbers
+from chumoku.errors import DivergedError, RoomError
+from chumoku.models.model import Model
+from chumoku.training.average import Average
+from chumoku.training.checkpoint import Checkpoints, Tensors
+from chumoku.training.distributed import World, sharing
+from chumoku.training.guard import Interrupt, first_bad
+from chumoku.training.log import Log
+from chumoku.training.material import Material
+from chumoku.training.objectives import Objective, learnt
+from chumoku.training.optimiser import Optimiser
+from chumoku.training.precision import LossScale
+from chumoku.training.recipe import Recipe
+from chumoku.training.state import State
+from chumoku.training.validation import mean_loss
+from chumoku.weights.bundle import Speech, tensors_of
+
+Batch = dict[str, Tensor]
+
+
+@dataclass
+class Run:
+    """Everything a loop works with."""
+
+    recipe: Recipe
+    material: Material
+    model: Model
+    objective: Objective
+    module: nn.Module  # the objective as it runs: cast, shared, compiled
+    optimiser: Optimiser
+    average: Average
+    state: State
+    here: World
+    log: Log
+    checkpoints: Checkpoints
+    speech: Speech
+    keep_best: Callable[[], None]
+    samples: Callable[[], list[str]]
+
+    stopped_by: int | None = None  # the signal
+
+    def __post_init__(self) -> None:
+        self.interrupt = Interrupt()
+        self.scale = LossScale(self.recipe.train.precision, self.state)
+
+    def go(self) -> str:
+        """Train until the last step, a reason to stop, or a signal; returns which."""
+        settings, state = self.recipe.train, self.state
+        with self.interrupt:
+            for batches in self.feed():
+                tokens, stopping = self.here.sum(sum(map(learnt, batches)), self.interrupted)
+                if stopping or not self.learn(batches, int(tokens)):
+                    self.stopped_by = self.interrupt.signal or signal.SIGTERM
+                    self.save()
+                    return f"stopped by {signal.Signals(self.stopped_by).name}"
+                last = state.step == settings.steps
+                if last or state.step % settings.validate_every == 0:
+                    self.validate()
+                tired = settings.patience is not None and state.waited >= settings.patience
+                if last or tired or state.step % settings.save_every == 0:
+                    self.save(final=last or tired)
+                if tired:
+                    return f"stopped early: {state.waited} validations brought nothing better"
+        return "finished"
+
+    def feed(self) -> Iterator[list[Batch]]:
+        """The batches of each step that is left, on this process's device."""
+        settings, train = self.recipe.train, self.material.train
+        workers = settings.workers if settings.workers is not None else 2 * (self.here.device.type == "cuda")
+        start, stop = (Cursor.at(step * settings.accumulate, len(train)) for step in (self.state.step, settings.steps))
+        batches: list[Batch] = []
+        for _, batch in load(train, start, workers=workers, share=self.here.share, stop=stop):
+            batches.append(batch)
+            if len(batches) == settings.accumulate:
+                yield batches
+                batches = []
+
+    def learn(self, batches: list[Batch], tokens: int) -> bool:
+        """One step; False when a signal came before it was complete, and nothing has changed."""
+        settings, state = self.recipe.train, self.state
+        began, step = time.perf_counter(), state.step + 1
+        torch.manual_seed(int(random_numbers(1, settings.seed, step, self.here.rank)[0]) >> 1)
+        rate = self.recipe.peak * self.recipe.curve(step)
+        buffers = [buffer.clone() for buffer in self.model.buffers()]
+        self.objective.train()
+        self.optimiser.forget()
+        total = torch.zeros((), device=self.here.device)
+        for number, batch in enumerate(batches):
+            if self.interrupted and self.here.size == 1:
+                return False
+            with sharing(self.module, now=number == len(batches) - 1):
+                loss = self.module(self.placed(batch))
+                (loss * (self.scale.value * self.here.size / max(1, tokens))).backward()
+            total += loss.detach()
+        norm = self.optimiser.norm() / self.scale.value
+        (summed,) = self.here.sum(total.item())
+        state.step, state.tokens = step, state.tokens + tokens
+        if math.isfinite(summed) and math.isfinite(norm.item()):
+            self.optimiser.scale(norm, settings.clip, self.scale.value)
+            self.optimiser.step(rate)
+            self.average.update()
+            state.bad = 0
+            self.scale.update(finite=True)
+        else:
+            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+                buffer.copy_(before)
+            self.refuse(batches)
+        seconds = time.perf_counter() - began
+        state.seconds += seconds
+        self.log.step(state, loss=summed / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
+        return True
+
+    def refuse(self, batches: list[Batch]) -> None:
+        """A step whose numbers are not finite is not applied; too many in a row end the run."""
+        if self.scale.update(finite=False):
+            return
+        state, settings = self.state, self.recipe.train
+        state.bad += 1
+        where = first_bad(self.objective, self.placed(batches[-1]))
+        self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
+        if state.bad >= settings.bad_steps:
+            raise DivergedError(
+                f"{state.bad} steps in a row gave numbers that are not finite, first in {where}. Nothing of them was "
+                f"saved; the last good state is in {self.checkpoints.folder}. Lower optimizer.rate, lengthen "
+                "schedule.warmup, or look at the data there."
+            )
+
+    def validate(self) -> None:
+        """The loss on what is not learnt from; the best weights so far are kept."""
+        state = self.state
+        with self.judged():
+            loss = self.judge()
+            if loss is None:
+                return
+            best = state.best is None or loss < state.best
+            state.best, state.waited = (loss, 0) if best else (state.best, state.waited + 1)
+            values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+            if self.material.bytes_a_token:
+                values["bits_per_byte"] = loss / math.log(2) / self.material.bytes_a_token
+            self.log.validation(state.step, values, best=best)
+            if best:
+                self.keep_best()
+            for line in self.samples():
+                self.log.say(line)
+
+    def judge(self) -> float | None:
+        """The mean loss over validation tokens; None when a signal came."""
+        most = self.recipe.train.validation_batches
+        alone = self.here.size == 1
+        return mean_loss(
+            lambda batch: self.module(self.placed(batch)),
+            self.material.validation,
+            self.here,
+            most=most,
+            stop=lambda: self.interrupted and alone,
+        )
+
+    @contextmanager
+    def judged(self) -> Iterator[None]:
+        """Inside, the model is in eval mode and has the averaged weights, where there are any."""
+        self.objective.eval()
+        with self.average.in_place():
+            yield
+        self.objective.train()
+
+    def save(self, *, final: bool = False) -> None:
+        state = self.state
+        if self.checkpoints.steps()[-1:] == [state.step]:
+            return
+        tensors = Tensors(tensors_of(self.model), self.optimiser.state(), self.average.tensors)
+        try:
+            sharded = self.recipe.train.sharded
+            self.checkpoints.save(state, tensors, self.material.config, self.speech, sharded=sharded)
+        except RoomError as error:
+            if final:
+                raise
+            self.log.say(f"{error} The run goes on; the last good checkpoint stays.")
+
+    def placed(self, batch: Batch) -> Batch:
+        if self.here.device.type != "cuda":
+            return batch
+        return {name: table.pin_memory().to(self.here.device, non_blocking=True) for name, table in batch.items()}
+
+    @property
+    def interrupted(self) -> bool:
+        return self.interrupt.signal is not None

@@ -1,0 +1,130 @@
+"""The dry run: what a recipe would do on this machine, before it does anything.
+
+time ≈ steps × accumulate × (tokens of a batch) / (tokens a second), measured on a few real steps of made-up tokens
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chumoku.data.files import expand
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.count import count
+from chumoku.training.distributed import World, choose_device, wrap
+from chumoku.training.objectives import Objective
+from chumoku.training.optimiser import Optimiser
+from chumoku.training.recipe import Recipe
+
+TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
+PAIR_LENGTH = 24  # tokens a sentence, as a guess
+
+
+def plan(recipe: Recipe) -> dict[str, Any]:
+    """Sizes, memory and time of a run. The vocabulary is the one asked for; a tokenizer may turn out smaller."""
+    files = [
+        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(_list(named))
+    ]
+    config = recipe.config(recipe.tokenizer.target_vocabulary or recipe.tokenizer.vocabulary)
+    rows, length = _shape(recipe, config)
+    counted = count(config, length=length, batch=rows)
+    device = choose_device(recipe.train.device)
+    speed = _speed(recipe, config, device, rows=rows, length=length)
+    tokens = recipe.train.steps * recipe.train.accumulate * rows * length
+    return {
+        "kind": config.kind,
+        "parameters": counted.parameters,
+        "files": len(files),
+        "bytes_read": sum(path.stat().st_size for path in files),
+        "device": str(device),
+        "tokens_a_step": recipe.train.accumulate * rows * length,
+        "memory_fixed": counted.training_bytes,
+        "memory_activations": counted.activation_bytes,
+        "disk": counted.parameters * 4 * (3 * (max(recipe.train.keep, recipe.train.average) + 1) + 2),
+        "tokens_per_second": round(speed),
+        "seconds": round(tokens / speed),
+        "out": recipe.train.out,
+        "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
+    }
+
+
+def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
+    if recipe.data.kind == "text":
+        return recipe.train.batch, recipe.train.length or config.context
+    length = min(PAIR_LENGTH, recipe.train.tokens)
+    return recipe.train.tokens // length, length
+
+
+def _speed(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> float:
+    """Tokens a second over three steps, after one to warm up."""
+    if device.type == "cpu":
+        rows = max(1, min(rows, TIMED_TOKENS // length))
+    model = build(config, device=device)
+    module = wrap(Objective(model), recipe.train, World(device)).train()
+    optimiser = Optimiser(model, recipe.optimizer)
+    batch = _made_up(config, rows, length, device)
+    times = []
+    for _ in range(4):
+        start = time.perf_counter()
+        optimiser.forget()
+        (module(batch) / (rows * length)).backward()
+        optimiser.norm().item()
+        optimiser.step(1e-6)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times.append(time.perf_counter() - start)
+    return rows * length / min(times[1:])
+
+
+def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(0)
+
+    def tokens(vocabulary: int) -> Tensor:
+        return torch.randint(0, vocabulary, (rows, length), generator=random).to(device)
+
+    if config.kind != "encoder-decoder":
+        return {"tokens": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
+    real = torch.ones(rows, length, dtype=torch.bool, device=device)
+    made = {"source": tokens(config.source_tokens), "source_mask": real}
+    return {**made, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
+
+
+def show(recipe: Recipe, *, as_json: bool = False) -> None:
+    """Print the settings and the plan."""
+    found = plan(recipe)
+    if as_json:
+        print(json.dumps({**found, "recipe": recipe.as_dict()}, ensure_ascii=False))
+        return
+    for name, table in recipe.as_dict().items():
+        print(f"[{name}]")
+        for key, value in table.items():
+            print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
+    megabyte = 1 << 20
+    print(
+        f"\n{found['kind']} of {found['parameters']:,} parameters (vocabulary as asked for).\n"
+        f"{found['files']} files, {found['bytes_read']:,} bytes to learn from.\n"
+        f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
+        f"{found['device']}: about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"
+        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimiser, about "
+        f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
+        f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
+        f"{', which already holds a run: --resume goes on with it' if found['out_exists'] else ''}.\n"
+        "Nothing was done."
+    )
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} seconds"
+
+
+def _list(named: str | list[str]) -> list[str]:
+    return [named] if isinstance(named, str) else named

@@ -1,0 +1,245 @@
+"""`chumoku.train`: a recipe becomes a run, and a run becomes a model.
+
+runs/name/
+    checkpoints/step-…   what a run goes on from         metrics.jsonl   every number that was told
+    best/                the lowest validation loss      loss.png        the same as a picture
+    last/                the result: the last weights,   data/           tokenizer and tokens
+                         or their average
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from chumoku.config import write
+from chumoku.errors import UsageError
+from chumoku.models.build import build
+from chumoku.models.count import count
+from chumoku.models.model import Model
+from chumoku.probe.pictures import loss_curve
+from chumoku.training import checkpoint
+from chumoku.training.average import Average
+from chumoku.training.checkpoint import Checkpoints
+from chumoku.training.distributed import World, laid_out_as, whole, world, wrap
+from chumoku.training.guard import locked
+from chumoku.training.log import METRICS, Log, matrix_peak, read_metrics
+from chumoku.training.loop import Run
+from chumoku.training.material import Material, prepare
+from chumoku.training.objectives import Objective
+from chumoku.training.optimiser import Optimiser
+from chumoku.training.precision import DTYPES
+from chumoku.training.recipe import Recipe, load_recipe, read_recipe
+from chumoku.training.samples import sampler
+from chumoku.training.state import State
+from chumoku.weights.bundle import Speech, tensors_of, write_bundle
+from chumoku.weights.sealed import sealed
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a run left."""
+
+    folder: Path
+    ended: str  # "finished", or why it stopped before
+    step: int
+    best_loss: float | None  # the lowest validation loss
+    seconds: float  # spent training
+    signal: int | None = None  # that ended it
+
+    @property
+    def finished(self) -> bool:
+        return self.signal is None
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.signal is None else 128 + self.signal
+
+    @property
+    def last(self) -> Path:
+        return self.folder / "last"
+
+    @property
+    def best(self) -> Path:
+        return self.folder / "best"
+
+
+def train(
+    recipe: Recipe | Mapping[str, Any] | Path | str,
+    changes: Sequence[str] = (),
+    *,
+    resume: bool = False,
+    console: Console | None = None,
+) -> Trained:
+    """Train what a recipe (a TOML file, or nested mappings) describes; `resume` goes on where it stopped."""
+    if isinstance(recipe, (str, Path)):
+        recipe = load_recipe(recipe, changes)
+    elif not isinstance(recipe, Recipe):
+        recipe = read_recipe(recipe)
+    folder = Path(recipe.train.out)
+    with world(recipe.train) as here, ExitStack() as stack:
+        if here.main:
+            stack.enter_context(locked(folder))
+        shown = (console if console is not None else Console()) if here.main else None
+        log = Log(folder, recipe.train, shown)
+        stack.callback(log.close)
+        return _train(recipe, folder, here, log, resume=resume)
+
+
+def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool) -> Trained:
+    keep = max(recipe.train.keep, recipe.train.average)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say)
+    if checkpoints.steps() and not resume:
+        raise UsageError(
+            f"{folder} already holds a run, at step {checkpoints.steps()[-1]:,}. Go on with --resume, or choose "
+            "another folder with train.out=…"
+        )
+    if here.main:
+        material = prepare(recipe)
+    here.wait()
+    if not here.main:
+        material = prepare(recipe)
+    check_shareable(material, here)
+    run = assemble(recipe, material, here, log, checkpoints)
+    checkpoint.check_room(folder, _bytes_kept(run, keep))
+    if here.main:
+        (folder / "recipe.json").write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
+        checkpoints.heal()
+    if resume:
+        take_up(run)
+    log.say(
+        f"{material.config.kind}, {count(material.config).parameters:,} parameters on {here.device}"
+        f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
+        f"{len(material.train):,} batches an epoch, vocabulary {material.tokenizer.size:,}."
+    )
+    log.open(run.state)
+    ended = run.go()
+    if run.stopped_by is None:
+        finish(run, folder)
+    log.close()
+    if here.main:
+        loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
+    state = run.state
+    where = folder / ("last" if run.stopped_by is None else "checkpoints; --resume goes on from there")
+    log.say(f"{ended.capitalize()} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}.")
+    return Trained(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
+
+
+def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoints: Checkpoints) -> Run:
+    """The model and everything around it, before its first step."""
+    settings = recipe.train
+    model = build(material.config, seed=settings.seed, device=here.device)
+    objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
+    module = wrap(objective, settings, here)
+    optimiser = Optimiser(model, recipe.optimizer)
+    average = Average(model, settings.ema)
+    speech = Speech(material.tokenizer, material.source_tokenizer)
+    flops = count(material.config, length=material.length).training_flops
+    log.tokens_at_peak = matrix_peak(here.device, DTYPES[settings.precision]) * here.size / flops
+    divided = here.size > 1 and settings.parallel == "fsdp"
+    return Run(
+        recipe,
+        material,
+        model,
+        objective,
+        module,
+        optimiser,
+        average,
+        state=State(origin=origin(recipe, material)),
+        here=here,
+        log=log,
+        checkpoints=checkpoints,
+        speech=speech,
+        keep_best=lambda: export(model, Path(settings.out) / "best", speech, here),
+        samples=sampler(model, material, settings.samples if here.main and not divided else 0),
+    )
+
+
+def take_up(run: Run) -> None:
+    """Go on from the newest checkpoint that is whole; a run made of something else is refused."""
+    if run.here.main:
+        run.checkpoints.newest()  # sets damaged ones aside
+    run.here.wait()
+    if not run.checkpoints.steps():
+        run.log.say("There is no checkpoint to resume; the run starts at its first step.")
+        return
+    path = run.checkpoints.path(run.checkpoints.steps()[-1])
+    state = checkpoint.read_state(path)
+    changed = checkpoint.differences(state.origin, run.state.origin)
+    if changed:
+        raise UsageError(
+            f"{path} belongs to another run, so it cannot be resumed:\n" + "\n".join(f"  {line}" for line in changed)
+        )
+    tensors = checkpoint.read_tensors(path)
+    checkpoint.restore(run.model, tensors.model)
+    known = dict(run.model.named_parameters())
+    run.optimiser.load(
+        {
+            key: laid_out_as(known[key.rpartition(":")[0]], value) if value.ndim else value
+            for key, value in tensors.optimizer.items()
+        }
+    )
+    run.average.load({name: laid_out_as(known[name], value) for name, value in tensors.average.items()})
+    vars(run.state).update(vars(state))
+    run.log.say(f"Resumed from {path}.")
+
+
+def finish(run: Run, folder: Path) -> None:
+    """Write the result: the last weights, or the average that was asked for."""
+    settings = run.recipe.train
+    if settings.average > 1:
+        steps = run.checkpoints.steps()[-settings.average :]
+        checkpoint.restore(run.model, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
+        with run.judged():
+            loss = run.judge()
+        if loss is not None:
+            run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}.")
+    with run.judged():
+        export(run.model, folder / "last", run.speech, run.here)
+
+
+def export(model: Model, folder: Path, speech: Speech, here: World) -> None:
+    """The model as it is now, as a bundle; everyone takes part, the first process writes."""
+    weights = {name: whole(tensor.detach()) for name, tensor in tensors_of(model).items()}
+    if here.main:
+        with sealed(folder) as working:
+            write_bundle(working, model.config, weights, speech)
+    here.wait()
+
+
+def origin(recipe: Recipe, material: Material) -> dict[str, Any]:
+    """What a run is made of: with any of this changed, it would be another run."""
+    train = write(recipe.train)
+    same = ("batch", "length", "tokens", "accumulate", "seed", "ema")
+    return {
+        "model": write(material.config),
+        "tokenizer": material.tokenizer.fingerprint,
+        "source_tokenizer": material.source_tokenizer.fingerprint,
+        "corpus": material.corpus,
+        "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden},
+        "train": {key: train.get(key) for key in same},
+        "optimizer": {"kind": recipe.optimizer.kind},
+    }
+
+
+def check_shareable(material: Material, here: World) -> None:
+    """Refuse, before the first step, batches that are too small to be shared out."""
+    rows = material.fewest_rows
+    if rows < here.size:
+        raise UsageError(
+            f"The smallest batch has {rows} rows and {here.size} processes are to share it. Raise train.batch (text) "
+            "or train.tokens (pairs), or start fewer processes."
+        )
+
+
+def _bytes_kept(run: Run, keep: int) -> int:
+    """Checkpoints at their most (one more than is kept), and two bundles."""
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(run.model).values())
+    moments = {"adamw": 2, "sgd": 1, "muon": 2}[run.recipe.optimizer.kind]
+    return weights * ((keep + 1) * (1 + moments + bool(run.recipe.train.ema)) + 2)

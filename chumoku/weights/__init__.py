@@ -1,0 +1,1 @@
+"""Weights: a model's directory, sealed against damage."""

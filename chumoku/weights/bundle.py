@@ -1,0 +1,145 @@
+"""A bundle: a model's directory, which `chumoku.load` opens.
+
+config.json · model.safetensors · tokenizer.json · README.md (its card) · manifest.json
+and source_tokenizer.json, where a translator's source has a vocabulary of its own
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+import chumoku
+from chumoku import text
+from chumoku.config import read, write
+from chumoku.errors import DamagedError, UsageError
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import Model
+from chumoku.text import Tokenizer
+from chumoku.weights.sealed import heal, sealed, verify
+
+CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "source_tokenizer.json",
+    "README.md",
+)
+LARGEST_CONFIG = 1 << 20
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A model and the tokenizers it speaks through."""
+
+    model: Model
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer  # the same, where source and target share one
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.config
+
+
+@dataclass(frozen=True)
+class Speech:
+    """The tokenizers of a model, and words for its card."""
+
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+    card: str = ""
+
+
+def save(folder: Path | str, model: Model, speech: Speech) -> Path:
+    """Write a bundle; an earlier one of that name is replaced when the new one is whole."""
+    folder = Path(folder)
+    with sealed(folder) as working:
+        write_bundle(working, model.config, tensors_of(model), speech)
+    return folder
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every parameter and buffer once: a table that two stacks share has one name."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
+def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], speech: Speech) -> None:
+    """The files of a bundle, into a folder that is there."""
+    values = {"format": "chumoku", "version": VERSION, "model": write(config)}
+    (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    save_file({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, folder / WEIGHTS)
+    speech.tokenizer.save(folder / TOKENIZER)
+    if speech.source_tokenizer is not speech.tokenizer:
+        speech.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+    (folder / CARD).write_text(_card(config, weights, speech), encoding="utf-8")
+
+
+def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
+    """Open a bundle: every file against its sum, then its config, then its weights against the config's shapes."""
+    folder = Path(path)
+    heal(folder.absolute())
+    if not (folder / CONFIG).is_file():
+        raise UsageError(f"{folder} is no model: it holds no {CONFIG}. Name a folder that `chumoku train` wrote.")
+    verify(folder)
+    model = build(read_config(folder / CONFIG), device="meta")
+    weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
+    model.load_state_dict(weights, strict=False, assign=True)  # names are checked; strict wants a shared table twice
+    tokenizer = text.load(folder / TOKENIZER)
+    own = folder / SOURCE_TOKENIZER
+    return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
+
+
+def read_config(path: Path) -> ModelConfig:
+    try:
+        if path.stat().st_size > LARGEST_CONFIG:
+            raise UsageError(f"{path} is larger than any config is ({LARGEST_CONFIG:,} bytes).")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
+    known: Any = values.get("model") if isinstance(values, dict) and values.get("format") == "chumoku" else None
+    if not isinstance(known, dict) or values.get("version") != VERSION:
+        raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Is it another program's?")
+    return read(ModelConfig, known, prefix="model.")
+
+
+def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
+    """Tensors with exactly the names, shapes and types of `like`; checked before any is read."""
+    try:
+        with safe_open(path, framework="pt", device=str(device)) as stored:
+            names = set(stored.keys())
+            if names != set(like):
+                odd = min(names ^ set(like))
+                raise UsageError(f"{path} {'has' if odd in names else 'lacks'} the tensor {odd}: another model's file.")
+            for name, tensor in like.items():
+                shape = tuple(stored.get_slice(name).get_shape())
+                if shape != tuple(tensor.shape):
+                    raise UsageError(f"{path}: {name} is {list(shape)}, and the model needs {list(tensor.shape)}.")
+            return {name: stored.get_tensor(name) for name in like}
+    except SafetensorError as error:
+        raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
+
+
+def _card(config: ModelConfig, weights: Mapping[str, Tensor], speech: Speech) -> str:
+    parameters = sum(tensor.numel() for tensor in weights.values())
+    lines = [
+        f"# A model of kind {config.kind}",
+        "",
+        f"{parameters:,} numbers; {config.layers} layers, width {config.width}, {config.heads} heads, "
+        f"positions {config.position}, feed-forward {config.feedforward}, vocabulary {config.vocabulary:,} "
+        f"({speech.tokenizer.kind}).",
+        "",
+        *([speech.card, ""] if speech.card else []),
+        f"Written by chumoku {chumoku.__version__}. Open it with `chumoku.load`.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,501 @@
+"""Decoding: fast equals plain, mates change nothing, a beam of one is greedy, and each law is seen to fail."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import transformers
+from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, tokens
+from test_families import filled, put, put_linear
+
+from chumoku.data.order import generator
+from chumoku.decoding import beam as beam_module
+from chumoku.decoding import generate as generate_module
+from chumoku.decoding.batch import close_ranks
+from chumoku.decoding.beam import Hypothesis, Rules, search
+from chumoku.decoding.generate import draw, generate, keep_top_k, keep_top_p
+from chumoku.decoding.translate import batches, translate
+from chumoku.errors import ChumokuError, LengthError, UsageError
+from chumoku.models.build import build
+from chumoku.models.config import Dropout, ModelConfig
+from chumoku.models.model import Model
+from chumoku.nn.cache import Cache
+from chumoku.text import Tokenizer, train
+
+PAD, BEGIN, END = 0, 1, 3
+FORBIDDEN = (PAD, BEGIN)
+LENGTHS = [2, 11, 5, 7, 3, 1, 7, 4, 9, 6, 8, 10, 3]
+
+
+@functools.lru_cache
+def lively(kind: str, position: str, **changes: object) -> Model:
+    """A model whose next token hangs on all before it, and which ends now and then."""
+    values = {"output_bias": True, "tie_output": False, **changes}
+    model = build(Cell(kind, position).config(**values), dtype=torch.float64)
+    random = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.normal_(0, 2.5 / parameter.shape[-1] ** 0.5, generator=random)
+        model.head.weight.normal_(0, 0.6, generator=random)
+        model.head.bias[END] = 3.0
+    return model
+
+
+def sources() -> tuple[torch.Tensor, torch.Tensor]:
+    """13 rows of different lengths, and which of their tokens are real."""
+    lengths = torch.tensor(LENGTHS)
+    return tokens(13, 11), torch.arange(11) < lengths[:, None]
+
+
+def plain_beam(model: Model, source: torch.Tensor, *, beam: int, penalty: float, limit: int) -> list[Hypothesis]:
+    """One sentence, every prefix computed anew, no early finish."""
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    found = []
+    for length in range(1, limit + 1):
+        target = torch.tensor([[BEGIN, *written] for _, written in live])
+        with torch.no_grad():
+            chances = model(source.expand(len(live), -1), target).logits[:, -1].log_softmax(-1).tolist()
+        every = [
+            (total + chances[row][token], [*written, token])
+            for row, (total, written) in enumerate(live)
+            for token in range(VOCABULARY)
+            if token not in FORBIDDEN
+        ]
+        every.sort(reverse=True)
+        for total, written in every[:beam]:
+            if written[-1] == END or length == limit:
+                body = written[:-1] if written[-1] == END else written
+                found.append(Hypothesis(body, total / ((5 + length) / 6) ** penalty))
+        live = [one for one in every if one[1][-1] != END][:beam]
+        if len(found) >= beam:
+            break
+    return sorted(found, key=lambda one: -one.score)
+
+
+def fast_beam(model: Model, *, beam: int, penalty: float, limit: int = 17, best: int = 1) -> list[list[Hypothesis]]:
+    source, mask = sources()
+    given = {"beam": beam, "length_penalty": penalty, "limit": limit, "best": best, "forbidden": FORBIDDEN}
+    return search(model, source, source_mask=mask, begin=BEGIN, end=END, **given)
+
+
+def alike(one: list[Hypothesis], other: list[Hypothesis]) -> bool:
+    same = [hypothesis.tokens for hypothesis in one] == [hypothesis.tokens for hypothesis in other]
+    return same and all(math.isclose(a.score, b.score, rel_tol=1e-9) for a, b in zip(one, other, strict=True))
+
+
+def beam_noticed(model: Model, *, beam: int, penalty: float, best: int = 1) -> bool:
+    """Whether search over the whole batch differs anywhere from the plain one, row by row."""
+    try:
+        fast = fast_beam(model, beam=beam, penalty=penalty, best=best)
+    except ChumokuError:
+        return True
+    rows = zip(fast, sources()[0], LENGTHS, strict=True)
+    return not all(
+        alike(found, plain_beam(model, source[:length], beam=beam, penalty=penalty, limit=17)[:best])
+        for found, source, length in rows
+    )
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize(("beam", "penalty", "best"), [(1, 1.0, 1), (3, 0.0, 2), (5, 1.0, 1)])
+def test_beam_search_equals_the_plain_one(
+    position: str, beam: int, penalty: float, best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beam_module, "FIRST_CAPACITY", 2)
+    assert not beam_noticed(lively("encoder-decoder", position), beam=beam, penalty=penalty, best=best)
+
+
+@pytest.mark.parametrize("penalty", [2.0, -1.0, 0.6])
+def test_early_finish_changes_nothing_under_any_penalty(penalty: float) -> None:
+    model = lively("encoder-decoder", "none")
+    assert not beam_noticed(model, beam=3, penalty=penalty, best=3)
+    lengths = {len(found[0].tokens) for found in fast_beam(model, beam=3, penalty=penalty)}
+    assert len(lengths) > 3, "a test in which all rows end together shows little"
+
+
+def test_the_bound_is_what_a_live_one_can_still_attain() -> None:
+    """log p = -4 after 3 tokens, of at most 13: at penalty 1 it may still reach -4 / 3, at -1 only -4 · 9 / 6."""
+    for penalty, bound in ((1.0, -4 / 3), (0.0, -4.0), (-1.0, -6.0)):
+        rules = Rules(END, 5, 2, penalty, [], [13])
+        for change, done in ((1e-9, True), (-1e-9, False)):
+            found = [Hypothesis([5], bound + change), Hypothesis([7], bound + 1e-9)]
+            assert rules.done(found, -4.0, length=3, limit=13) == done
+    assert rules.done([], -math.inf, length=3, limit=13)
+
+
+def unmoved(cache: Cache, rows: torch.Tensor, *, memory: bool = True) -> Cache:
+    return cache if not memory else TAKE(cache, rows)
+
+
+def memory_unmoved(cache: Cache, rows: torch.Tensor, *, memory: bool = True) -> Cache:
+    if not memory:
+        return TAKE(cache, rows, memory=False)
+    kept = tuple(type(pair)(pair.key[: len(rows)], pair.value[: len(rows)]) for pair in cache.memory)
+    return TAKE(cache, rows, memory=False).with_memory(kept, cache.memory_mask[: len(rows)])
+
+
+def hasty(rules: Rules, found: list[Hypothesis], live: float, *, length: int, limit: int) -> bool:
+    return bool(found) or length >= limit
+
+
+def mistaken(rules: Rules, found: list[Hypothesis], live: float, *, length: int, limit: int) -> bool:
+    """A bound that takes a live hypothesis at its present length."""
+    return DONE(rules, found, live, length=length, limit=limit) or any(
+        one.score >= rules.score(live, length) for one in found
+    )
+
+
+TAKE, DONE = Cache.take, Rules.done
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (Cache, "take", unmoved),
+        (Cache, "take", memory_unmoved),
+        (Rules, "done", hasty),
+        (Rules, "done", mistaken),
+        (beam_module, "close_ranks", lambda staying: list(range(len(staying)))),
+        (Rules, "score", lambda rules, total, length: total / ((6 + length) / 6) ** rules.length_penalty),
+    ],
+    ids=["beams stay", "sources stay", "first finished wins", "bound too low", "wrong rows leave", "end not counted"],
+)
+def test_broken_searches_are_caught(owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert beam_noticed(lively("encoder-decoder", "none"), beam=5, penalty=2.0, best=2)
+
+
+def test_a_row_costs_what_it_costs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder runs once, cross-attention keys are made once, and rows leave the batch when they are done."""
+    model = lively("encoder-decoder", "rotary")
+    rows, encoded, projected = [], [], []
+    decode, encode, project = model.decode, model.encode, model.decoder.project
+    monkeypatch.setattr(model, "decode", lambda target, **rest: (rows.append(len(target)), decode(target, **rest))[1])
+    monkeypatch.setattr(
+        model, "encode", lambda source, **rest: (encoded.append(len(source)), encode(source, **rest))[1]
+    )
+    monkeypatch.setattr(model.decoder, "project", lambda states: (projected.append(len(states)), project(states))[1])
+    together = fast_beam(model, beam=3, penalty=1.0)
+    assert (encoded, projected) == ([13], [13])
+    all_rows, longest = sum(rows), len(rows)
+    assert all_rows < 3 * 13 * longest
+    rows.clear()
+    for found, source, length in zip(together, sources()[0], LENGTHS, strict=True):
+        alone = search(model, source[None, :length], begin=BEGIN, end=END, beam=3, limit=17, forbidden=FORBIDDEN)
+        assert alike(found, alone[0])
+    assert sum(rows) == all_rows
+
+
+def test_a_beam_of_one_is_greedy() -> None:
+    model = lively("encoder-decoder", "sinusoidal")
+    for found, source, length in zip(fast_beam(model, beam=1, penalty=1.0), sources()[0], LENGTHS, strict=True):
+        written = [BEGIN]
+        while len(written) <= 17 and written[-1] != END:
+            with torch.no_grad():
+                logits = model(source[None, :length], torch.tensor([written])).logits[0, -1]
+            logits[list(FORBIDDEN)] = -math.inf
+            written.append(int(logits.argmax()))
+        assert found[0].tokens == [token for token in written[1:] if token != END]
+
+
+def test_limits_are_a_rows_own_and_end_at_learned_positions() -> None:
+    model = lively("encoder-decoder", "none")
+    source, mask = sources()
+    limits = [1 + row for row in range(13)]
+    found = search(model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=limits, forbidden=FORBIDDEN)
+    for row, limit in enumerate(limits):
+        assert alike(found[row], fast_beam(model, beam=3, penalty=1.0, limit=limit)[row])
+    with torch.no_grad():
+        endless = lively("encoder-decoder", "learned", layers=1)
+        endless.head.bias[END] = -99.0
+    assert {len(row[0].tokens) for row in fast_beam(endless, beam=2, penalty=1.0, limit=10**9)} == {CONTEXT}
+
+
+def test_a_small_vocabulary_and_a_large_beam() -> None:
+    """More beams than there are tokens: the impossible ones never come out."""
+    model = lively("encoder-decoder", "none", vocabulary=5)
+    source = tokens(2, 7) % 5
+    found = search(model, source, begin=BEGIN, end=END, beam=7, limit=2, best=7, forbidden=FORBIDDEN)
+    for row in found:
+        assert len({tuple(one.tokens) for one in row}) == len(row) == 7
+        assert all(math.isfinite(one.score) and not {*one.tokens} & {*FORBIDDEN, END} for one in row)
+
+
+def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
+    config = Cell("encoder-decoder").config(dropout=Dropout(sublayer=0.5))
+    model = build(config).train()
+    model.encoder.eval()
+    one, two = (search(model, tokens(2, 7), begin=BEGIN, end=END, limit=11) for _ in range(2))
+    assert one == two
+    assert model.training
+    assert model.decoder.blocks[0].training
+    assert not model.encoder.training
+    model(tokens(2, 7), tokens(2, 3)).logits.sum().backward()
+
+
+def test_searches_that_cannot_be() -> None:
+    model, source = lively("encoder-decoder", "none"), tokens(2, 7)
+    for options, message in (
+        ({"beam": 2, "best": 3}, "The 3 best of a beam of 2"),
+        ({"limit": 0}, "A limit is 1 or more"),
+        ({"limit": [3]}, "for each of the 2"),
+        ({"forbidden": (PAD, END)}, "Token 3 ends a sentence"),
+        ({"forbidden": (VOCABULARY,)}, "There is no token 29 to end with or to forbid"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            search(model, source, begin=BEGIN, end=END, **options)
+    with pytest.raises(UsageError, match="needs a model of kind 'encoder-decoder'"):
+        search(lively("decoder", "none"), source, begin=BEGIN, end=END)
+    broken = build(Cell("encoder-decoder").config())
+    with torch.no_grad():
+        broken.decoder.embedding.table.fill_(math.nan)
+    with pytest.raises(ChumokuError, match="no finite numbers"):
+        search(broken, source, begin=BEGIN, end=END, limit=3)
+
+
+def test_rows_close_ranks() -> None:
+    assert close_ranks([0, 2, 4, 5]) == [0, 5, 2, 4]
+    assert close_ranks([0, 1]) == [0, 1]
+    assert close_ranks([6]) == [6]
+
+
+def marian() -> tuple[Model, torch.nn.Module]:
+    """Marian is the paper's model with halves for pairs, and pads for a beginning."""
+    sizes = {"vocab_size": 29, "d_model": 30, "max_position_embeddings": 64}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 3, f"{side}_ffn_dim": 41}
+    special = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": BEGIN, "forced_eos_token_id": None}
+    theirs = transformers.MarianMTModel(
+        transformers.MarianConfig(**sizes, **special, scale_embedding=True, activation_function="gelu")
+    )
+    positions = [side.embed_positions.weight.clone() for side in (theirs.model.encoder, theirs.model.decoder)]
+    filled(theirs)
+    paper = {"position": "sinusoidal", "pairing": "half", "placement": "post", "scale_embedding": True}
+    config = ModelConfig(
+        kind="encoder-decoder", vocabulary=29, width=30, layers=2, heads=3, feedforward_width=41,
+        share_embeddings=True, **paper,
+    )  # fmt: skip
+    ours = build(config)
+    with torch.no_grad():
+        theirs.model.shared.weight.mul_(1.5)
+        for side, table in zip((theirs.model.encoder, theirs.model.decoder), positions, strict=True):
+            side.embed_positions.weight.copy_(table)
+    put(ours.decoder.embedding, theirs.model.shared.weight)
+    for stack, side in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
+        for block, layer in zip(stack.blocks, side.layers, strict=True):
+            pairs = [(block.attention, layer.self_attn, block.attention_norm, layer.self_attn_layer_norm)]
+            if block.cross_attention is not None:
+                names = (block.cross_attention, layer.encoder_attn, block.cross_attention_norm)
+                pairs.append((*names, layer.encoder_attn_layer_norm))
+            for attention, other, norm, other_norm in pairs:
+                for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj")):
+                    put_linear(getattr(attention, part), getattr(other, name))
+                put_linear(norm, other_norm)
+            put_linear(block.feedforward.up, layer.fc1)
+            put_linear(block.feedforward.down, layer.fc2)
+            put_linear(block.feedforward_norm, layer.final_layer_norm)
+    return ours.double(), theirs.double()
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_marian_says_the_same_in_transformers(beam: int) -> None:
+    ours, theirs = marian()
+    source, mask = sources()
+    options = {"num_beams": beam, "max_new_tokens": 13, "do_sample": False, "bad_words_ids": [[PAD], [BEGIN]]}
+    if beam > 1:
+        options |= {"length_penalty": 0.0, "early_stopping": True, "output_scores": True}
+    expected = theirs.generate(source, attention_mask=mask.long(), return_dict_in_generate=True, **options)
+    found = search(
+        ours, source, source_mask=mask, begin=BEGIN, end=END, beam=beam, limit=13, length_penalty=0.0,
+        forbidden=FORBIDDEN,
+    )  # fmt: skip
+    texts = [[token for token in row if token not in (PAD, BEGIN, END)] for row in expected.sequences.tolist()]
+    assert [row[0].tokens for row in found] == texts
+    if beam > 1:
+        scores = torch.tensor([row[0].score for row in found], dtype=torch.float64)
+        torch.testing.assert_close(scores, expected.sequences_scores.double(), atol=1e-4, rtol=1e-4)
+
+
+def plain_sample(model: Model, prompt: list[int], choose: Callable[[torch.Tensor], int], new: int) -> list[int]:
+    """One row, every prefix computed anew."""
+    written = list(prompt)
+    while len(written) < len(prompt) + new:
+        with torch.no_grad():
+            token = choose(model(torch.tensor([written])).logits[0, -1])
+        if token == END:
+            break
+        written.append(token)
+    return written[len(prompt) :]
+
+
+def prompts() -> list[list[int]]:
+    return [row[:length].tolist() for row, length in zip(*(sources()[0], LENGTHS), strict=True)]
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate_module, "FIRST_CAPACITY", 2)
+    model = lively("decoder", position)
+    greedy = [plain_sample(model, prompt, lambda logits: int(logits.argmax()), 12) for prompt in prompts()]
+    assert generate(model, prompts(), new=12, temperature=0, end=END) == greedy
+    drawn = generate(model, prompts(), new=12, temperature=0.7, top_k=11, top_p=0.9, seed=5, end=END)
+    for row, prompt in enumerate(prompts()):
+        random = generator(5, row)
+
+        def choose(logits: torch.Tensor, random: object = random) -> int:
+            chances = dict(enumerate((logits / 0.7).softmax(-1).tolist()))
+            likely = sorted(chances, key=lambda token: -chances[token])[:11]
+            total = sum(chances[token] for token in likely)
+            fewest = next(n for n in range(1, 12) if sum(chances[t] for t in likely[:n]) >= 0.9 * total)
+            kept = sorted(likely[:fewest])
+            point = random.random() * sum(chances[token] for token in kept)
+            return next(t for i, t in enumerate(kept) if sum(chances[k] for k in kept[: i + 1]) > point)
+
+        assert drawn[row] == plain_sample(model, prompt, choose, 12)
+
+
+def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lively("decoder", "rotary")
+
+    def noticed() -> bool:
+        mates = [prompt if row % 2 else [7, 5] for row, prompt in enumerate(prompts())]
+        one, two = (generate(model, given, new=12, seed=5, end=END) for given in (prompts(), mates))
+        return one[1::2] != two[1::2]
+
+    assert not noticed()
+    shared = generator(5)
+    monkeypatch.setattr(generate_module, "generator", lambda *key: shared)
+    assert noticed(), "one generator for all was not caught"
+    monkeypatch.undo()
+    monkeypatch.setattr(generate_module, "close_ranks", lambda staying: list(range(len(staying))))
+    assert noticed(), "wrong rows that leave were not caught"
+
+
+def test_the_impossible_is_never_drawn() -> None:
+    """Not at either end of what a random number may be."""
+
+    class Fixed:
+        def __init__(self, value: float) -> None:
+            self.random = lambda: value
+
+    logits = torch.tensor([-math.inf, 0.3, -math.inf, 0.5, -math.inf], dtype=torch.float64).expand(2, -1)
+    assert draw(logits, [Fixed(0.0), Fixed(1 - 2**-53)]).tolist() == [1, 3]
+
+
+def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
+    model = lively("decoder", "none")
+    many = generate(model, [[5]] * 2000, new=1)
+    with torch.no_grad():
+        chances = model(torch.tensor([[5]])).logits[0, -1].softmax(-1)
+    counts = torch.bincount(torch.tensor([row[0] for row in many]), minlength=VOCABULARY)
+    assert float((counts / 2000 - chances).abs().max()) < 0.04
+    assert many == generate(model, [[5]] * 2000, new=1)
+    assert many != generate(model, [[5]] * 2000, new=1, seed=1)
+
+
+def test_learned_positions_end_at_the_context() -> None:
+    model = lively("decoder", "learned")
+    given = [[5] * (CONTEXT - 2), [5] * CONTEXT, [5]]
+    assert [len(row) for row in generate(model, given, new=100)] == [2, 0, CONTEXT - 1]
+    with pytest.raises(LengthError, match="A prompt has 24 tokens, and the learned positions of this model end at 23"):
+        generate(model, [[5] * (CONTEXT + 1)], new=1)
+
+
+def test_choosers_agree_with_transformers() -> None:
+    logits = torch.randn(7, 29, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for p in (1e-9, 0.3, 0.8, 1.0):
+        expected = transformers.TopPLogitsWarper(p)(None, logits)
+        assert (keep_top_p(logits, p=p).isfinite() == expected.isfinite()).all()
+    assert torch.equal(keep_top_k(logits, k=5), transformers.TopKLogitsWarper(5)(None, logits))
+    assert torch.equal(keep_top_k(logits, k=100), logits)
+
+
+def test_generations_that_cannot_be() -> None:
+    model = lively("decoder", "none")
+    assert generate(model, [], new=3) == []
+    assert generate(model, [[5], [7]], new=0) == [[], []]
+    for options, message in (
+        ({"temperature": -1.0}, "Temperature is 0 or more"),
+        ({"top_k": 0}, "top_k 1 or more"),
+        ({"top_p": 0.0}, "top_p above 0"),
+        ({"new": -1}, "-1 new tokens were asked for"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            generate(model, [[5]], **{"new": 1, **options})
+    with pytest.raises(UsageError, match="a prompt has 1 or more"):
+        generate(model, [[5], []], new=1)
+    with pytest.raises(UsageError, match="needs a model of kind 'decoder'"):
+        generate(lively("encoder-decoder", "none"), [[5]], new=1)
+    broken = build(Cell("decoder").config())
+    with torch.no_grad():
+        broken.decoder.embedding.table.fill_(math.nan)
+    with pytest.raises(ChumokuError, match="no finite numbers"):
+        generate(broken, [[5]], new=1)
+
+
+TEXTS = ["abc de", "", "f", "the lazy dog", "a", " ", "quick", "jumps over", "x y z", "brown fox", "", "dog", "lazy"]
+
+
+@pytest.fixture(scope="module")
+def letters() -> Tokenizer:
+    return train(["the quick brown fox jumps over the lazy dog"] * 3, kind="character", vocabulary=40)
+
+
+def translator(tokenizer: Tokenizer, position: str = "rotary") -> Model:
+    assert tokenizer.roles.end is not None
+    model = lively("encoder-decoder", position, vocabulary=tokenizer.size + 6)
+    with torch.no_grad():
+        model.head.bias.zero_()
+        model.head.bias[tokenizer.roles.end] = 3.0
+        # What has no text would be the likeliest of all.
+        model.head.bias[tokenizer.size :] = 5.0
+    return model
+
+
+def test_translation_keeps_the_order(letters: Tokenizer) -> None:
+    model = translator(letters)
+    options = {"source_tokenizer": letters, "tokenizer": letters, "beam": 3}
+    together = translate(model, TEXTS, batch_tokens=60, **options)
+    assert together == [translate(model, [text], **options)[0] for text in TEXTS]
+    assert together == translate(model, TEXTS, **options)
+    assert len(set(together)) > 7
+    assert [text for text, given in zip(together, TEXTS, strict=True) if not given] == ["", ""]
+    assert translate(model, [], **options) == []
+
+
+def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:
+    """Source + end, from begin to end, and 2 × source + 20 tokens at the most."""
+    model, roles = translator(letters), letters.roles
+    ids = [*letters.encode("jumps over"), roles.end]
+    wordless = range(letters.size, model.config.vocabulary)
+    found = search(
+        model, torch.tensor([ids]), begin=roles.begin, end=roles.end, beam=3, limit=2 * len(ids) + 20,
+        forbidden=(roles.pad, roles.begin, *wordless),
+    )  # fmt: skip
+    options = {"source_tokenizer": letters, "tokenizer": letters, "beam": 3}
+    assert translate(model, ["jumps over"], **options) == [letters.decode(found[0][0].tokens)]
+    with torch.no_grad():
+        model.head.bias[roles.end] = -99.0
+    assert len(letters.encode(translate(model, ["jumps over"], limit=3, **options)[0])) == 3
+    assert len(letters.encode(translate(model, ["jumps over"], **options)[0])) == 2 * 11 + 20
+
+
+def test_translations_that_cannot_be(letters: Tokenizer) -> None:
+    options = {"source_tokenizer": letters, "tokenizer": letters}
+    with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and the learned positions .* end at 23"):
+        translate(translator(letters, "learned"), ["a", "a" * 30], **options)
+    with pytest.raises(UsageError, match="Texts are a list"):
+        translate(translator(letters), "abc", **options)
+
+
+def test_batches_hold_a_budget() -> None:
+    lengths = [5, 0, 3, 30, 7, 1, 2]
+    made = list(batches(lengths, most=14))
+    assert sorted(number for batch in made for number in batch) == [0, 2, 3, 4, 5, 6]
+    assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in made)
+    assert made == [[3], [4, 0], [2, 6, 5]]
