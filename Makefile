@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format strings venv clean
+.PHONY: demo test check format strings faults venv clean
 
 demo: venv
 	$(BIN)/chumoku demo
@@ -22,6 +22,10 @@ format: venv
 # 100,000 random texts and 100,000 random byte strings, there and back.
 strings: venv
 	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
+
+# Runs killed at random moments and resumed, files with flipped bytes: in full, about 15 minutes.
+faults: venv
+	$(BIN)/python tests/faults.py --cuts 5 --kills 200 --flips 50
 
 venv: .venv/.ready
 

@@ -97,7 +97,7 @@ def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_cannot_be_made_is_a_sentence() -> None:
     finished = run("demo", "--out", "/dev/null/pictures")
     assert finished.returncode == 1
-    assert "could not be used" in finished.stderr
+    assert "cannot be written to: Not a directory" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
@@ -112,13 +112,99 @@ def test_a_terminal_without_japanese_still_gets_its_answer() -> None:
     assert b"124,439,808" in finished.stdout
 
 
-def test_the_demo_draws_its_picture(tmp_path: Path) -> None:
-    finished = run("demo", "--out", str(tmp_path / "new" / "folder"))
+def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
+    out = tmp_path / "new" / "folder"
+    finished = run("demo", "--out", str(out), "--steps", "25")
     assert finished.returncode == 0, finished.stderr
     assert "Glyph" not in finished.stderr, "every label has its letters in the font"
-    picture = tmp_path / "new" / "folder" / "attention.png"
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert str(picture) in " ".join(finished.stdout.split())
+    for name in ("attention.png", "loss.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    said = " ".join(finished.stdout.split())
+    assert str(out / "attention.png") in said
+    assert "tok:13a" in said
+    assert "こたつでみかんを食べる →" in said
+    assert "looked at" in said
+
+
+RECIPE = """
+[model]
+kind = "{kind}"
+width = 12
+heads = 3
+layers = 1
+context = 32
+[tokenizer]
+kind = "byte"
+[data]
+kind = "{data}"
+files = "{file}"
+validation = 0.2
+[train]
+steps = 4
+batch = 5
+tokens = 400
+device = "cpu"
+out = "run"
+[optimizer]
+rate = 0.01
+"""
+
+
+def test_train_and_evaluate_a_language_model(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three four five\n\n" * 60, encoding="utf-8")
+    recipe = RECIPE.format(kind="decoder", data="text", file="text.txt")
+    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
+    planned = run("train", "recipe.toml", "--dry-run", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert "Nothing was done." in planned.stdout
+    assert not (tmp_path / "run").exists()
+    trained = run("train", "recipe.toml", "train.steps=6", "--json", cwd=tmp_path)
+    assert trained.returncode == 0, trained.stderr
+    assert json.loads(trained.stdout.splitlines()[-1])["step"] == 6
+    again = run("train", "recipe.toml", cwd=tmp_path)
+    assert again.returncode == 2
+    assert "--resume" in again.stderr
+    scored = run("evaluate", "run/last", "text.txt", "--json", cwd=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    found = json.loads(scored.stdout)
+    assert found["bits_per_byte"] > 1
+    assert found["bytes"] == len((tmp_path / "text.txt").read_text("utf-8").rstrip())
+
+
+def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
+    from chumoku.data.embedded import generate
+
+    pairs = generate(150)
+    (tmp_path / "pairs.tsv").write_text("".join(f"{p.target}\t{p.source}\n" for p in pairs), encoding="utf-8")
+    recipe = RECIPE.format(kind="encoder-decoder", data="pairs", file="pairs.tsv")
+    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
+    assert run("train", "recipe.toml", cwd=tmp_path).returncode == 0
+    scored = run("evaluate", "run/last", "pairs.tsv", "--json", "--save", "said.txt", "--beam", "2", cwd=tmp_path)
+    assert scored.returncode == 0, scored.stderr
+    found = json.loads(scored.stdout)
+    assert "ja-mecab" in found["bleu_signature"], "Japanese references are cut by a Japanese tokeniser"
+    assert found["sentences"] == len((tmp_path / "said.txt").read_text(encoding="utf-8").splitlines()) == 150
+    (tmp_path / "references.txt").write_text("".join(f"{p.source}\n" for p in pairs), encoding="utf-8")
+    alone = run("evaluate", "references.txt", "references.txt", "--json", cwd=tmp_path)
+    assert json.loads(alone.stdout)["bleu"] == pytest.approx(100.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train", "nowhere.toml"], "could not be read"),
+        (["train", "demo", "train.stepz=5"], "did you mean train.steps?"),
+        (["train", "demo", "train.device=tpu9"], "there is no device"),
+        (["train", "demo", "optimizer.kind=adam"], "Did you mean 'adamw'?"),
+        (["evaluate", "nowhere", "text.txt"], "is no model"),
+    ],
+)
+def test_wrong_training_ends_with_two_and_a_sentence(words: list[str], message: str, tmp_path: Path) -> None:
+    finished = run(*words, cwd=tmp_path)
+    assert finished.returncode == 2, finished.stderr
+    assert message in " ".join(finished.stderr.split())
+    assert "Traceback" not in finished.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_tokenize_shows_tokenizers_side_by_side(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from chumoku.cli import count, demo, prepare, tokenize, train
+from chumoku.cli import count, demo, evaluate, prepare, tokenize, train
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -23,6 +23,7 @@ app.command()(count.count)
 app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
+app.command()(evaluate.evaluate)
 
 
 def main() -> None:

@@ -30,8 +30,7 @@ def demo(
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
-    changes = [f"train.out={out}"] + ([f"train.steps={steps}"] if steps is not None else [])
-    recipe = load_recipe("demo", changes)
+    recipe = load_recipe("demo", [f"train.out={out}", *_shortened(steps)])
     for old in ("checkpoints", "best", "last"):  # a demo begins anew; the prepared data stays
         shutil.rmtree(out / old, ignore_errors=True)
     print(f"A grammar writes {recipe.data.count:,} Japanese-English pairs; a Transformer learns to translate them.")
@@ -70,6 +69,10 @@ def demo(
         path=out / "attention.png",
     )
     print(f"\nThe picture is {path}, the loss is {out / 'loss.png'}, the model is {trained.last}.")
+
+
+def _shortened(steps: int | None) -> list[str]:
+    return [] if steps is None else [f"train.steps={steps}", f"schedule.warmup={steps // 8}"]
 
 
 def look(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:

@@ -34,7 +34,7 @@ def prepare(
 
     if pairs:
         found, said = _pairs(
-            files, out, tokenizer, kind, vocabulary, _two(columns, "--columns"), languages, validation, batch_tokens
+            files, out, tokenizer, kind, vocabulary, two(columns, "--columns"), languages, validation, batch_tokens
         )
     else:
         found, said = _text(files, out, tokenizer, kind, vocabulary, documents, field)
@@ -106,7 +106,7 @@ def _pairs(
     from chumoku.text import load
 
     check_share(validation)
-    cleaning = Cleaning(languages=_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
+    cleaning = Cleaning(languages=two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
 
     def training_texts() -> Iterator[str]:
         pairs, _ = read_pairs(files, columns=columns, cleaning=cleaning)
@@ -144,7 +144,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return Report(found["read"], found["kept"], dropped, examples, found["files"]).lines()
 
 
-def _two(text: str, option: str) -> tuple[str | int, str | int]:
+def two(text: str, option: str) -> tuple[str | int, str | int]:
     from chumoku.errors import UsageError
 
     parts = [part.strip() for part in text.split(",")]

@@ -1,0 +1,120 @@
+"""chumoku evaluate: perplexity of a text, or BLEU and chrF of translations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from chumoku.data.pairs import Pair
+    from chumoku.weights.bundle import Bundle
+
+CHUNK = 256
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="A model's folder; or a file of finished translations, a line each.")],
+    data: Annotated[
+        list[str], typer.Argument(help="A text; for translators pairs: a table, or a source and a target file.")
+    ],
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Translators: hypotheses kept at each word.")] = 4,
+    language: Annotated[str | None, typer.Option(help="Of the references; recognised when not given.")] = None,
+    tokenised: Annotated[bool, typer.Option("--tokenised", help="Texts are already cut into words by spaces.")] = False,
+    columns: Annotated[str, typer.Option(help="Tables: source and target column, by place or name.")] = "0,1",
+    save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
+) -> None:
+    """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures)."""
+    import json
+
+    if model.is_file():
+        found = _scored(_lines(model), _lines(Path(data[-1])), language, tokenised)
+    else:
+        import chumoku
+
+        bundle = chumoku.load(model)
+        if bundle.config.kind == "encoder-decoder":
+            found = _translations(bundle, data, beam, language, tokenised, columns, save)
+        else:
+            found = _text(bundle, data)
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    for key, value in found.items():
+        if value is not None:
+            print(f"{key.replace('_', ' '):<16} {f'{value:,.4f}' if isinstance(value, float) else value}")
+
+
+def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
+    from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+    from chumoku.data.corpus import Corpus
+    from chumoku.evaluation.perplexity import score_text
+
+    corpus = Corpus(files, documents="file")
+    with Progress(TextColumn("scoring … {task.completed:,.0f} tokens"), TimeElapsedColumn(), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        score = score_text(
+            bundle.model,
+            corpus.documents(),
+            tokenizer=bundle.tokenizer,
+            progress=lambda tokens: bar.update(task, advance=tokens),
+        )
+    return score.as_dict()
+
+
+def _translations(
+    bundle: Bundle,
+    files: list[str],
+    beam: int,
+    language: str | None,
+    tokenised: bool,
+    columns: str,
+    save: Path | None,
+) -> dict[str, Any]:
+    from rich.progress import track
+
+    from chumoku.cli.prepare import two
+    from chumoku.decoding.translate import translate
+
+    pairs = _pairs(files, two(columns, "--columns"))
+    said: list[str] = []
+    for start in track(range(0, len(pairs), CHUNK), description="translating …", transient=True):
+        said += translate(
+            bundle.model,  # type: ignore[arg-type]
+            [pair.source for pair in pairs[start : start + CHUNK]],
+            source_tokenizer=bundle.source_tokenizer,
+            tokenizer=bundle.tokenizer,
+            beam=beam,
+        )
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        save.write_text("".join(line.replace("\n", " ") + "\n" for line in said), encoding="utf-8")
+    return _scored(said, [pair.target for pair in pairs], language, tokenised)
+
+
+def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:
+    """Every pair, duplicates and odd lengths too: a test set is not cleaned."""
+    from chumoku.data.pairs import Cleaning, read_pairs
+
+    pairs, report = read_pairs(files, columns=columns, cleaning=Cleaning(1 << 20, float("inf"), duplicates=True))
+    for line in report.lines() if report.dropped else ():
+        typer.echo(line, err=True)
+    return pairs
+
+
+def _scored(said: list[str], references: list[str], language: str | None, tokenised: bool) -> dict[str, Any]:
+    from chumoku.evaluation.translation import score_translations
+    from chumoku.text.japanese import share_of_japanese
+
+    if language is None:
+        language = "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
+    return score_translations(said, references, language=language, tokenised=tokenised).as_dict()
+
+
+def _lines(path: Path) -> list[str]:
+    from chumoku.data.files import lines, members
+
+    return [line.text for member in members(path) for line in lines(member.stream)]

@@ -1,0 +1,209 @@
+"""Recipes: those that come with the house, and those that cannot be."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from chumoku.config import load_toml
+from chumoku.errors import ConfigError, UsageError
+from chumoku.models.build import build
+from chumoku.models.count import count
+from chumoku.nn.tap import matches
+from chumoku.training.optimiser import Optimiser, decays, orthogonalised
+from chumoku.training.plan import duration, plan
+from chumoku.training.recipe import OptimizerSettings, load_recipe, read_recipe
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+NAMES = [path.stem for path in RECIPES]
+
+
+def shortest(**changes: dict[str, Any]) -> dict[str, Any]:
+    tables: dict[str, dict[str, Any]] = {
+        "model": {"preset": "tiny-decoder"},
+        "data": {"files": "text.txt"},
+        "optimizer": {"rate": 1e-3},
+    }
+    return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
+
+
+def test_there_is_a_recipe_for_each_need() -> None:
+    expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
+    assert set(NAMES) == expected | {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder"}
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_recipes_can_be_run(path: Path) -> None:
+    recipe = load_recipe(path)
+    assert 1e-5 < recipe.peak < 0.1
+    assert 0 < recipe.curve(1) <= 1
+    assert count(recipe.config()).parameters > 10**5
+    assert f"runs/{path.stem}" == recipe.train.out
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_recipes_explain_their_keys(path: Path) -> None:
+    for line in path.read_text(encoding="utf-8").splitlines():
+        key = re.match(r"(\w+) = ", line)
+        assert not key or re.search(r"# \S", line), f"{path.name}: {key and key[1]} is not explained."
+
+
+def test_the_papers_recipe_is_the_papers() -> None:
+    recipe = load_recipe("transformer-base")
+    assert recipe.peak * recipe.curve(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert recipe.peak * recipe.curve(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
+    assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.smoothing) == (0.98, 1e-9, 0.1)
+
+
+def test_everything_wrong_is_said_at_once() -> None:
+    wrong = shortest(
+        model={"widht": 3},
+        train={"max_steps": 5, "steps": 0},
+        optimizer={"lr": 1.0},
+        data={"kind": "txt"},
+        lora={"r": 8},
+    )
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(wrong)
+    said = dict(caught.value.problems)
+    assert set(said) == {"lora", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
+    assert "train.steps" in said["train.max_steps"]
+    assert "optimizer.rate" in said["optimizer.lr"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"model": {"preset": "tiny-encoder-decoder"}}, "data.kind"),
+        ({"data": {"kind": "pairs"}}, "data.kind"),
+        ({"model": {"preset": "tiny-encoder", "head": "vector"}}, "model.head"),
+        ({"tokenizer": {"target_kind": "word"}}, "tokenizer.target_kind"),
+        ({"train": {"length": 4096}}, "train.length"),
+        ({"schedule": {"warmup": 600, "decay": 600, "kind": "wsd"}}, "schedule.warmup"),
+        ({"train": {"ema": 0.9, "average": 3}}, "train.ema"),
+        ({"data": {"validation": 0.1, "validation_files": "b.txt"}}, "data.validation"),
+        ({"data": {"columns": [0]}}, "data.columns"),
+    ],
+)
+def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_recipe(shortest(**changes))
+    assert [problem.key for problem in caught.value.problems] == [key]
+
+
+def test_a_rate_is_needed_where_none_follows() -> None:
+    values = shortest()
+    del values["optimizer"]
+    with pytest.raises(ConfigError, match=r"optimizer\.rate: this key is needed"):
+        read_recipe(values)
+    assert read_recipe({**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}).peak == pytest.approx(
+        (64 * 50) ** -0.5
+    )
+
+
+def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
+    recipe = read_recipe(shortest())
+    assert recipe.config(777).vocabulary == 777
+    larger = read_recipe(shortest(model={"vocabulary": 1024}))
+    assert larger.config(777).vocabulary == 1024
+    with pytest.raises(ConfigError, match="the tokenizer has 2,000 tokens"):
+        larger.config(2000)
+
+
+def test_words_are_laid_over_a_recipe() -> None:
+    recipe = load_recipe("demo", ["model.position=relative", "train.steps=770"])
+    assert (recipe.config().position, recipe.train.steps) == ("relative", 770)
+    with pytest.raises(UsageError, match="could not be read"):
+        load_recipe("no-such-recipe")
+
+
+def test_decay_is_for_what_multiplies() -> None:
+    for values in ({"position": "learned"}, {"position": "relative", "experts": 3, "norm": "batch"}):
+        config = read_recipe(shortest(model={"preset": "tiny-decoder", **values})).config(61)
+        for name, parameter in build(config, device="meta").named_parameters():
+            multiplies = matches("**.{query,key,value,output,up,down,router}.weight", name) or name.endswith(
+                ("experts.up", "experts.down", "embedding.table")
+            )
+            assert decays(name, parameter) == multiplies, name
+            assert not orthogonalised(name, parameter) or parameter.ndim == 2
+            assert orthogonalised(name, parameter) == (
+                multiplies and ".blocks." in name and "router" not in name and "experts" not in name
+            ), name
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
+def test_optimisers_move_all_weights_and_remember_by_name(kind: str) -> None:
+    model = build(read_recipe(shortest()).config(61))
+    settings = OptimizerSettings(kind=kind, rate=0.1)  # type: ignore[arg-type]
+    optimiser = Optimiser(model, settings)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+    def step() -> None:
+        torch.manual_seed(1)
+        for parameter in optimiser.parameters:
+            parameter.grad = torch.randn_like(parameter)
+        optimiser.step(0.01)
+
+    step()
+    assert all(not torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
+    state = {key: value.clone() for key, value in optimiser.state().items()}
+    assert {key.rpartition(":")[0] for key in state} == set(before)
+    middle = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    step()
+    after = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(middle[name])
+    optimiser = Optimiser(model, settings)
+    optimiser.load(state)
+    step()
+    assert all(torch.equal(after[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_sgd_is_note_000s() -> None:
+    """w ← w − r · g, without momentum."""
+    model = build(read_recipe(shortest()).config(61))
+    optimiser = Optimiser(model, OptimizerSettings(kind="sgd", rate=0.1, momentum=0.0, weight_decay=0.0))
+    before = [parameter.detach().clone() for parameter in optimiser.parameters]
+    for parameter in optimiser.parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step(0.25)
+    for old, new in zip(before, optimiser.parameters, strict=True):
+        torch.testing.assert_close(new.detach(), old - 0.25)
+
+
+def test_a_gradient_is_clipped_to_its_length() -> None:
+    model = build(read_recipe(shortest()).config(61))
+    optimiser = Optimiser(model, OptimizerSettings(rate=0.1))
+    for scale in (1.0, 64.0):
+        for parameter in optimiser.parameters:
+            parameter.grad = torch.full_like(parameter, 2.0 * scale)
+        norm = optimiser.norm() / scale
+        total = sum(parameter.numel() for parameter in optimiser.parameters)
+        assert float(norm) == pytest.approx(2 * total**0.5)
+        optimiser.scale(norm, 3.0, scale)
+        assert float(optimiser.norm()) == pytest.approx(3.0, rel=1e-4)
+
+
+def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.txt").write_text("one two three\n" * 50)
+    out = tmp_path / "out"
+    tables = shortest(data={"files": str(tmp_path / "text.txt")}, train={"out": str(out), "batch": 3, "length": 29})
+    recipe = read_recipe({**tables, "tokenizer": {"vocabulary": 300}})
+    found = plan(recipe)
+    assert found["parameters"] == count(recipe.config(300)).parameters
+    assert found["tokens_a_step"] == 87
+    assert found["seconds"] == round(1000 * 87 / found["tokens_per_second"]) or found["seconds"] > 0
+    assert not out.exists()
+    assert json.dumps(found)
+    assert duration(90_000) == "25.0 hours"
+    assert duration(50) == "50 seconds"
+
+
+def test_comments_and_keys_of_recipes_are_toml() -> None:
+    assert all(load_toml(path) for path in RECIPES)

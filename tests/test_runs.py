@@ -1,0 +1,641 @@
+"""Runs as people make them: to the end, interrupted, resumed, refused, on two processes, with numbers that go wrong."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from faults import KINDS, recipe_for, write_corpora
+from rich.console import Console
+from torch import Tensor
+
+import chumoku
+from chumoku.decoding.generate import generate
+from chumoku.errors import BusyError, DivergedError, MissingExtraError, RoomError, UsageError
+from chumoku.training import checkpoint, loop
+from chumoku.training.average import Average
+from chumoku.training.checkpoint import Checkpoints, differences, mean, read_state, read_tensors
+from chumoku.training.distributed import World, wrap
+from chumoku.training.guard import first_bad, locked
+from chumoku.training.log import read_metrics
+from chumoku.training.objectives import Objective
+from chumoku.training.precision import Cast, LossScale
+from chumoku.training.recipe import TrainSettings
+from chumoku.training.run import Trained, train
+from chumoku.training.state import State
+
+HERE = World(torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpora")
+    write_corpora(folder)
+    return folder
+
+
+class Heard:
+    """A console that remembers."""
+
+    def __init__(self) -> None:
+        self.file = io.StringIO()
+        self.console = Console(file=self.file, width=300)
+
+    @property
+    def text(self) -> str:
+        return self.file.getvalue()
+
+
+def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> Trained:
+    return train(recipe, resume=resume, console=(heard or Heard()).console)
+
+
+def newest(out: Path) -> Path:
+    found = Checkpoints(out / "checkpoints", keep=1, here=HERE, say=print).newest()
+    assert found is not None
+    return found
+
+
+def everything(out: Path) -> dict[str, Tensor]:
+    """Copies: what safetensors hands out still lies in the file."""
+    return {name: tensor.clone() for name, tensor in read_tensors(newest(out)).named().items()}
+
+
+def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return set(one) == set(other) and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def losses(out: Path) -> list[float]:
+    return [line["loss"] for line in read_metrics(out / "metrics.jsonl") if "loss" in line]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    recipe = recipe_for(kind, corpora, tmp_path, train={"samples": 2, "steps": 31, "log_every": 5})
+    trained = go(recipe, heard=heard)
+    assert (trained.finished, trained.exit_code, trained.step, trained.ended) == (True, 0, 31, "finished")
+    lines = read_metrics(tmp_path / "metrics.jsonl")
+    told = [line for line in lines if "loss" in line]
+    assert [line["step"] for line in told] == [5, 10, 15, 20, 25, 30, 31]
+    assert all(math.isfinite(value) for line in lines for value in line.values())
+    judged = [line for line in lines if "validation_loss" in line]
+    assert [line["step"] for line in judged] == [7, 14, 21, 28, 31]
+    assert trained.best_loss == min(line["validation_loss"] for line in judged)
+    assert judged[-1]["validation_loss"] < judged[0]["validation_loss"], "nothing was learnt"
+    assert judged[-1]["perplexity"] == pytest.approx(math.exp(judged[-1]["validation_loss"]))
+    assert ("bits_per_byte" in judged[-1]) == (kind != "encoder-decoder")
+    assert (tmp_path / "loss.png").stat().st_size > 5000
+    for path in (trained.last, trained.best, newest(tmp_path)):
+        assert chumoku.load(path).config.kind == kind
+    assert Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps() == [27, 30, 31]
+    assert "of matrix peak" in heard.text
+    assert heard.text.count("\n  ") == 2 * len(judged), "two samples at each validation"
+    assert {"encoder": "[", "decoder": "▸", "encoder-decoder": "→"}[kind] in heard.text
+
+
+def test_a_bundle_is_the_model(corpora: Path, tmp_path: Path) -> None:
+    trained = go(recipe_for("decoder", corpora, tmp_path))
+    bundle = chumoku.load(trained.last)
+    state = read_tensors(newest(tmp_path)).model
+    assert equal(dict(bundle.model.named_parameters()), dict(state))
+    assert not bundle.model.training
+    assert generate(bundle.model, [[5, 3]], new=3, temperature=0)
+    with pytest.raises(UsageError, match=r"is no model: it holds no config\.json"):
+        chumoku.load(tmp_path)
+
+
+def test_the_same_recipe_gives_the_same_run(corpora: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"model": {"dropout": {"sublayer": 0.2}}}
+    for name in ("one", "two"):
+        go(recipe_for("encoder", corpora, tmp_path / name, **changes))
+    go(recipe_for("encoder", corpora, tmp_path / "other", **changes, train={"seed": 1}))
+    assert equal(everything(tmp_path / "one"), everything(tmp_path / "two"))
+    assert not equal(everything(tmp_path / "one"), everything(tmp_path / "other"))
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_accumulated_batches_are_one_large_batch(kind: str, corpora: Path, tmp_path: Path) -> None:
+    """Hidden tokens are more in one row than in another, so a mean of means would show."""
+    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
+    go(recipe_for(kind, corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}))
+    assert losses(tmp_path / "small") == pytest.approx(losses(tmp_path / "large"), rel=1e-5)
+
+
+def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = Objective.forward
+
+    def own_mean(self: Objective, batch: dict[str, Tensor]) -> Tensor:
+        count = (batch["labels"] != -100).sum()
+        return plain(self, batch) / count * 23.0  # each batch divided by its own tokens
+
+    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
+    monkeypatch.setattr(Objective, "forward", own_mean)
+    go(
+        recipe_for(
+            "encoder", corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}
+        )
+    )
+    large, small = losses(tmp_path / "large"), losses(tmp_path / "small")
+    assert max(abs(a / large[0] - b / small[0]) for a, b in zip(large, small, strict=True)) > 1e-4
+
+
+def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path))
+    before = everything(tmp_path)
+    with pytest.raises(UsageError, match=r"already holds a run, at step 37\. Go on with --resume"):
+        go(recipe_for("decoder", corpora, tmp_path))
+    assert equal(before, everything(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model": {"width": 15}}, "model.width: 12 then, 15 now"),
+        ({"train": {"batch": 31}}, "train.batch: 29 then, 31 now"),
+        ({"train": {"seed": 5}}, "train.seed: 0 then, 5 now"),
+        ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: adamw then, sgd now"),
+        ({"tokenizer": {"kind": "character"}}, "tokenizer: "),
+        ({"data": {"separate": True}}, "data.separate: False then, True now"),
+        ({"data": {"files": "other"}}, "corpus: "),
+    ],
+)
+def test_another_run_is_not_resumed(changes: dict[str, Any], said: str, corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
+    before = everything(tmp_path)
+    if "data" in changes and "files" in changes["data"]:
+        other = tmp_path / "other.txt"
+        other.write_text((corpora / "text.txt").read_text("utf-8").replace("the", "a"), "utf-8")
+        changes = {"data": {"files": str(other)}}
+    with pytest.raises(UsageError, match="belongs to another run") as caught:
+        go(recipe_for("decoder", corpora, tmp_path, **changes), resume=True)
+    assert said in str(caught.value)
+    assert equal(before, everything(tmp_path))
+
+
+def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
+    constant = {"schedule": {"kind": "constant"}}
+    go(recipe_for("decoder", corpora, tmp_path / "whole", **constant))
+    go(recipe_for("decoder", corpora, tmp_path / "parts", train={"steps": 20}, **constant))
+    heard = Heard()
+    go(recipe_for("decoder", corpora, tmp_path / "parts", **constant), resume=True, heard=heard)
+    assert "Resumed from" in heard.text
+    assert "step-00000020" in heard.text
+    assert equal(everything(tmp_path / "whole"), everything(tmp_path / "parts"))
+    steps = [line["step"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
+    assert steps == sorted(steps)
+
+
+def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path))
+    expected = everything(tmp_path)
+    path = newest(tmp_path)
+    file = path / "optimizer.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-7] ^= 1
+    file.write_bytes(bytes(data))
+    heard = Heard()
+    go(recipe_for("decoder", corpora, tmp_path), resume=True, heard=heard)
+    assert f"set aside as {path}.bad" in heard.text
+    assert "optimizer.safetensors is damaged" in heard.text
+    assert Path(f"{path}.bad").is_dir()
+    assert equal(expected, everything(tmp_path))
+
+
+def test_nothing_to_resume_is_a_beginning(corpora: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 7}), resume=True, heard=heard)
+    assert "no checkpoint to resume" in heard.text
+
+
+def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
+    with locked(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
+        go(recipe_for("decoder", corpora, tmp_path))
+    go(recipe_for("decoder", corpora, tmp_path))
+
+
+def test_folders_that_cannot_be_written(corpora: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RoomError, match="cannot be written to"):
+        go(recipe_for("decoder", corpora, tmp_path / "file" / "run"))
+
+
+def test_a_full_disk_is_refused_before_the_first_step(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(RoomError, match=r"will need [\d,]+ bytes for checkpoints and 1,000 are free"):
+        go(recipe_for("decoder", corpora, tmp_path))
+    assert not (tmp_path / "metrics.jsonl").exists()
+
+
+def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, full = checkpoint.save_file, {"now": False}
+
+    def save_file(tensors: dict[str, Tensor], path: Path) -> None:
+        if full["now"]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        plain(tensors, path)
+
+    save = loop.Run.save
+    monkeypatch.setattr(checkpoint, "save_file", save_file)
+
+    def save_between(first: int, last: int) -> None:
+        def save_then(self: loop.Run, **words: Any) -> None:
+            full["now"] = first < self.state.step < last
+            save(self, **words)
+
+        monkeypatch.setattr(loop.Run, "save", save_then)
+
+    save_between(10, 20)
+    heard = Heard()
+    recipe = recipe_for("decoder", corpora, tmp_path)
+    assert go(recipe, heard=heard).finished
+    assert "step-00000012 could not be saved: No space left on device. It needs about" in heard.text
+    assert "the last good checkpoint stays" in heard.text
+    assert not list((tmp_path / "checkpoints").glob("*.part"))
+    reference = tmp_path / "reference"
+    go({**recipe, "train": {**recipe["train"], "out": str(reference)}})
+    assert equal(everything(tmp_path), everything(reference))
+    save_between(0, 100)
+    with pytest.raises(RoomError, match="could not be saved"):
+        go({**recipe, "train": {**recipe["train"], "out": str(tmp_path / "never"), "steps": 7}})
+
+
+def start(*words: str, cwd: Path) -> subprocess.Popen[str]:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "chumoku", "train", *words]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd, env=environment
+    )
+
+
+def toml(tables: dict[str, dict[str, Any]], path: Path) -> str:
+    lines = []
+    for name, table in tables.items():
+        lines.append(f"[{name}]")
+        lines += [f"{key} = {json.dumps(value)}" for key, value in table.items()]
+    path.write_text("\n".join(lines) + "\n", "utf-8")
+    return str(path)
+
+
+def wait_for(condition: Any, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    schedule = {"schedule": {"kind": "constant"}}
+    tables = recipe_for("decoder", corpora, out, train={"steps": 100_000, "save_every": 50_000}, **schedule)
+    run = start(toml(tables, tmp_path / "recipe.toml"), cwd=tmp_path)
+    wait_for(lambda: (out / "metrics.jsonl").exists() and len(read_metrics(out / "metrics.jsonl")) > 3)
+    began = time.monotonic()
+    run.send_signal(number)
+    said, _ = run.communicate(timeout=30)
+    assert time.monotonic() - began < 10
+    assert run.returncode == 128 + number, said
+    assert f"Stopped by {signal.Signals(number).name.lower()}" in said
+    assert "--resume" in said
+    step = read_state(newest(out)).step
+    assert step > 0
+    reference = {**tables, "train": {**tables["train"], "out": str(tmp_path / "reference"), "steps": step}}
+    go(reference)
+    assert equal(everything(out), everything(tmp_path / "reference"))
+
+
+def test_the_second_signal_leaves_now() -> None:
+    code = (
+        "import os, signal, time\n"
+        "from chumoku.training.guard import Interrupt\n"
+        "with Interrupt() as interrupt:\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print(interrupt.signal, flush=True)\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    print('still here')\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.stdout.strip() == str(int(signal.SIGTERM))
+    assert finished.returncode == -signal.SIGTERM
+
+
+def spoil(monkeypatch: pytest.MonkeyPatch, spoilt: set[int], value: float) -> None:
+    """The loss of some steps is not a number, or not finite."""
+    plain, calls = Objective.forward, {"count": 0}
+
+    def forward(self: Objective, batch: dict[str, Tensor]) -> Tensor:
+        loss = plain(self, batch)
+        if self.training and torch.is_grad_enabled():
+            calls["count"] += 1
+            return loss * value if calls["count"] in spoilt else loss
+        return loss
+
+    monkeypatch.setattr(Objective, "forward", forward)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_step_without_numbers_is_not_applied(
+    value: float, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(monkeypatch, {4, 5, 11}, value)
+    heard = Heard()
+    recipe = recipe_for("decoder", corpora, tmp_path, model={"norm": "batch"}, train={"ema": 0.9})
+    go(recipe, heard=heard)
+    assert heard.text.count("It was not applied.") == 3
+    assert "Step 11 gave numbers that are not finite" in heard.text
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
+
+
+def test_a_bad_step_changes_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, {8}, math.nan)
+    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 8, "save_every": 1}))
+    kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").named() for step in (7, 8)]
+    assert equal(*kept)
+
+
+def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, set(range(6, 100)), math.nan)
+    with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good state is in"):
+        go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3}))
+    assert read_state(newest(tmp_path)).step == 6
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
+
+
+def test_the_first_bad_module_is_named() -> None:
+    config = chumoku.preset("tiny-decoder", layers=2, vocabulary=61)
+    batch = {"tokens": torch.arange(7)[None], "labels": torch.arange(7)[None]}
+
+    def broken(change: Any) -> str:
+        objective = Objective(chumoku.build(config)).train()
+        with torch.no_grad():
+            change(objective.model)
+        return first_bad(objective, batch)
+
+    def nothing(model: Any) -> None:
+        model.decoder.blocks[0].attention.value.bias[3] = math.nan
+
+    assert broken(nothing) == "decoder.blocks.0.attention.value.bias (its weights)"
+    where = broken(lambda model: model.decoder.blocks[1].attention_norm.gamma.mul_(3e38))
+    assert where.startswith("decoder.blocks.1.attention")
+    assert where.endswith("(its output)")
+
+
+def test_the_average_is_its_formula() -> None:
+    model = chumoku.build(chumoku.preset("tiny-decoder", layers=1, vocabulary=31))
+    average = Average(model, 0.75)
+    expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for step in range(3):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.5 + step)
+        average.update()
+        for name, parameter in model.named_parameters():
+            expected[name] = 0.75 * expected[name] + 0.25 * parameter.detach()
+    for name, tensor in average.tensors.items():
+        torch.testing.assert_close(tensor, expected[name])
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with average.in_place():
+        torch.testing.assert_close(dict(model.named_parameters()), expected, check_stride=False)
+    assert equal(before, dict(model.named_parameters()))
+
+
+def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> None:
+    trained = go(recipe_for("decoder", corpora, tmp_path, train={"ema": 0.8}))
+    tensors = read_tensors(newest(tmp_path))
+    last = dict(chumoku.load(trained.last).model.named_parameters())
+    assert equal(dict(tensors.average), last)
+    assert not equal(dict(tensors.model), last)
+
+
+def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average": 4}), heard=heard)
+    steps = Checkpoints(tmp_path / "checkpoints", keep=4, here=HERE, say=print).steps()
+    assert steps == [30, 33, 36, 37], "as many are kept as are averaged"
+    paths = [tmp_path / "checkpoints" / f"step-{step:08}" for step in steps]
+    expected = {
+        name: torch.stack([read_tensors(path).model[name].double() for path in paths]).mean(0).float()
+        for name in read_tensors(paths[0]).model
+    }
+    torch.testing.assert_close(mean(paths), expected)
+    torch.testing.assert_close(dict(chumoku.load(trained.last).model.named_parameters()), expected, check_stride=False)
+    assert "The mean of the last 4 checkpoints: validation loss" in heard.text
+
+
+def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    recipe = recipe_for(
+        "decoder", corpora, tmp_path, train={"patience": 2, "validate_every": 3, "steps": 90}, **changes
+    )
+    trained = go(recipe)
+    judged = [line["validation_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "validation_loss" in line]
+    assert trained.ended == "stopped early: 2 validations brought nothing better"
+    assert trained.finished
+    assert trained.step < 90
+    assert min(judged) == judged[-3] < min(judged[-2:])
+    assert trained.last.is_dir()
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sixteen_bits_learn_too_and_weights_stay_in_32(
+    kind: str, precision: str, corpora: Path, tmp_path: Path
+) -> None:
+    shared = {"model": {"share_embeddings": True, "context": 128}} if kind == "encoder-decoder" else {}
+    for name, bits in (("half", precision), ("whole", "float32")):
+        tables = recipe_for(kind, corpora, tmp_path / name, **shared, train={"precision": bits, "log_every": 1})
+        tables["tokenizer"] = {"kind": "byte"}
+        go(tables)
+    half, whole = losses(tmp_path / "half"), losses(tmp_path / "whole")
+    assert half == pytest.approx(whole, rel=0.03)
+    assert half != whole
+    assert all(tensor.dtype == torch.float32 for tensor in read_tensors(newest(tmp_path / "half")).model.values())
+
+
+def test_the_loss_scale_moves() -> None:
+    state = State()
+    scale = LossScale("fp16", state)
+    assert (scale.value, scale.update(finite=False), scale.value) == (65536.0, True, 32768.0)
+    for _ in range(LossScale.PATIENCE):
+        scale.update(finite=True)
+    assert scale.value == 65536.0
+    state.step = 9
+    assert LossScale("fp16", state).value == 65536.0, "a resumed run keeps its scale"
+    state.scale = 1.0
+    assert not scale.update(finite=False), "at the least scale an overflow is a fault"
+    assert not LossScale("bf16", State()).update(finite=False)
+
+
+def test_a_cast_leaves_no_trace() -> None:
+    config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
+    objective = Objective(chumoku.build(config))
+    batch = {"source": torch.arange(7)[None], "source_mask": torch.ones(1, 7, dtype=torch.bool)}
+    batch |= {"target": torch.arange(5)[None], "labels": torch.arange(5)[None]}
+    plain = objective(batch)
+    half = Cast(objective, torch.bfloat16)(batch)
+    half.backward()
+    assert half.item() == pytest.approx(plain.item(), rel=0.02)
+    assert all(
+        p.dtype == torch.float32 and p.grad is not None and p.grad.dtype == p.dtype for p in objective.parameters()
+    )
+    assert torch.equal(objective(batch), plain)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        *((kind, {"recompute": True}) for kind in KINDS),
+        *((kind, {"compile": True}) for kind in KINDS),
+        ("decoder", {"compile": True, "precision": "bf16"}),
+    ],
+)
+def test_wrapped_objectives_are_the_objective(
+    kind: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Traced by the compiler's front end; its code generator needs a C++ compiler and is measured in benchmarks."""
+    compile_ = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **words: compile_(module, backend="aot_eager", **words))
+    config = chumoku.preset(f"tiny-{kind}", layers=1, vocabulary=61, kv_heads=2)
+    tokens = torch.randint(61, (3, 7), generator=torch.Generator().manual_seed(0))
+    batch = {"tokens": tokens, "labels": tokens.flip(1)}
+    if kind == "encoder-decoder":
+        real = torch.arange(7) < torch.tensor([[7], [5], [3]])
+        batch = {"source": tokens, "source_mask": real, "target": tokens.flip(0), "labels": tokens.flip(1)}
+
+    def gradients(settings: dict[str, Any]) -> tuple[float, list[Tensor]]:
+        objective = Objective(chumoku.build(config))
+        module = wrap(objective, TrainSettings(**settings), HERE).train()
+        torch.manual_seed(3)
+        loss = module(batch)
+        loss.backward()
+        return float(loss.detach()), [p.grad for p in objective.parameters() if p.grad is not None]
+
+    plain = gradients({"precision": changes.get("precision", "float32")})
+    wrapped = gradients(changes)
+    tolerance = 2e-2 if "precision" in changes else 1e-4
+    assert wrapped[0] == pytest.approx(plain[0], rel=tolerance)
+    assert len(plain[1]) == len(wrapped[1])
+    largest = max(float(gradient.abs().max()) for gradient in plain[1])
+    for one, other in zip(plain[1], wrapped[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
+
+
+def test_padding_and_mates_change_no_gradient() -> None:
+    config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
+    objective = Objective(chumoku.build(config, dtype=torch.float64))
+    lengths = ((7, 3), (5, 5), (2, 1))
+    source, target, labels = (torch.randint(61, (3, size)) for size in (7, 5, 5))
+    real = torch.arange(7) < torch.tensor([[s] for s, _ in lengths])
+    labels[torch.arange(5) >= torch.tensor([[t] for _, t in lengths])] = -100
+    whole = {"source": source, "source_mask": real, "target": target, "labels": labels}
+
+    def gradients(batches: list[dict[str, Tensor]]) -> list[Tensor]:
+        return list(torch.autograd.grad(sum(objective(batch) for batch in batches), list(objective.parameters())))
+
+    def alone(row: int, keep: int) -> dict[str, Tensor]:
+        s, t = lengths[row]
+        s = min(7, s + keep)
+        cut = {"source": source[row, None, :s], "source_mask": torch.ones(1, s, dtype=torch.bool)}
+        return {**cut, "target": target[row, None, :t], "labels": labels[row, None, :t]}
+
+    together = gradients([whole])
+    for one, other in zip(together, gradients([alone(row, 0) for row in range(3)]), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-9, rtol=1e-9)
+    wrong = gradients([alone(row, 1) for row in range(3)])
+    assert max(float((a - b).abs().max()) for a, b in zip(together, wrong, strict=True)) > 1e-6
+
+
+def test_metrics_survive_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "utf-8")
+    assert read_metrics(path) == [{"step": 1, "loss": 2.0}]
+    assert read_metrics(tmp_path / "none") == []
+
+
+def test_differences_are_named() -> None:
+    before = {"model": {"width": 3, "bias": True}, "corpus": "a"}
+    assert differences(before, {"model": {"width": 5, "bias": True}, "corpus": "a", "new": 1}) == [
+        "model.width: 3 then, 5 now",
+        "new: not given then, 1 now",
+    ]
+
+
+def test_tensorboard_is_an_extra(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[tensorboard\]'"):
+        go(recipe_for("decoder", corpora, tmp_path, train={"tensorboard": True}))
+
+
+def together(folder: Path, tables: dict[str, Any], *words: str, processes: int = 2) -> str:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0"]
+    recipe = toml(tables, folder / "recipe.toml")
+    finished = subprocess.run(
+        [*command, "--standalone", "-m", "chumoku", "train", recipe, *words],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        timeout=240,
+    )
+    assert finished.returncode == 0, finished.stderr[-3000:]
+    return finished.stdout
+
+
+@pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
+def test_two_processes_are_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
+    """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
+    settings = {"log_every": 1, "accumulate": 2, "parallel": parallel, "sharded": sharded}
+    out = tmp_path / "two"
+
+    def steps(count: int) -> dict[str, Any]:
+        tables = recipe_for("encoder", corpora, out, train={**settings, "steps": count})
+        return {**tables, "schedule": {"kind": "constant", "warmup": 5}}
+
+    reference = recipe_for("encoder", corpora, tmp_path / "reference", train={**settings, "steps": 20})
+    go({**reference, "schedule": {"kind": "constant", "warmup": 5}})
+    said = together(tmp_path, steps(8))
+    assert "cpu × 2" in said
+    go(steps(13), resume=True)
+    together(tmp_path, steps(20), "--resume")
+    assert losses(out) == pytest.approx(losses(tmp_path / "reference"), rel=1e-5)
+    expected = dict(chumoku.load(tmp_path / "reference" / "last").model.named_parameters())
+    found = dict(chumoku.load(out / "last").model.named_parameters())
+    for name, tensor in expected.items():
+        torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-4)
+    assert bool(list(newest(out).glob("part-*-of-00002.safetensors"))) == sharded
+
+
+def test_faults_on_purpose() -> None:
+    """A small number of each; `make faults` runs them in full."""
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "faults.py"),
+        "--cuts",
+        "1",
+        "--kills",
+        "12",
+        "--flips",
+        "50",
+    ]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert finished.stdout.count("every tensor equal") == 12
+    assert "nothing unreadable" in finished.stdout
+    assert "all seen" in finished.stdout
