@@ -22,6 +22,7 @@ from rich.console import Console
 from torch import Tensor
 
 import chumoku
+from chumoku.data.batches import WindowBatches
 from chumoku.decoding.generate import generate
 from chumoku.errors import BusyError, DivergedError, MissingExtraError, RoomError, UsageError
 from chumoku.training import checkpoint, loop
@@ -450,6 +451,53 @@ def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
     assert trained.step < 90
     assert min(judged) == judged[-3] < min(judged[-2:])
     assert trained.last.is_dir()
+
+
+def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    settings = {"patience": 2, "validate_every": 3, "steps": 90}
+    before = go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes)).step
+    assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step == before
+    settings["patience"] = 5
+    assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step > before
+
+
+@pytest.mark.parametrize("step", [14, 37])
+def test_a_signal_during_validation_loses_none(
+    step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
+    go(recipe_for("decoder", corpora, tmp_path / "whole"))
+    plain = WindowBatches.batch
+    calls = {"left": 1}
+
+    def batch(self: WindowBatches, epoch: int, index: int, *share: Any) -> dict[str, Tensor]:
+        judging = not share and self.seed == 0 and index == 0
+        metrics = read_metrics(tmp_path / "cut" / "metrics.jsonl")
+        if (
+            judging
+            and calls["left"]
+            and len([line for line in metrics if "validation_loss" in line]) == (step - 1) // 7
+        ):
+            calls["left"] = 0
+            os.kill(os.getpid(), signal.SIGTERM)
+        return plain(self, epoch, index, *share)
+
+    monkeypatch.setattr(WindowBatches, "batch", batch)
+    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut"))
+    assert (stopped.finished, stopped.step) == (False, step)
+    finished = go(recipe_for("decoder", corpora, tmp_path / "cut"), resume=True)
+    assert finished.finished
+    lines = [
+        [
+            (line["step"], line["validation_loss"])
+            for line in read_metrics(tmp_path / name / "metrics.jsonl")
+            if "validation_loss" in line
+        ]
+        for name in ("whole", "cut")
+    ]
+    assert lines[0] == lines[1]
+    assert equal(everything(tmp_path / "whole"), everything(tmp_path / "cut"))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])

@@ -49,6 +49,12 @@ class World:
     def share(self) -> Share:
         return Share(self.rank, self.size)
 
+    def place(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """A batch where it is computed."""
+        if self.device.type != "cuda":
+            return batch
+        return {name: table.pin_memory().to(self.device, non_blocking=True) for name, table in batch.items()}
+
     def sum(self, *numbers: float) -> list[float]:
         """Each number added up over all processes."""
         if self.size == 1:

@@ -99,8 +99,8 @@ class Log:
         self._file.write(json.dumps(finite) + "\n")
         self._file.flush()
         if self._board is not None:
-            for key, value in values.items():
-                self._board.add_scalar(key, value, int(values["step"]))
+            for key in values.keys() - {"step"}:
+                self._board.add_scalar(key, values[key], int(values["step"]))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

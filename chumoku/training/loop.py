@@ -12,7 +12,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +32,7 @@ from chumoku.training.optimiser import Optimiser
 from chumoku.training.precision import LossScale
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
-from chumoku.training.validation import mean_loss
+from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Speech, tensors_of
 
 Batch = dict[str, Tensor]
@@ -50,6 +49,7 @@ class Run:
     module: nn.Module  # the objective as it runs: cast, shared, compiled
     optimiser: Optimiser
     average: Average
+    judge: Judge
     state: State
     here: World
     log: Log
@@ -68,21 +68,29 @@ class Run:
         """Train until the last step, a reason to stop, or a signal; returns which."""
         settings, state = self.recipe.train, self.state
         with self.interrupt:
-            for batches in self.feed():
+            if state.due(settings):  # a signal came before this step was judged
+                self.validate()
+            for batches in () if state.tired(settings) else self.feed():
                 tokens, stopping = self.here.sum(sum(map(learnt, batches)), self.interrupted)
                 if stopping or not self.learn(batches, int(tokens)):
-                    self.stopped_by = self.interrupt.signal or signal.SIGTERM
-                    self.save()
-                    return f"stopped by {signal.Signals(self.stopped_by).name}"
-                last = state.step == settings.steps
-                if last or state.step % settings.validate_every == 0:
+                    return self.stop()
+                if state.due(settings):
                     self.validate()
-                tired = settings.patience is not None and state.waited >= settings.patience
-                if last or tired or state.step % settings.save_every == 0:
-                    self.save(final=last or tired)
-                if tired:
-                    return f"stopped early: {state.waited} validations brought nothing better"
+                last = state.step == settings.steps or state.tired(settings)
+                if last or state.step % settings.save_every == 0:
+                    self.save(final=last)
+                if state.tired(settings):
+                    break
+            if state.due(settings):
+                return self.stop()
+        if state.tired(settings):
+            return f"stopped early: {state.waited} validations brought nothing better"
         return "finished"
+
+    def stop(self) -> str:
+        self.stopped_by = self.interrupt.signal or signal.SIGTERM
+        self.save()
+        return f"stopped by {signal.Signals(self.stopped_by).name}"
 
     def feed(self) -> Iterator[list[Batch]]:
         """The batches of each step that is left, on this process's device."""
@@ -108,9 +116,10 @@ class Run:
         total = torch.zeros((), device=self.here.device)
         for number, batch in enumerate(batches):
             if self.interrupted and self.here.size == 1:
+                self.put_back(buffers)
                 return False
             with sharing(self.module, now=number == len(batches) - 1):
-                loss = self.module(self.placed(batch))
+                loss = self.module(self.here.place(batch))
                 (loss * (self.scale.value * self.here.size / max(1, tokens))).backward()
             total += loss.detach()
         norm = self.optimiser.norm() / self.scale.value
@@ -123,13 +132,16 @@ class Run:
             state.bad = 0
             self.scale.update(finite=True)
         else:
-            for buffer, before in zip(self.model.buffers(), buffers, strict=True):
-                buffer.copy_(before)
+            self.put_back(buffers)
             self.refuse(batches)
         seconds = time.perf_counter() - began
         state.seconds += seconds
         self.log.step(state, loss=summed / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
         return True
+
+    def put_back(self, buffers: list[Tensor]) -> None:
+        for buffer, before in zip(self.model.buffers(), buffers, strict=True):
+            buffer.copy_(before)
 
     def refuse(self, batches: list[Batch]) -> None:
         """A step whose numbers are not finite is not applied; too many in a row end the run."""
@@ -137,7 +149,7 @@ class Run:
             return
         state, settings = self.state, self.recipe.train
         state.bad += 1
-        where = first_bad(self.objective, self.placed(batches[-1]))
+        where = first_bad(self.objective, self.here.place(batches[-1]))
         self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
         if state.bad >= settings.bad_steps:
             raise DivergedError(
@@ -149,10 +161,11 @@ class Run:
     def validate(self) -> None:
         """The loss on what is not learnt from; the best weights so far are kept."""
         state = self.state
-        with self.judged():
-            loss = self.judge()
+        with self.judge.at_rest():
+            loss = self.judge.loss(stop=lambda: self.interrupted and self.here.size == 1)
             if loss is None:
                 return
+            state.judged = state.step
             best = state.best is None or loss < state.best
             state.best, state.waited = (loss, 0) if best else (state.best, state.waited + 1)
             values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
@@ -163,26 +176,6 @@ class Run:
                 self.keep_best()
             for line in self.samples():
                 self.log.say(line)
-
-    def judge(self) -> float | None:
-        """The mean loss over validation tokens; None when a signal came."""
-        most = self.recipe.train.validation_batches
-        alone = self.here.size == 1
-        return mean_loss(
-            lambda batch: self.module(self.placed(batch)),
-            self.material.validation,
-            self.here,
-            most=most,
-            stop=lambda: self.interrupted and alone,
-        )
-
-    @contextmanager
-    def judged(self) -> Iterator[None]:
-        """Inside, the model is in eval mode and has the averaged weights, where there are any."""
-        self.objective.eval()
-        with self.average.in_place():
-            yield
-        self.objective.train()
 
     def save(self, *, final: bool = False) -> None:
         state = self.state
@@ -196,11 +189,6 @@ class Run:
             if final:
                 raise
             self.log.say(f"{error} The run goes on; the last good checkpoint stays.")
-
-    def placed(self, batch: Batch) -> Batch:
-        if self.here.device.type != "cuda":
-            return batch
-        return {name: table.pin_memory().to(self.here.device, non_blocking=True) for name, table in batch.items()}
 
     @property
     def interrupted(self) -> bool:

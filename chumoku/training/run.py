@@ -38,6 +38,7 @@ from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe, load_recipe, read_recipe
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
+from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Speech, tensors_of, write_bundle
 from chumoku.weights.sealed import sealed
 
@@ -151,6 +152,7 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
         module,
         optimiser,
         average,
+        Judge(module, average, material.validation, here, settings.validation_batches),
         state=State(origin=origin(recipe, material)),
         here=here,
         log=log,
@@ -196,11 +198,11 @@ def finish(run: Run, folder: Path) -> None:
     if settings.average > 1:
         steps = run.checkpoints.steps()[-settings.average :]
         checkpoint.restore(run.model, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
-        with run.judged():
-            loss = run.judge()
+        with run.judge.at_rest():
+            loss = run.judge.loss()
         if loss is not None:
             run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}.")
-    with run.judged():
+    with run.judge.at_rest():
         export(run.model, folder / "last", run.speech, run.here)
 
 

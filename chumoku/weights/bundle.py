@@ -17,7 +17,6 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-import chumoku
 from chumoku import text
 from chumoku.config import read, write
 from chumoku.errors import DamagedError, UsageError
@@ -139,7 +138,7 @@ def _card(config: ModelConfig, weights: Mapping[str, Tensor], speech: Speech) ->
         f"({speech.tokenizer.kind}).",
         "",
         *([speech.card, ""] if speech.card else []),
-        f"Written by chumoku {chumoku.__version__}. Open it with `chumoku.load`.",
+        "Written by chumoku. Open it with `chumoku.load`.",
         "",
     ]
     return "\n".join(lines)
