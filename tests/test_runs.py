@@ -467,7 +467,7 @@ def test_a_signal_during_validation_loses_none(
     step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
-    go(recipe_for("decoder", corpora, tmp_path / "whole"))
+    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch": 7}))
     plain = WindowBatches.batch
     calls = {"left": 1}
 
@@ -484,9 +484,9 @@ def test_a_signal_during_validation_loses_none(
         return plain(self, epoch, index, *share)
 
     monkeypatch.setattr(WindowBatches, "batch", batch)
-    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut"))
+    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}))
     assert (stopped.finished, stopped.step) == (False, step)
-    finished = go(recipe_for("decoder", corpora, tmp_path / "cut"), resume=True)
+    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}), resume=True)
     assert finished.finished
     lines = [
         [
