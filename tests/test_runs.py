@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import math
@@ -19,12 +18,13 @@ import pytest
 import torch
 from faults import KINDS, recipe_for, write_corpora
 from rich.console import Console
+from safetensors import SafetensorError
 from torch import Tensor
 
 import chumoku
 from chumoku.data.batches import WindowBatches
 from chumoku.decoding.generate import generate
-from chumoku.errors import BusyError, DivergedError, MissingExtraError, RoomError, UsageError
+from chumoku.errors import BusyError, DamagedError, DivergedError, MissingExtraError, RoomError, UsageError
 from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints, differences, mean, read_state, read_tensors
@@ -36,6 +36,7 @@ from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import TrainSettings
 from chumoku.training.run import Trained, train
 from chumoku.training.state import State
+from chumoku.weights import bundle
 
 HERE = World(torch.device("cpu"))
 
@@ -109,11 +110,11 @@ def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
 
 def test_a_bundle_is_the_model(corpora: Path, tmp_path: Path) -> None:
     trained = go(recipe_for("decoder", corpora, tmp_path))
-    bundle = chumoku.load(trained.last)
+    loaded = chumoku.load(trained.last)
     state = read_tensors(newest(tmp_path)).model
-    assert equal(dict(bundle.model.named_parameters()), dict(state))
-    assert not bundle.model.training
-    assert generate(bundle.model, [[5, 3]], new=3, temperature=0)
+    assert equal(dict(loaded.model.named_parameters()), dict(state))
+    assert not loaded.model.training
+    assert generate(loaded.model, [[5, 3]], new=3, temperature=0)
     with pytest.raises(UsageError, match=r"is no model: it holds no config\.json"):
         chumoku.load(tmp_path)
 
@@ -244,15 +245,15 @@ def test_a_full_disk_is_refused_before_the_first_step(
 
 
 def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, full = checkpoint.save_file, {"now": False}
+    plain, full = bundle.save_file, {"now": False}
 
     def save_file(tensors: dict[str, Tensor], path: Path) -> None:
-        if full["now"]:
-            raise OSError(errno.ENOSPC, "No space left on device")
+        if full["now"]:  # as safetensors says it
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         plain(tensors, path)
 
     save = loop.Run.save
-    monkeypatch.setattr(checkpoint, "save_file", save_file)
+    monkeypatch.setattr(bundle, "save_file", save_file)
 
     def save_between(first: int, last: int) -> None:
         def save_then(self: loop.Run, **words: Any) -> None:
@@ -614,6 +615,13 @@ def test_metrics_survive_a_crash(tmp_path: Path) -> None:
     path.write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo', "utf-8")
     assert read_metrics(path) == [{"step": 1, "loss": 2.0}]
     assert read_metrics(tmp_path / "none") == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"steps": 3}', '{"step": "3"}', '{"step": -1}', "{" * 5000])
+def test_a_state_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(text)
+    with pytest.raises(DamagedError, match=r"state\.json does not read as the state of a run"):
+        read_state(tmp_path)
 
 
 def test_differences_are_named() -> None:

@@ -13,26 +13,27 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chumoku.errors import DamagedError, RoomError
 from chumoku.models.config import ModelConfig
+from chumoku.models.model import Model
 from chumoku.training.distributed import World, laid_out_as, part, whole
 from chumoku.training.state import State
-from chumoku.weights.bundle import WEIGHTS, Speech, tensors_of, write_bundle
+from chumoku.weights.bundle import WEIGHTS, Speech, store, tensors_of, write_bundle
 from chumoku.weights.sealed import heal, remove, sealed, verify
 
 STATE = "state.json"
 OPTIMISER = "optimizer.safetensors"
 AVERAGE = "average.safetensors"
+LARGEST_STATE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,10 @@ class Tensors:
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: Path, *, keep: int, here: World, say: Callable[[str], None]) -> None:
-        self.folder, self.keep, self.here, self.say = folder, keep, here, say
+    def __init__(
+        self, folder: Path, *, keep: int, here: World, say: Callable[[str], None], sharded: bool = False
+    ) -> None:
+        self.folder, self.keep, self.here, self.say, self.sharded = folder, keep, here, say, sharded
 
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, oldest first."""
@@ -80,10 +83,10 @@ class Checkpoints:
                 self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
         return None
 
-    def save(self, state: State, tensors: Tensors, config: ModelConfig, speech: Speech, *, sharded: bool) -> Path:
+    def save(self, state: State, tensors: Tensors, config: ModelConfig, speech: Speech) -> Path:
         """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
         path = self.path(state.step)
-        gathered = None if sharded else _gathered(tensors, self.here)
+        gathered = None if self.sharded else _gathered(tensors, self.here)
         with contextlib.ExitStack() as stack:
             working = path.with_name(path.name + ".part")
 
@@ -105,13 +108,27 @@ class Checkpoints:
             for work in (begin, fill, finish):
                 problem = _attempt(work)
                 if self.here.sum(float(problem is not None))[0]:  # all go on, or all give up
-                    raise _no_room(path, tensors, problem)
+                    raise _no_room(path, tensors.named().values(), problem)
         return path
 
     def _rotate(self, path: Path) -> None:
         verify(path)
         for step in self.steps()[: -self.keep]:
             remove(self.path(step))
+
+
+def export(model: Model, folder: Path, speech: Speech, here: World) -> None:
+    """The model as it is now, as a bundle; everyone takes part, the first process writes."""
+    weights = {name: whole(tensor.detach()) for name, tensor in tensors_of(model).items()}
+
+    def write() -> None:
+        if here.main:
+            with sealed(folder) as working:
+                write_bundle(working, model.config, weights, speech)
+
+    problem = _attempt(write)
+    if here.sum(float(problem is not None))[0]:
+        raise _no_room(folder, weights.values(), problem)
 
 
 def _attempt(work: Callable[[], None]) -> OSError | None:
@@ -138,9 +155,9 @@ def _gathered(tensors: Tensors, here: World) -> Tensors:
 def _write_rest(folder: Path, state: State, tensors: Tensors | None, config: ModelConfig, speech: Speech) -> None:
     if tensors is not None:
         write_bundle(folder, config, tensors.model, speech)
-        save_file({name: value.contiguous() for name, value in tensors.optimizer.items()}, folder / OPTIMISER)
+        store(tensors.optimizer, folder / OPTIMISER)
         if tensors.average:
-            save_file({name: value.contiguous() for name, value in tensors.average.items()}, folder / AVERAGE)
+            store(tensors.average, folder / AVERAGE)
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
@@ -149,15 +166,26 @@ def _write_part(folder: Path, tensors: Tensors, here: World) -> None:
     for name, tensor in tensors.named().items():
         divided = part(tensor.detach())
         if divided is not None:
-            mine[name] = divided.cpu().contiguous()
+            mine[name] = divided
         elif here.main:
-            mine[name] = tensor.detach().cpu().contiguous()
-    save_file(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+            mine[name] = tensor
+    store(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
 
 
 def read_state(path: Path) -> State:
-    values = json.loads((path / STATE).read_text(encoding="utf-8"))
-    return State(**values)
+    """The numbers of a checkpoint, each of its kind."""
+    try:
+        if (path / STATE).stat().st_size > LARGEST_STATE:
+            raise DamagedError(f"{path / STATE} is larger than any state is.")
+        state = State(**json.loads((path / STATE).read_text(encoding="utf-8")))
+        best = 0.0 if state.best is None else state.best
+        whole_numbers = (state.step, state.tokens, state.judged, state.waited, state.bad, state.scale_good)
+        fits = all(type(value) is int and value >= 0 for value in whole_numbers) and isinstance(state.origin, dict)
+        if not fits or not all(isinstance(value, (int, float)) for value in (state.seconds, state.scale, best)):
+            raise ValueError("a number is not of its kind")
+    except (ValueError, TypeError, RecursionError, OSError) as error:
+        raise DamagedError(f"{path / STATE} does not read as the state of a run: {str(error)[:200]}.") from error
+    return state
 
 
 def read_tensors(path: Path) -> Tensors:
@@ -224,8 +252,8 @@ def check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _no_room(path: Path, tensors: Tensors, problem: OSError | None) -> RoomError:
-    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.named().values())
+def _no_room(path: Path, tensors: Iterable[Tensor], problem: OSError | None) -> RoomError:
+    needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = shutil.disk_usage(path.parent).free
     why = "another process could not write" if problem is None else problem.strerror or str(problem)
     return RoomError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")

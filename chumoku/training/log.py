@@ -85,19 +85,24 @@ class Log:
             self._told = time.monotonic()
             self.say(f"step {state.step:,}/{self.steps:,}  {shown}")
 
-    def validation(self, step: int, values: dict[str, float], *, best: bool) -> None:
-        self._write({"step": step, **values})
-        words = [f"validation loss {values['validation_loss']:.4f}", f"perplexity {values['perplexity']:,.2f}"]
-        if "bits_per_byte" in values:
+    def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
+        values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        words = [f"validation loss {loss:.4f}", f"perplexity {values['perplexity']:,.2f}"]
+        if bytes_a_token:
+            values["bits_per_byte"] = loss / math.log(2) / bytes_a_token
             words.append(f"{values['bits_per_byte']:.3f} bits a byte")
+        self._write({"step": step, **values})
         self.say(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
 
     def _write(self, values: dict[str, float]) -> None:
         if self._file is None:
             return
         finite = {key: value if math.isfinite(value) else None for key, value in values.items()}
-        self._file.write(json.dumps(finite) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps(finite) + "\n")
+            self._file.flush()
+        except OSError as error:  # a full disk costs a line, not the run
+            self.say(f"{self.folder / METRICS} could not be written: {error.strerror}.")
         if self._board is not None:
             for key in values.keys() - {"step"}:
                 self._board.add_scalar(key, values[key], int(values["step"]))

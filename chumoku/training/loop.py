@@ -13,6 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +58,6 @@ class Run:
     speech: Speech
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
-
     stopped_by: int | None = None  # the signal
 
     def __post_init__(self) -> None:
@@ -168,12 +168,9 @@ class Run:
             state.judged = state.step
             best = state.best is None or loss < state.best
             state.best, state.waited = (loss, 0) if best else (state.best, state.waited + 1)
-            values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-            if self.material.bytes_a_token:
-                values["bits_per_byte"] = loss / math.log(2) / self.material.bytes_a_token
-            self.log.validation(state.step, values, best=best)
+            self.log.validation(state.step, loss, bytes_a_token=self.material.bytes_a_token, best=best)
             if best:
-                self.keep_best()
+                self.surviving(self.keep_best)
             for line in self.samples():
                 self.log.say(line)
 
@@ -182,12 +179,17 @@ class Run:
         if self.checkpoints.steps()[-1:] == [state.step]:
             return
         tensors = Tensors(tensors_of(self.model), self.optimiser.state(), self.average.tensors)
+        write = partial(self.checkpoints.save, state, tensors, self.material.config, self.speech)
+        if final:
+            write()
+        else:
+            self.surviving(write)
+
+    def surviving(self, write: Callable[[], object]) -> None:
+        """A disk that is full now may have room later; what was saved before stays."""
         try:
-            sharded = self.recipe.train.sharded
-            self.checkpoints.save(state, tensors, self.material.config, self.speech, sharded=sharded)
+            write()
         except RoomError as error:
-            if final:
-                raise
             self.log.say(f"{error} The run goes on; the last good checkpoint stays.")
 
     @property

@@ -22,12 +22,11 @@ from chumoku.config import write
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.count import count
-from chumoku.models.model import Model
 from chumoku.probe.pictures import loss_curve
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
-from chumoku.training.distributed import World, laid_out_as, whole, world, wrap
+from chumoku.training.distributed import World, laid_out_as, world, wrap
 from chumoku.training.guard import locked
 from chumoku.training.log import METRICS, Log, matrix_peak, read_metrics
 from chumoku.training.loop import Run
@@ -39,8 +38,7 @@ from chumoku.training.recipe import Recipe, load_recipe, read_recipe
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
-from chumoku.weights.bundle import Speech, tensors_of, write_bundle
-from chumoku.weights.sealed import sealed
+from chumoku.weights.bundle import Speech, tensors_of
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ def train(
 
 def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool) -> Trained:
     keep = max(recipe.train.keep, recipe.train.average)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say)
+    checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say, sharded=recipe.train.sharded)
     if checkpoints.steps() and not resume:
         raise UsageError(
             f"{folder} already holds a run, at step {checkpoints.steps()[-1]:,}. Go on with --resume, or choose "
@@ -158,7 +156,7 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
         log=log,
         checkpoints=checkpoints,
         speech=speech,
-        keep_best=lambda: export(model, Path(settings.out) / "best", speech, here),
+        keep_best=lambda: checkpoint.export(model, Path(settings.out) / "best", speech, here),
         samples=sampler(model, material, settings.samples if here.main and not divided else 0),
     )
 
@@ -203,16 +201,7 @@ def finish(run: Run, folder: Path) -> None:
         if loss is not None:
             run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}.")
     with run.judge.at_rest():
-        export(run.model, folder / "last", run.speech, run.here)
-
-
-def export(model: Model, folder: Path, speech: Speech, here: World) -> None:
-    """The model as it is now, as a bundle; everyone takes part, the first process writes."""
-    weights = {name: whole(tensor.detach()) for name, tensor in tensors_of(model).items()}
-    if here.main:
-        with sealed(folder) as working:
-            write_bundle(working, model.config, weights, speech)
-    here.wait()
+        checkpoint.export(run.model, folder / "last", run.speech, run.here)
 
 
 def origin(recipe: Recipe, material: Material) -> dict[str, Any]:

@@ -7,6 +7,8 @@ and source_tokenizer.json, where a translator's source has a vocabulary of its o
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +69,17 @@ def save(folder: Path | str, model: Model, speech: Speech) -> Path:
     return folder
 
 
+def store(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; what the disk refuses is an OSError, as elsewhere."""
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
+
+
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     """Every parameter and buffer once: a table that two stacks share has one name."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -76,7 +89,7 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     """The files of a bundle, into a folder that is there."""
     values = {"format": "chumoku", "version": VERSION, "model": write(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    save_file({name: tensor.detach().contiguous().cpu() for name, tensor in weights.items()}, folder / WEIGHTS)
+    store(weights, folder / WEIGHTS)
     speech.tokenizer.save(folder / TOKENIZER)
     if speech.source_tokenizer is not speech.tokenizer:
         speech.source_tokenizer.save(folder / SOURCE_TOKENIZER)
