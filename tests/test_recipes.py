@@ -88,6 +88,10 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"train": {"ema": 0.9, "average": 3}}, "train.ema"),
         ({"data": {"validation": 0.1, "validation_files": "b.txt"}}, "data.validation"),
         ({"data": {"columns": [0]}}, "data.columns"),
+        ({"tokenizer": {"target_vocabulary": 500}}, "tokenizer.target_vocabulary"),
+        ({"model": {"norm": "batch"}, "train": {"precision": "bf16"}}, "train.precision"),
+        ({"model": {"norm": "batch"}, "train": {"recompute": True}}, "train.recompute"),
+        ({"train": {"out": ""}}, "train.out"),
     ],
 )
 def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
@@ -111,8 +115,9 @@ def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
     assert recipe.config(777).vocabulary == 777
     larger = read_recipe(shortest(model={"vocabulary": 1024}))
     assert larger.config(777).vocabulary == 1024
-    with pytest.raises(ConfigError, match="the tokenizer has 2,000 tokens"):
-        larger.config(2000)
+    for size in (2000, 8192):
+        with pytest.raises(ConfigError, match=f"the tokenizer has {size:,} tokens"):
+            larger.config(size)
 
 
 def test_words_are_laid_over_a_recipe() -> None:
@@ -175,6 +180,20 @@ def test_sgd_is_note_000s() -> None:
     optimiser.step(0.25)
     for old, new in zip(before, optimiser.parameters, strict=True):
         torch.testing.assert_close(new.detach(), old - 0.25)
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
+def test_only_what_decays_shrinks(kind: str) -> None:
+    """Without a gradient, decay alone moves a weight."""
+    model = build(read_recipe(shortest(model={"preset": "tiny-decoder", "position": "learned"})).config(61))
+    optimiser = Optimiser(model, OptimizerSettings(kind=kind, rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
+    with torch.no_grad():
+        for parameter in optimiser.parameters:
+            parameter.fill_(1.0)
+            parameter.grad = torch.zeros_like(parameter)
+    optimiser.step(0.1)
+    for name, parameter in model.named_parameters():
+        assert float(parameter.detach().max()) == pytest.approx(0.95 if decays(name, parameter) else 1.0), name
 
 
 def test_a_gradient_is_clipped_to_its_length() -> None:

@@ -36,6 +36,7 @@ from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import TrainSettings
 from chumoku.training.run import Trained, train
 from chumoku.training.state import State
+from chumoku.training.validation import Judge
 from chumoku.weights import bundle
 
 HERE = World(torch.device("cpu"))
@@ -171,6 +172,8 @@ def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
         ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: adamw then, sgd now"),
         ({"tokenizer": {"kind": "character"}}, "tokenizer: "),
         ({"data": {"separate": True}}, "data.separate: False then, True now"),
+        ({"data": {"validation": 0.3}}, "data.validation: 0.1 then, 0.3 now"),
+        ({"train": {"precision": "bf16"}}, "train.precision: float32 then, bf16 now"),
         ({"data": {"files": "other"}}, "corpus: "),
     ],
 )
@@ -185,6 +188,8 @@ def test_another_run_is_not_resumed(changes: dict[str, Any], said: str, corpora:
         go(recipe_for("decoder", corpora, tmp_path, **changes), resume=True)
     assert said in str(caught.value)
     assert equal(before, everything(tmp_path))
+    kept = json.loads((tmp_path / "recipe.json").read_text("utf-8"))
+    assert kept["train"]["steps"] == 9, "a refused run leaves no recipe"
 
 
 def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
@@ -216,6 +221,33 @@ def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> Non
     assert equal(expected, everything(tmp_path))
 
 
+def test_damage_everywhere_is_no_beginning(corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path))
+    before = len(read_metrics(tmp_path / "metrics.jsonl"))
+    for path in (tmp_path / "checkpoints").iterdir():
+        (path / "README.md").unlink()
+    (Path(f"{path}.bad")).mkdir()
+    with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they are kept as \.bad"):
+        go(recipe_for("decoder", corpora, tmp_path), resume=True)
+    assert len(list((tmp_path / "checkpoints").glob("*.bad*"))) == 4, "none overwrites another"
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == before
+
+
+def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
+    recipe = recipe_for("decoder", corpora, tmp_path, train={"average": 3})
+    go(recipe)
+    (tmp_path / "checkpoints" / "step-00000036" / "config.json").write_text("{}")
+    heard = Heard()
+    assert go(recipe, resume=True, heard=heard).finished
+    assert "The mean of the last 2 checkpoints" in heard.text
+
+
+def test_fewer_steps_than_were_taken(corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path))
+    with pytest.raises(UsageError, match=r"is at step 37, beyond train\.steps = 20"):
+        go(recipe_for("decoder", corpora, tmp_path, train={"steps": 20}), resume=True)
+
+
 def test_nothing_to_resume_is_a_beginning(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 7}), resume=True, heard=heard)
@@ -244,6 +276,17 @@ def test_a_full_disk_is_refused_before_the_first_step(
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
+def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    for place in ("data", "checkpoints/step-00000003"):
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "file").write_bytes(bytes(5000))
+    checkpoint.check_room(tmp_path, 6000)
+    with pytest.raises(RoomError, match="will need 6,001 bytes"):
+        checkpoint.check_room(tmp_path, 6001)
+
+
 def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, full = bundle.save_file, {"now": False}
 
@@ -268,7 +311,7 @@ def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeyp
     assert go(recipe, heard=heard).finished
     assert "step-00000012 could not be saved: No space left on device. It needs about" in heard.text
     assert "the last good checkpoint stays" in heard.text
-    assert not list((tmp_path / "checkpoints").glob("*.part"))
+    assert not list((tmp_path / "checkpoints").glob("*.writing"))
     reference = tmp_path / "reference"
     go({**recipe, "train": {**recipe["train"], "out": str(reference)}})
     assert equal(everything(tmp_path), everything(reference))
@@ -364,9 +407,12 @@ def test_a_step_without_numbers_is_not_applied(
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
-def test_a_bad_step_changes_nothing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("changes", [{}, {"norm": "batch"}])
+def test_a_bad_step_changes_nothing(
+    changes: dict[str, Any], corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     spoil(monkeypatch, {8}, math.nan)
-    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 8, "save_every": 1}))
+    go(recipe_for("decoder", corpora, tmp_path, model=changes, train={"steps": 8, "save_every": 1}))
     kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").named() for step in (7, 8)]
     assert equal(*kept)
 
@@ -379,6 +425,32 @@ def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
+def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoil(monkeypatch, {3, 4, 6, 7, 9}, math.nan)
+    assert go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3})).finished
+
+
+def test_a_validation_without_numbers_is_never_the_best(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, calls = Judge.loss, {"count": 0}
+
+    def loss(self: Judge, **words: Any) -> float | None:
+        calls["count"] += 1
+        found = plain(self, **words)
+        return math.nan if calls["count"] == 1 else found
+
+    monkeypatch.setattr(Judge, "loss", loss)
+    trained = go(recipe_for("decoder", corpora, tmp_path))
+    assert trained.best_loss is not None
+    assert math.isfinite(trained.best_loss)
+
+
+def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
+    go(recipe_for("decoder", corpora, tmp_path, train={"accumulate": 2, "steps": 5}, schedule={"warmup": 1}))
+    assert read_metrics(tmp_path / "metrics.jsonl")[0]["tokens"] == 5 * 2 * 29 * 11
+
+
 def test_the_first_bad_module_is_named() -> None:
     config = chumoku.preset("tiny-decoder", layers=2, vocabulary=61)
     batch = {"tokens": torch.arange(7)[None], "labels": torch.arange(7)[None]}
@@ -387,7 +459,7 @@ def test_the_first_bad_module_is_named() -> None:
         objective = Objective(chumoku.build(config)).train()
         with torch.no_grad():
             change(objective.model)
-        return first_bad(objective, batch)
+        return first_bad(objective, [batch])
 
     def nothing(model: Any) -> None:
         model.decoder.blocks[0].attention.value.bias[3] = math.nan

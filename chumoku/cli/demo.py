@@ -20,8 +20,6 @@ def demo(
     steps: Annotated[int | None, typer.Option(min=1, help="Train less, or more, than the recipe says.")] = None,
 ) -> None:
     """Train a small Japanese-English translator (two minutes on two cores), score it, and look inside."""
-    import shutil
-
     import chumoku
     from chumoku.data.embedded import split
     from chumoku.decoding.translate import translate
@@ -31,8 +29,7 @@ def demo(
     from chumoku.training.run import train
 
     recipe = load_recipe("demo", [f"train.out={out}", *_shortened(steps)])
-    for old in ("checkpoints", "best", "last"):  # a demo begins anew; the prepared data stays
-        shutil.rmtree(out / old, ignore_errors=True)
+    begin_anew(out)
     print(f"A grammar writes {recipe.data.count:,} Japanese-English pairs; a Transformer learns to translate them.")
     trained = train(recipe)
     if not trained.finished:
@@ -69,6 +66,28 @@ def demo(
         path=out / "attention.png",
     )
     print(f"\nThe picture is {path}, the loss is {out / 'loss.png'}, the model is {trained.last}.")
+
+
+def begin_anew(out: Path) -> None:
+    """Clear an earlier demo away; the prepared data stays, and so does anything that is no demo."""
+    import json
+    import shutil
+
+    from chumoku.errors import UsageError
+    from chumoku.training.guard import locked
+
+    old = [out / name for name in ("checkpoints", "best", "last") if (out / name).exists()]
+    if not old:
+        return
+    try:
+        kind = json.loads((out / "recipe.json").read_text(encoding="utf-8"))["data"]["kind"]
+    except (OSError, ValueError, KeyError, TypeError):
+        kind = None
+    if kind != "embedded":
+        raise UsageError(f"{out} holds a run that is no demo. Choose another folder with --out; nothing was touched.")
+    with locked(out):
+        for place in old:
+            shutil.rmtree(place)
 
 
 def _shortened(steps: int | None) -> list[str]:

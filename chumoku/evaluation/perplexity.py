@@ -49,6 +49,8 @@ def score_text(
     """Score documents one by one; `progress` hears how many tokens were read."""
     if not isinstance(model, (DecoderModel, EncoderModel)):
         raise UsageError("A translator is scored on pairs of sentences, not on a text.")
+    if model.config.head_kind == "vector":
+        raise UsageError("This encoder gives vectors and guesses no tokens, so a text cannot be scored with it.")
     score = _expected if isinstance(model, DecoderModel) else _guessed
     total, tokens, size = 0.0, 0, 0
     with torch.inference_mode():

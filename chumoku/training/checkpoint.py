@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -26,9 +27,10 @@ from chumoku.errors import DamagedError, RoomError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.training.distributed import World, laid_out_as, part, whole
+from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
 from chumoku.weights.bundle import WEIGHTS, Speech, store, tensors_of, write_bundle
-from chumoku.weights.sealed import heal, remove, sealed, verify
+from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed, verify
 
 STATE = "state.json"
 OPTIMISER = "optimizer.safetensors"
@@ -60,35 +62,37 @@ class Checkpoints:
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, oldest first."""
         names = (path.name for path in self.folder.glob("step-*")) if self.folder.is_dir() else ()
-        return sorted(int(name[5:]) for name in names if name[5:].isdecimal())
+        return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{8,12}", name))
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08}"
 
     def heal(self) -> None:
         """Clear away what interrupted writings left."""
-        for left in [*self.folder.glob("step-*.part"), *self.folder.glob("step-*.old")]:
+        for left in [path for end in ENDS for path in self.folder.glob(f"step-*.{end}")]:
             heal(left.with_suffix(""))
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are set aside."""
-        for step in reversed(self.steps()):
-            path = self.path(step)
-            try:
-                verify(path)
-                return path
-            except (DamagedError, OSError) as error:
-                aside = _free_name(path)
-                path.replace(aside)
-                self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
-        return None
+        return next((path for step in reversed(self.steps()) if self.is_whole(path := self.path(step))), None)
+
+    def is_whole(self, path: Path) -> bool:
+        """Whether a checkpoint is what was saved; if not, it is set aside."""
+        try:
+            verify(path)
+        except DamagedError as error:
+            aside = _free_name(path)
+            path.replace(aside)
+            self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
+            return False
+        return True
 
     def save(self, state: State, tensors: Tensors, config: ModelConfig, speech: Speech) -> Path:
         """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
         path = self.path(state.step)
         gathered = None if self.sharded else _gathered(tensors, self.here)
         with contextlib.ExitStack() as stack:
-            working = path.with_name(path.name + ".part")
+            working = beside(path, "writing")
 
             def begin() -> None:
                 if self.here.main:
@@ -222,11 +226,10 @@ def mean(paths: list[Path]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, summed in float64."""
     total: dict[str, Tensor] = {}
     for path in paths:
-        verify(path)
-        for name, tensor in read_tensors(path).model.items():
+        weights = read_tensors(path).model
+        for name, tensor in weights.items():
             total[name] = tensor.double() + total[name] if name in total else tensor.double()
-    kinds = {name: tensor.dtype for name, tensor in read_tensors(paths[-1]).model.items()}
-    return {name: (tensor / len(paths)).to(kinds[name]) for name, tensor in total.items()}
+    return {name: (tensor / len(paths)).to(weights[name].dtype) for name, tensor in total.items()}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -241,9 +244,17 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
     return found
 
 
+def bytes_kept(numbers: int, recipe: Recipe) -> int:
+    """What a run of so many numbers keeps at its most: checkpoints, one more than is kept, and two bundles."""
+    moments = {"adamw": 2, "sgd": 1, "muon": 2}[recipe.optimizer.kind]
+    keep = max(recipe.train.keep, recipe.train.average)
+    return 4 * numbers * ((keep + 1) * (1 + moments + bool(recipe.train.ema)) + 2)
+
+
 def check_room(folder: Path, needed: int) -> None:
     """Refuse, before the first step, a disk that cannot hold what the run will keep."""
-    there = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    kept = [*(folder / "checkpoints").glob("step-*"), folder / "best", folder / "last"]
+    there = sum(file.stat().st_size for place in kept for file in place.glob("*"))
     free = shutil.disk_usage(folder).free
     if there + free < needed:
         raise RoomError(

@@ -15,6 +15,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -72,7 +73,7 @@ class World:
 @contextlib.contextmanager
 def world(settings: TrainSettings) -> Iterator[World]:
     """This process's place: alone, or among those that torchrun started."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     device = choose_device(settings.device)
     if size == 1:
         yield World(device)
@@ -81,7 +82,8 @@ def world(settings: TrainSettings) -> Iterator[World]:
     if device.type == "cuda":
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    # The others wait while the first prepares the corpus, however long that takes.
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=4))
     try:
         yield World(device, rank, size)
     finally:
@@ -94,8 +96,11 @@ def choose_device(name: str | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UsageError(f"train.device: there is no device '{name}'; choose cpu or cuda, or leave it out.") from error
+        known = device.type in ("cpu", "cuda")
+    except RuntimeError:
+        known = False
+    if not known:
+        raise UsageError(f"train.device: there is no device '{name}' here; choose cpu or cuda, or leave it out.")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UsageError("train.device: this PyTorch sees no GPU. Choose cpu, or leave it out.")
     return device

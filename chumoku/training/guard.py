@@ -66,8 +66,9 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def first_bad(objective: nn.Module, batch: dict[str, Tensor]) -> str:
+def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
     """The address where numbers first cease to be finite: in the weights, going forward, or in the gradients."""
+    objective = getattr(objective, "_orig_mod", objective)  # beneath torch.compile
     for name, parameter in objective.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return f"{_address(name)} (its weights)"
@@ -83,13 +84,14 @@ def first_bad(objective: nn.Module, batch: dict[str, Tensor]) -> str:
     handles = [module.register_forward_hook(look(name)) for name, module in objective.named_modules() if name]
     try:
         with torch.no_grad():
-            loss = objective(batch)
+            losses = [objective(batch) for batch in batches]
     finally:
         for handle in handles:
             handle.remove()
-    if seen:
-        return f"{_address(seen[0])} (its output)"
-    if not bool(torch.isfinite(loss)):
+    inside = [name for name in seen if _address(name)]
+    if inside:
+        return f"{_address(inside[0])} (its output)"
+    if not all(bool(torch.isfinite(loss)) for loss in losses):
         return "the loss"
     for name, parameter in reversed(list(objective.named_parameters())):
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
@@ -98,4 +100,6 @@ def first_bad(objective: nn.Module, batch: dict[str, Tensor]) -> str:
 
 
 def _address(name: str) -> str:
-    return name.removeprefix("model.")
+    """The address inside the model, without what is wrapped around it; nothing for the wrapping itself."""
+    parts = name.split(".")
+    return ".".join(parts[parts.index("model") + 1 :]) if "model" in parts else ""

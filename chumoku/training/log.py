@@ -43,7 +43,9 @@ class Log:
             return
         path = self.folder / METRICS
         kept = [line for line in read_metrics(path) if line["step"] <= state.step]
-        path.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        fresh = path.with_suffix(".writing")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
         if self.console.is_terminal:
             self._bar = Progress(
@@ -114,7 +116,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
             values = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and isinstance(values.get("step"), int):
             lines.append(values)

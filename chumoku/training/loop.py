@@ -89,7 +89,7 @@ class Run:
 
     def stop(self) -> str:
         self.stopped_by = self.interrupt.signal or signal.SIGTERM
-        self.save()
+        self.save(final=True)
         return f"stopped by {signal.Signals(self.stopped_by).name}"
 
     def feed(self) -> Iterator[list[Batch]]:
@@ -132,8 +132,10 @@ class Run:
             state.bad = 0
             self.scale.update(finite=True)
         else:
-            self.put_back(buffers)
-            self.refuse(batches)
+            try:
+                self.refuse(batches)
+            finally:
+                self.put_back(buffers)
         seconds = time.perf_counter() - began
         state.seconds += seconds
         self.log.step(state, loss=summed / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
@@ -149,7 +151,7 @@ class Run:
             return
         state, settings = self.state, self.recipe.train
         state.bad += 1
-        where = first_bad(self.objective, self.here.place(batches[-1]))
+        where = first_bad(self.module, [self.here.place(batch) for batch in batches])
         self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
         if state.bad >= settings.bad_steps:
             raise DivergedError(
@@ -162,11 +164,11 @@ class Run:
         """The loss on what is not learnt from; the best weights so far are kept."""
         state = self.state
         with self.judge.at_rest():
-            loss = self.judge.loss(stop=lambda: self.interrupted and self.here.size == 1)
+            loss = self.judge.loss(stop=lambda: self.here.sum(self.interrupted)[0] > 0)
             if loss is None:
                 return
             state.judged = state.step
-            best = state.best is None or loss < state.best
+            best = math.isfinite(loss) and (state.best is None or loss < state.best)
             state.best, state.waited = (loss, 0) if best else (state.best, state.waited + 1)
             self.log.validation(state.step, loss, bytes_a_token=self.material.bytes_a_token, best=best)
             if best:

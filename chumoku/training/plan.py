@@ -17,6 +17,7 @@ from chumoku.data.files import expand
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
@@ -31,7 +32,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     files = [
         path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(_list(named))
     ]
-    config = recipe.config(recipe.tokenizer.target_vocabulary or recipe.tokenizer.vocabulary)
+    asked = recipe.tokenizer.target_vocabulary or recipe.tokenizer.vocabulary
+    config = recipe.config(recipe.model.get("vocabulary", asked))
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
     device = choose_device(recipe.train.device)
@@ -46,7 +48,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "tokens_a_step": recipe.train.accumulate * rows * length,
         "memory_fixed": counted.training_bytes,
         "memory_activations": counted.activation_bytes,
-        "disk": counted.parameters * 4 * (3 * (max(recipe.train.keep, recipe.train.average) + 1) + 2),
+        "disk": bytes_kept(counted.parameters, recipe),
         "tokens_per_second": round(speed),
         "seconds": round(tokens / speed),
         "out": recipe.train.out,

@@ -79,7 +79,7 @@ class DataSettings(Settings):
 class TrainSettings(Settings):
     """How long, how much at a time, and what is kept."""
 
-    out: str = "runs/new"  # the folder of the run
+    out: Annotated[str, Field(min_length=1)] = "runs/new"  # the folder of the run
     steps: Count = 1000
     batch: Count = 16  # text: windows at a time
     length: Count | None = None  # text: tokens a window; the model's context when not given
@@ -175,17 +175,17 @@ class Recipe:
     optimizer: OptimizerSettings
     schedule: ScheduleSettings
 
-    def config(self, vocabulary: int = PLACEHOLDER, source_vocabulary: int | None = None) -> ModelConfig:
-        """The model, for tokenizers of these sizes."""
-        values = {"vocabulary": vocabulary, **self.model}
+    def config(self, vocabulary: int | None = None, source_vocabulary: int | None = None) -> ModelConfig:
+        """The model, for tokenizers of these sizes; without one, of some size."""
+        values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
         config = model_config(values)
         for key, found, needed in (
-            ("model.vocabulary", config.vocabulary, vocabulary),
+            ("model.vocabulary", config.vocabulary, vocabulary or 0),
             ("model.source_vocabulary", config.source_tokens, source_vocabulary or 0),
         ):
-            if vocabulary != PLACEHOLDER and found < needed:
+            if found < needed:
                 sentence = f"{found:,} is too small: the tokenizer has {needed:,} tokens. Leave this key out."
                 raise ConfigError([Problem(key, sentence)])
         return config
@@ -257,6 +257,11 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
     if recipe.tokenizer.separate and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model that shares one table" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target's keys out.")
+    if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
+        yield Problem("tokenizer.target_vocabulary", "this belongs to a tokenizer of target_kind, and none is given.")
+    if config.norm == "batch" and (train.precision != "float32" or train.recompute):
+        key = "recompute" if train.precision == "float32" else "precision"
+        yield Problem(f"train.{key}", "batch norm is there to be compared, in float32 and without recomputing.")
     if train.length is not None and train.length > config.context:
         yield Problem("train.length", f"{train.length} is longer than model.context = {config.context}.")
     if recipe.optimizer.rate is None and (recipe.schedule.kind != "inverse_sqrt" or recipe.schedule.warmup < 1):

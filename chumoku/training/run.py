@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from chumoku.config import write
+from chumoku.config import override, write
 from chumoku.errors import UsageError
 from chumoku.models.build import build
 from chumoku.models.count import count
@@ -39,6 +39,7 @@ from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Speech, tensors_of
+from chumoku.weights.sealed import heal
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,7 @@ def train(
     if isinstance(recipe, (str, Path)):
         recipe = load_recipe(recipe, changes)
     elif not isinstance(recipe, Recipe):
-        recipe = read_recipe(recipe)
+        recipe = read_recipe(override(recipe, changes))
     folder = Path(recipe.train.out)
     with world(recipe.train) as here, ExitStack() as stack:
         if here.main:
@@ -106,12 +107,17 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
         material = prepare(recipe)
     check_shareable(material, here)
     run = assemble(recipe, material, here, log, checkpoints)
-    checkpoint.check_room(folder, _bytes_kept(run, keep))
     if here.main:
-        (folder / "recipe.json").write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
+        for place in ("best", "last"):
+            heal(folder / place)
         checkpoints.heal()
+        checkpoint.check_room(
+            folder, checkpoint.bytes_kept(sum(t.numel() for t in tensors_of(run.model).values()), recipe)
+        )
     if resume:
         take_up(run)
+    if here.main:
+        (folder / "recipe.json").write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.say(
         f"{material.config.kind}, {count(material.config).parameters:,} parameters on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
@@ -163,10 +169,17 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
 
 def take_up(run: Run) -> None:
     """Go on from the newest checkpoint that is whole; a run made of something else is refused."""
+    before = len(run.checkpoints.steps())
+    run.here.wait()
     if run.here.main:
         run.checkpoints.newest()  # sets damaged ones aside
     run.here.wait()
-    if not run.checkpoints.steps():
+    if before and not run.checkpoints.steps():
+        raise UsageError(
+            f"Every checkpoint in {run.checkpoints.folder} is damaged; they are kept as .bad. To begin again, choose "
+            "another train.out, or move that folder away."
+        )
+    if not before:
         run.log.say("There is no checkpoint to resume; the run starts at its first step.")
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
@@ -176,6 +189,8 @@ def take_up(run: Run) -> None:
         raise UsageError(
             f"{path} belongs to another run, so it cannot be resumed:\n" + "\n".join(f"  {line}" for line in changed)
         )
+    if state.step > run.recipe.train.steps:
+        raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
     tensors = checkpoint.read_tensors(path)
     checkpoint.restore(run.model, tensors.model)
     known = dict(run.model.named_parameters())
@@ -194,6 +209,10 @@ def finish(run: Run, folder: Path) -> None:
     """Write the result: the last weights, or the average that was asked for."""
     settings = run.recipe.train
     if settings.average > 1:
+        if run.here.main:
+            for step in run.checkpoints.steps():
+                run.checkpoints.is_whole(run.checkpoints.path(step))
+        run.here.wait()
         steps = run.checkpoints.steps()[-settings.average :]
         checkpoint.restore(run.model, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
         with run.judge.at_rest():
@@ -207,13 +226,13 @@ def finish(run: Run, folder: Path) -> None:
 def origin(recipe: Recipe, material: Material) -> dict[str, Any]:
     """What a run is made of: with any of this changed, it would be another run."""
     train = write(recipe.train)
-    same = ("batch", "length", "tokens", "accumulate", "seed", "ema")
+    same = ("batch", "length", "tokens", "accumulate", "seed", "ema", "precision")
     return {
         "model": write(material.config),
         "tokenizer": material.tokenizer.fingerprint,
         "source_tokenizer": material.source_tokenizer.fingerprint,
         "corpus": material.corpus,
-        "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden},
+        "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden, "validation": recipe.data.held_out},
         "train": {key: train.get(key) for key in same},
         "optimizer": {"kind": recipe.optimizer.kind},
     }
@@ -227,10 +246,3 @@ def check_shareable(material: Material, here: World) -> None:
             f"The smallest batch has {rows} rows and {here.size} processes are to share it. Raise train.batch (text) "
             "or train.tokens (pairs), or start fewer processes."
         )
-
-
-def _bytes_kept(run: Run, keep: int) -> int:
-    """Checkpoints at their most (one more than is kept), and two bundles."""
-    weights = sum(tensor.numel() * tensor.element_size() for tensor in tensors_of(run.model).values())
-    moments = {"adamw": 2, "sgd": 1, "muon": 2}[run.recipe.optimizer.kind]
-    return weights * ((keep + 1) * (1 + moments + bool(run.recipe.train.ema)) + 2)

@@ -26,7 +26,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.text import Tokenizer
-from chumoku.weights.sealed import heal, sealed, verify
+from chumoku.weights.sealed import sealed, verify
 
 CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "config.json",
@@ -99,7 +99,6 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
     """Open a bundle: every file against its sum, then its config, then its weights against the config's shapes."""
     folder = Path(path)
-    heal(folder.absolute())
     if not (folder / CONFIG).is_file():
         raise UsageError(f"{folder} is no model: it holds no {CONFIG}. Name a folder that `chumoku train` wrote.")
     verify(folder)

@@ -1,6 +1,6 @@
 """A sealed folder: files, and a manifest of their SHA-256 sums, written last.
 
-    write   name.part/ … files → fsync → manifest → fsync → rename to name/ → fsync of the parent
+    write   name.writing/ … files → fsync → manifest → fsync → rename to name/ → fsync of the parent
     read    the manifest, then every file against its sum; what does not match is refused by name
 
 So a folder is either whole or not there, whenever the power goes. Only the manifest's own form of bytes is accepted,
@@ -21,6 +21,7 @@ from chumoku.errors import DamagedError
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 1 << 24
+ENDS = ("writing", "replaced", "removed")  # of folders that are on their way
 
 
 @contextlib.contextmanager
@@ -28,7 +29,7 @@ def sealed(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and vanishes when it fails."""
     folder = folder.absolute()
     heal(folder)
-    working, aside = _beside(folder, "part"), _beside(folder, "old")
+    working, aside = beside(folder, "writing"), beside(folder, "replaced")
     try:
         working.mkdir(parents=True)
         yield working
@@ -84,17 +85,20 @@ def verify(folder: Path) -> None:
 
 
 def heal(folder: Path) -> None:
-    """Undo what an interrupted writing left: the former folder comes back, unfinished ones go."""
-    aside = _beside(folder, "old")
+    """Undo what an interrupted writing left: the former folder comes back, unfinished ones go.
+
+    For whoever may write here alone: a reader would take a writer's folder away.
+    """
+    aside = beside(folder, "replaced")
     if aside.exists() and not folder.exists():
         aside.replace(folder)
-    for left in (aside, _beside(folder, "part")):
-        shutil.rmtree(left, ignore_errors=True)
+    for end in ENDS:
+        shutil.rmtree(beside(folder, end), ignore_errors=True)
 
 
 def remove(folder: Path) -> None:
     """Delete a folder; interrupted, it no longer bears its name."""
-    aside = _beside(folder, "old")
+    aside = beside(folder, "removed")
     folder.replace(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -108,7 +112,7 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def _beside(folder: Path, end: str) -> Path:
+def beside(folder: Path, end: str) -> Path:
     return folder.with_name(f"{folder.name}.{end}")
 
 
