@@ -27,9 +27,14 @@ def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
 
 def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
-    with pytest.raises(ZeroDivisionError), sealed(tmp_path / "a") as working:
-        (working / "file").write_text("two")
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with sealed(tmp_path / "a") as working:
+            (working / "file").write_text("two")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     verify(tmp_path / "a")
     assert (tmp_path / "a" / "file").read_text() == "one"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]

@@ -65,7 +65,8 @@ def demo(
         title="Where each English word looked (mean over heads)",
         path=out / "attention.png",
     )
-    print(f"\nThe picture is {path}, the loss is {out / 'loss.png'}, the model is {trained.last}.")
+    print(f"\nThe picture is {path} (above: its last block), the loss is {out / 'loss.png'}.")
+    print(f"Next: chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}, or train your own: see recipes/.")
 
 
 def begin_anew(out: Path) -> None:

@@ -48,13 +48,15 @@ def evaluate(
 
 
 def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
+    from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from chumoku.data.corpus import Corpus
     from chumoku.evaluation.perplexity import score_text
 
     corpus = Corpus(files, documents="file")
-    with Progress(TextColumn("scoring … {task.completed:,.0f} tokens"), TimeElapsedColumn(), transient=True) as bar:
+    columns = (TextColumn("scoring … {task.completed:,.0f} tokens"), TimeElapsedColumn())
+    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
         score = score_text(
             bundle.model,
@@ -74,6 +76,7 @@ def _translations(
     columns: str,
     save: Path | None,
 ) -> dict[str, Any]:
+    from rich.console import Console
     from rich.progress import track
 
     from chumoku.cli.prepare import two
@@ -81,7 +84,8 @@ def _translations(
 
     pairs = _pairs(files, two(columns, "--columns"))
     said: list[str] = []
-    for start in track(range(0, len(pairs), CHUNK), description="translating …", transient=True):
+    places = range(0, len(pairs), CHUNK)
+    for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):
         said += translate(
             bundle.model,  # type: ignore[arg-type]
             [pair.source for pair in pairs[start : start + CHUNK]],

@@ -17,7 +17,9 @@ def train(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, size, memory and time; do nothing.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="End with one line of JSON.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one line of JSON; what is told goes to stderr.")
+    ] = False,
 ) -> None:
     """Train the model that a recipe describes. Interrupt it as you like: --resume goes on as if nothing had been."""
     from chumoku.training.recipe import load_recipe
@@ -28,9 +30,11 @@ def train(
 
         show(loaded, as_json=as_json)
         return
+    from rich.console import Console
+
     from chumoku.training.run import train as run
 
-    trained = run(loaded, resume=resume)
+    trained = run(loaded, resume=resume, console=Console(stderr=as_json))
     if as_json:
         import json
 

@@ -35,6 +35,8 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
     """The files that paths, folders and globs stand for, in order, each once."""
     found: dict[Path, None] = {}
     for pattern in patterns:
+        if not str(pattern).strip():
+            raise CorpusError("An empty name was given where a file, folder or pattern is needed.")
         path = Path(pattern)
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT, ".zip"))

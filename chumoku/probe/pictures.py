@@ -56,9 +56,9 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
     """Draw the loss of training and validation over steps, from the lines of a metrics file."""
     with plt.rc_context(style()):
         figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
-        for key, label, colour, marker in (
-            ("loss", "training", "#9db8d2", ""),
-            ("validation_loss", "validation", "#b23a48", "o"),
+        for key, label, colour, marker, below in (
+            ("loss", "training", "#9db8d2", "", -12),
+            ("validation_loss", "validation", "#b23a48", "o", 4),
         ):
             points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
             if points:
@@ -66,7 +66,7 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
                     *zip(*points, strict=True), color=colour, label=label, marker=marker, markersize=3, linewidth=1.4
                 )
                 axis.annotate(
-                    f"{points[-1][1]:.3f}", points[-1], xytext=(4, 4), textcoords="offset points", color=colour
+                    f"{points[-1][1]:.3f}", points[-1], xytext=(4, below), textcoords="offset points", color=colour
                 )
         axis.set_xlabel("step")
         axis.set_ylabel("loss (nats a token)")

@@ -64,6 +64,11 @@ class Checkpoints:
         names = (path.name for path in self.folder.glob("step-*")) if self.folder.is_dir() else ()
         return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{8,12}", name))
 
+    @property
+    def described(self) -> str:
+        steps = self.steps()
+        return f"the last good state is {self.path(steps[-1])}" if steps else "nothing had been saved before"
+
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08}"
 

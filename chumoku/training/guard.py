@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chumoku.errors import BusyError, RoomError
+from chumoku.errors import BusyError, RoomError, UsageError
 
 
 class Interrupt:
-    """Ctrl-C and SIGTERM are heard once and noted; the second one ends the process as it would have."""
+    """Ctrl-C, SIGTERM and a closed terminal are heard once and noted; the second ends the process as it would have."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
                 self._before[number] = signal.signal(number, self._heard)
             except ValueError:  # not the main thread: its owner hears the signals
@@ -46,6 +46,8 @@ class Interrupt:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold a run's folder: a second run is refused, and a run that died holds nothing."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file, and a folder is needed for a run. Choose another train.out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,7 +1,7 @@
 """What one sees of a run: a live bar, metrics.jsonl, TensorBoard files when asked, and a picture of the loss.
 
-The bar shows loss, tokens a second, the share of the machine's matrix peak, the rate and the time left. Where output
-is no terminal, a line now and then says the same.
+The bar shows step, loss, tokens a second, the share of the machine's matrix peak, the rate and the time left. Where
+output is no terminal, a line now and then says the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Log:
         self._board = _board(folder) if settings.tensorboard and console is not None else None
         self._file: Any = None
         self._bar: Progress | None = None
-        self._told = 0.0
+        self._told, self._deaf = 0.0, False
 
     def open(self, state: State) -> None:
         """Begin, or go on after a step: what an interrupted run wrote beyond it is dropped."""
@@ -49,7 +49,7 @@ class Log:
         self._file = path.open("a", encoding="utf-8")
         if self.console.is_terminal:
             self._bar = Progress(
-                TextColumn("step {task.completed:,.0f}/{task.total:,.0f}"),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.description}"),
                 TimeRemainingColumn(compact=True),
@@ -70,8 +70,12 @@ class Log:
             self._board.close()
 
     def say(self, sentence: str) -> None:
-        if self.console is not None:
+        if self.console is None or self._deaf:
+            return
+        try:
             self.console.print(escape(sentence), highlight=False, soft_wrap=True)
+        except OSError:  # nobody reads any more, or a log's disk is full: no reason to stop training
+            self._deaf = True
 
     def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
         """The numbers of a training step."""
@@ -80,12 +84,13 @@ class Log:
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
         values |= {"tokens_per_second": speed, "peak_share": speed / self.tokens_at_peak}
         self._write({"step": state.step, **values})
-        shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of matrix peak · rate {rate:.2e}"
+        shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
         elif self.console is not None and time.monotonic() - self._told > QUIET_SECONDS:
             self._told = time.monotonic()
-            self.say(f"step {state.step:,}/{self.steps:,}  {shown}")
+            left = (self.steps - state.step) * state.seconds / state.step
+            self.say(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
     def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
         values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}

@@ -156,8 +156,7 @@ class Run:
         if state.bad >= settings.bad_steps:
             raise DivergedError(
                 f"{state.bad} steps in a row gave numbers that are not finite, first in {where}. Nothing of them was "
-                f"saved; the last good state is in {self.checkpoints.folder}. Lower optimizer.rate, lengthen "
-                "schedule.warmup, or look at the data there."
+                f"saved; {self.checkpoints.described}. Lower optimizer.rate or lengthen schedule.warmup."
             )
 
     def validate(self) -> None:

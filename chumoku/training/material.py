@@ -55,7 +55,7 @@ def _text(recipe: Recipe, folder: Path) -> Material:
     config = recipe.config(_filled(tokenizer.size, recipe))
     shards = prepare_text(corpus, tokenizer, folder / "shards")
     judged, start = shards, 1 - data.held_out
-    if data.validation_files is not None:
+    if data.validation_files:
         judged, start = prepare_text(_corpus(data, data.validation_files), tokenizer, folder / "validation"), 0.0
     length = train.length or config.context
     shape: dict[str, Any] = {"length": length, "documents": data.separate}
@@ -96,7 +96,7 @@ def _bytes_a_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
 
 def _pairs(recipe: Recipe, folder: Path) -> Material:
     data, settings = recipe.data, recipe.tokenizer
-    files, validation_files = data.files, data.validation_files
+    files, validation_files = data.files, data.validation_files or None
     if data.kind == "embedded":
         files, validation_files = _embedded(recipe, folder)
     held_out = 0.0 if validation_files is not None else data.held_out

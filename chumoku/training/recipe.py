@@ -54,7 +54,7 @@ class DataSettings(Settings):
 
     kind: Literal["text", "pairs", "embedded"] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
-    validation_files: Files | None = None  # instead of a share of `files`
+    validation_files: Files | None = None  # instead of a share of `files`; empty is as if not given
     validation: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # that share: 0.1 of a text, 0.01 of pairs
     documents: Literal["blank", "file", "line", "record"] = "blank"  # text: where a document ends
     field: str = "text"  # text: of JSONL and Parquet records
@@ -268,14 +268,17 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("optimizer.rate", "this key is needed; only inverse_sqrt with a warm-up has a rate of its own.")
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
-        sentence = f"{busy:,} steps of warm-up and decay do not fit into train.steps = {train.steps:,}."
+        sentence = (
+            f"{busy:,} steps of warm-up and decay do not fit into train.steps = {train.steps:,}. For a short trial add "
+            f"schedule.warmup={train.steps // 10} schedule.decay=0."
+        )
         yield Problem("schedule.warmup", sentence)
 
 
 def _files_named(c: Any) -> str | None:
     if c.kind == "embedded":
         return "the embedded corpus needs no files; leave this key out." if c.files is not None else None
-    return "this key is needed: name the files to learn from." if not c.files else None
+    return None if c.files and all(c.files) else "this key is needed: name the files to learn from."
 
 
 def _two(values: list[Any] | None) -> str | None:
@@ -283,7 +286,7 @@ def _two(values: list[Any] | None) -> str | None:
 
 
 def _one_way_to_validate(c: Any) -> str | None:
-    if c.validation is None or c.validation_files is None:
+    if c.validation is None or not c.validation_files:
         return None
     return "give validation (a share of the files) or validation_files, not both."
 

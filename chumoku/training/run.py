@@ -41,6 +41,8 @@ from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Speech, tensors_of
 from chumoku.weights.sealed import heal
 
+RECIPE = "recipe.json"
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -117,7 +119,9 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
     if resume:
         take_up(run)
     if here.main:
-        (folder / "recipe.json").write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
+        for line in changed_settings(folder / RECIPE, recipe) if resume else ():
+            log.say(f"Changed since it was last run: {line}.")
+        (folder / RECIPE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.say(
         f"{material.config.kind}, {count(material.config).parameters:,} parameters on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
@@ -187,7 +191,9 @@ def take_up(run: Run) -> None:
     changed = checkpoint.differences(state.origin, run.state.origin)
     if changed:
         raise UsageError(
-            f"{path} belongs to another run, so it cannot be resumed:\n" + "\n".join(f"  {line}" for line in changed)
+            f"{path} belongs to another run, so it cannot be resumed:\n"
+            + "\n".join(f"  {line}" for line in changed)
+            + "\nSet these back (corpus and tokenizer: the text has changed), or choose another train.out."
         )
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
@@ -202,7 +208,8 @@ def take_up(run: Run) -> None:
     )
     run.average.load({name: laid_out_as(known[name], value) for name, value in tensors.average.items()})
     vars(run.state).update(vars(state))
-    run.log.say(f"Resumed from {path}.")
+    done = state.step == run.recipe.train.steps
+    run.log.say(f"Resumed from {path}.{' Nothing is left to do; raise train.steps to go on.' if done else ''}")
 
 
 def finish(run: Run, folder: Path) -> None:
@@ -218,9 +225,21 @@ def finish(run: Run, folder: Path) -> None:
         with run.judge.at_rest():
             loss = run.judge.loss()
         if loss is not None:
-            run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}.")
+            worse = run.state.best is not None and loss > run.state.best
+            warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
+            run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}{warning}.")
     with run.judge.at_rest():
         checkpoint.export(run.model, folder / "last", run.speech, run.here)
+
+
+def changed_settings(path: Path, recipe: Recipe) -> list[str]:
+    """Where a recipe differs from the one that a run was last run with."""
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return []
+    now = json.loads(json.dumps(recipe.as_dict()))
+    return checkpoint.differences(before, now) if isinstance(before, dict) else []
 
 
 def origin(recipe: Recipe, material: Material) -> dict[str, Any]:

@@ -100,7 +100,9 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
     """Open a bundle: every file against its sum, then its config, then its weights against the config's shapes."""
     folder = Path(path)
     if not (folder / CONFIG).is_file():
-        raise UsageError(f"{folder} is no model: it holds no {CONFIG}. Name a folder that `chumoku train` wrote.")
+        inside = next((folder / name for name in ("last", "best") if (folder / name / CONFIG).is_file()), None)
+        hint = f"Did you mean {inside}?" if inside else "Name a model that `chumoku train` wrote, as in runs/demo/last."
+        raise UsageError(f"{folder} is no model: it holds no {CONFIG}. {hint}")
     verify(folder)
     model = build(read_config(folder / CONFIG), device="meta")
     weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
