@@ -57,6 +57,7 @@ def demo(
         most = row.topk(2)
         places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
         print(f"  {name:<12} looked at {places}")
+    print("  (The encoder has mixed the characters by then: the last of a word often stands for all of it.)")
     path = attention_maps(
         weights,
         queries=names,
