@@ -366,6 +366,16 @@ def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -
     assert equal(everything(out), everything(tmp_path / "reference"))
 
 
+def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> None:
+    recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 400}), tmp_path / "recipe.toml")
+    run = start(recipe, cwd=tmp_path)
+    assert run.stdout is not None
+    run.stdout.readline()
+    run.stdout.close()
+    assert run.wait(timeout=60) == 0
+    assert read_state(newest(tmp_path / "run")).step == 400
+
+
 def test_the_second_signal_leaves_now() -> None:
     code = (
         "import os, signal, time\n"

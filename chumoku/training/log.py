@@ -74,7 +74,7 @@ class Log:
             return
         try:
             self.console.print(escape(sentence), highlight=False, soft_wrap=True)
-        except OSError:  # nobody reads any more, or a log's disk is full: no reason to stop training
+        except (OSError, SystemExit):  # rich leaves when nobody reads any more; that is no reason to stop training
             self._deaf = True
 
     def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
