@@ -357,7 +357,7 @@ def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -
     said, _ = run.communicate(timeout=30)
     assert time.monotonic() - began < 10
     assert run.returncode == 128 + number, said
-    assert f"Stopped by {signal.Signals(number).name.lower()}" in said
+    assert f"Stopped by {signal.Signals(number).name}" in said
     assert "--resume" in said
     step = read_state(newest(out)).step
     assert step > 0

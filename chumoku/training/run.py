@@ -136,7 +136,9 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
         loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; --resume goes on from there")
-    log.say(f"{ended.capitalize()} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}.")
+    log.say(
+        f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
+    )
     return Trained(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
 
 
