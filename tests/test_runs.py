@@ -31,9 +31,10 @@ from chumoku.training.checkpoint import Checkpoints, differences, mean, read_sta
 from chumoku.training.distributed import World, wrap
 from chumoku.training.guard import first_bad, locked
 from chumoku.training.log import read_metrics
+from chumoku.training.material import prepare
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
-from chumoku.training.recipe import TrainSettings
+from chumoku.training.recipe import TrainSettings, read_recipe
 from chumoku.training.run import Trained, train
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
@@ -455,6 +456,56 @@ def test_a_validation_without_numbers_is_never_the_best(
     trained = go(recipe_for("decoder", corpora, tmp_path))
     assert trained.best_loss is not None
     assert math.isfinite(trained.best_loss)
+
+
+def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> None:
+    """w ← w − r · g with |g| ≤ 0.001: so far apart can two steps be, and no further."""
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
+    changes |= {"train": {"clip": 0.001, "steps": 8, "save_every": 1}, "schedule": {"kind": "constant", "warmup": 0}}
+    go(recipe_for("decoder", corpora, tmp_path, **changes))
+    one, other = (read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").model for step in (7, 8))
+    moved = sum(float((one[name] - other[name]).double().square().sum()) for name in one) ** 0.5
+    assert moved == pytest.approx(0.5 * 0.001, rel=1e-3)
+
+
+def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
+    """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.0}}
+    for bits in ("float32", "fp16"):
+        settings = {"precision": bits, "clip": 0.0, "log_every": 1}
+        go(recipe_for("decoder", corpora, tmp_path / bits, train=settings, **changes))
+    assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
+
+
+def test_what_is_judged_is_not_learnt(corpora: Path, tmp_path: Path) -> None:
+    material = prepare(read_recipe(recipe_for("decoder", corpora, tmp_path)))
+    train, held = material.train, material.validation
+    assert isinstance(train, WindowBatches)
+    assert isinstance(held, WindowBatches)
+    tokens = train.shards.tokens
+    assert (train._first, held._first) == (0, round(0.9 * tokens))
+    assert train._first + train._windows * train.length < held._first + 1
+    assert held._first + held._windows * held.length < tokens
+
+
+def test_nothing_goes_before_the_new_one_is_read_back(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
+    seen = Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps()
+    whole = checkpoint.verify
+
+    def verify(path: Path) -> None:
+        if path.name > "step-00000009":
+            raise DamagedError(f"{path} came back otherwise.")
+        whole(path)
+
+    monkeypatch.setattr(checkpoint, "verify", verify)
+    heard = Heard()
+    with pytest.raises(RoomError, match="came back otherwise"):
+        go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, heard=heard)
+    assert "step-00000012 could not be saved" in heard.text
+    assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps())
 
 
 def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from chumoku.models.model import Model
 from chumoku.training.distributed import World, laid_out_as, part, whole
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
-from chumoku.weights.bundle import WEIGHTS, Speech, store, tensors_of, write_bundle
+from chumoku.weights.bundle import WEIGHTS, Tokenizers, store, tensors_of, write_bundle
 from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed, verify
 
 STATE = "state.json"
@@ -92,7 +92,7 @@ class Checkpoints:
             return False
         return True
 
-    def save(self, state: State, tensors: Tensors, config: ModelConfig, speech: Speech) -> Path:
+    def save(self, state: State, tensors: Tensors, config: ModelConfig, tokenizers: Tokenizers) -> Path:
         """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
         path = self.path(state.step)
         gathered = None if self.sharded else _gathered(tensors, self.here)
@@ -107,7 +107,7 @@ class Checkpoints:
                 if gathered is None:
                     _write_part(working, tensors, self.here)
                 if self.here.main:
-                    _write_rest(working, state, gathered, config, speech)
+                    _write_rest(working, state, gathered, config, tokenizers)
 
             def finish() -> None:
                 stack.close()
@@ -126,24 +126,24 @@ class Checkpoints:
             remove(self.path(step))
 
 
-def export(model: Model, folder: Path, speech: Speech, here: World) -> None:
+def export(model: Model, folder: Path, tokenizers: Tokenizers, here: World) -> None:
     """The model as it is now, as a bundle; everyone takes part, the first process writes."""
     weights = {name: whole(tensor.detach()) for name, tensor in tensors_of(model).items()}
 
     def write() -> None:
         if here.main:
             with sealed(folder) as working:
-                write_bundle(working, model.config, weights, speech)
+                write_bundle(working, model.config, weights, tokenizers)
 
     problem = _attempt(write)
     if here.sum(float(problem is not None))[0]:
         raise _no_room(folder, weights.values(), problem)
 
 
-def _attempt(work: Callable[[], None]) -> OSError | None:
+def _attempt(work: Callable[[], None]) -> OSError | DamagedError | None:
     try:
         work()
-    except OSError as error:
+    except (OSError, DamagedError) as error:
         return error
     return None
 
@@ -161,9 +161,11 @@ def _gathered(tensors: Tensors, here: World) -> Tensors:
     return Tensors(*groups)
 
 
-def _write_rest(folder: Path, state: State, tensors: Tensors | None, config: ModelConfig, speech: Speech) -> None:
+def _write_rest(
+    folder: Path, state: State, tensors: Tensors | None, config: ModelConfig, tokenizers: Tokenizers
+) -> None:
     if tensors is not None:
-        write_bundle(folder, config, tensors.model, speech)
+        write_bundle(folder, config, tensors.model, tokenizers)
         store(tensors.optimizer, folder / OPTIMISER)
         if tensors.average:
             store(tensors.average, folder / AVERAGE)
@@ -268,10 +270,10 @@ def check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _no_room(path: Path, tensors: Iterable[Tensor], problem: OSError | None) -> RoomError:
+def _no_room(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> RoomError:
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = shutil.disk_usage(path.parent).free
-    why = "another process could not write" if problem is None else problem.strerror or str(problem)
+    why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or str(problem)
     return RoomError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
 
 

@@ -34,7 +34,7 @@ from chumoku.training.precision import LossScale
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
-from chumoku.weights.bundle import Speech, tensors_of
+from chumoku.weights.bundle import Tokenizers, tensors_of
 
 Batch = dict[str, Tensor]
 
@@ -55,7 +55,7 @@ class Run:
     here: World
     log: Log
     checkpoints: Checkpoints
-    speech: Speech
+    tokenizers: Tokenizers
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
     stopped_by: int | None = None  # the signal
@@ -180,7 +180,7 @@ class Run:
         if self.checkpoints.steps()[-1:] == [state.step]:
             return
         tensors = Tensors(tensors_of(self.model), self.optimiser.state(), self.average.tensors)
-        write = partial(self.checkpoints.save, state, tensors, self.material.config, self.speech)
+        write = partial(self.checkpoints.save, state, tensors, self.material.config, self.tokenizers)
         if final:
             write()
         else:

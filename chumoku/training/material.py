@@ -24,7 +24,7 @@ from chumoku.data.vocabulary import prepare_tokenizer
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer, load
-from chumoku.training.recipe import DataSettings, Files, Recipe
+from chumoku.training.recipe import DataSettings, Files, Recipe, listed
 
 MEASURED = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
 
@@ -105,13 +105,13 @@ def _pairs(recipe: Recipe, folder: Path) -> Material:
     reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
 
     def texts(*sides: int) -> Iterator[str]:
-        pairs, _ = read_pairs(_listed(files), **reading)
+        pairs, _ = read_pairs(listed(files), **reading)
         for index in split_pairs(pairs, validation=held_out)[0]:
             for side in sides:
                 yield pairs[index][side]
 
     read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
-    paths = expand(_listed(files))
+    paths = expand(listed(files))
     sides = {"source": (0,), "target": (1,)} if settings.separate else {"tokenizer": (0, 1)}
     tokenizers = [
         _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name)  # noqa: B023
@@ -120,12 +120,12 @@ def _pairs(recipe: Recipe, folder: Path) -> Material:
     source, target = tokenizers[0], tokenizers[-1]
     config = recipe.config(_filled(target.size, recipe), _filled(source.size, recipe) if settings.separate else None)
     prepared = prepare_pairs(
-        _listed(files), source, folder / "pairs", target_tokenizer=target, validation=held_out, **reading
+        listed(files), source, folder / "pairs", target_tokenizer=target, validation=held_out, **reading
     )
     judged, part = prepared, "validation"
     if validation_files is not None:
         judged = prepare_pairs(
-            _listed(validation_files), source, folder / "validation", target_tokenizer=target, validation=0.0, **reading
+            listed(validation_files), source, folder / "validation", target_tokenizer=target, validation=0.0, **reading
         )
         part = "train"
     learnt = _fitting(open_pairs(prepared), config)
@@ -191,15 +191,11 @@ def _filled(size: int, recipe: Recipe) -> int:
 
 
 def _corpus(data: DataSettings, files: Any) -> Corpus:
-    return Corpus(_listed(files), documents=data.documents, field=data.field)
+    return Corpus(listed(files), documents=data.documents, field=data.field)
 
 
 def _read_as(data: DataSettings) -> dict[str, Any]:
     return {"documents": data.documents, "field": data.field}
-
-
-def _listed(files: Any) -> list[str]:
-    return [files] if isinstance(files, str) else list(files or [])
 
 
 def _digest(*entries: Any) -> str:

@@ -21,7 +21,7 @@ from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
-from chumoku.training.recipe import Recipe
+from chumoku.training.recipe import Recipe, listed
 
 TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
 PAIR_LENGTH = 24  # tokens a sentence, as a guess
@@ -30,7 +30,7 @@ PAIR_LENGTH = 24  # tokens a sentence, as a guess
 def plan(recipe: Recipe) -> dict[str, Any]:
     """Sizes, memory and time of a run. The vocabulary is the one asked for; a tokenizer may turn out smaller."""
     files = [
-        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(_list(named))
+        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(listed(named))
     ]
     asked = recipe.tokenizer.target_vocabulary or recipe.tokenizer.vocabulary
     config = recipe.config(recipe.model.get("vocabulary", asked))
@@ -126,7 +126,3 @@ def duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
     return f"{seconds:,.0f} seconds"
-
-
-def _list(named: str | list[str]) -> list[str]:
-    return [named] if isinstance(named, str) else named

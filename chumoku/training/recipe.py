@@ -275,6 +275,11 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("schedule.warmup", sentence)
 
 
+def listed(files: Files | None) -> list[str]:
+    """The names in a key that takes one or several."""
+    return [files] if isinstance(files, str) else list(files or [])
+
+
 def _files_named(c: Any) -> str | None:
     if c.kind == "embedded":
         return "the embedded corpus needs no files; leave this key out." if c.files is not None else None

@@ -38,7 +38,7 @@ from chumoku.training.recipe import Recipe, load_recipe, read_recipe
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
-from chumoku.weights.bundle import Speech, tensors_of
+from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.sealed import heal
 
 RECIPE = "recipe.json"
@@ -150,7 +150,7 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
     module = wrap(objective, settings, here)
     optimiser = Optimiser(model, recipe.optimizer)
     average = Average(model, settings.ema)
-    speech = Speech(material.tokenizer, material.source_tokenizer)
+    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
     flops = count(material.config, length=material.length).training_flops
     log.tokens_at_peak = matrix_peak(here.device, DTYPES[settings.precision]) * here.size / flops
     divided = here.size > 1 and settings.parallel == "fsdp"
@@ -167,8 +167,8 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
         here=here,
         log=log,
         checkpoints=checkpoints,
-        speech=speech,
-        keep_best=lambda: checkpoint.export(model, Path(settings.out) / "best", speech, here),
+        tokenizers=tokenizers,
+        keep_best=lambda: checkpoint.export(model, Path(settings.out) / "best", tokenizers, here),
         samples=sampler(model, material, settings.samples if here.main and not divided else 0),
     )
 
@@ -231,7 +231,7 @@ def finish(run: Run, folder: Path) -> None:
             warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
             run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}{warning}.")
     with run.judge.at_rest():
-        checkpoint.export(run.model, folder / "last", run.speech, run.here)
+        checkpoint.export(run.model, folder / "last", run.tokenizers, run.here)
 
 
 def changed_settings(path: Path, recipe: Recipe) -> list[str]:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -26,7 +26,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.text import Tokenizer
-from chumoku.weights.sealed import sealed, verify
+from chumoku.weights.sealed import verify
 
 CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "config.json",
@@ -52,21 +52,11 @@ class Bundle:
         return self.model.config
 
 
-@dataclass(frozen=True)
-class Speech:
-    """The tokenizers of a model, and words for its card."""
+class Tokenizers(NamedTuple):
+    """Of what a model writes and of what it reads: one and the same, but for translators with two vocabularies."""
 
-    tokenizer: Tokenizer
-    source_tokenizer: Tokenizer
-    card: str = ""
-
-
-def save(folder: Path | str, model: Model, speech: Speech) -> Path:
-    """Write a bundle; an earlier one of that name is replaced when the new one is whole."""
-    folder = Path(folder)
-    with sealed(folder) as working:
-        write_bundle(working, model.config, tensors_of(model), speech)
-    return folder
+    target: Tokenizer
+    source: Tokenizer
 
 
 def store(tensors: Mapping[str, Tensor], path: Path) -> None:
@@ -85,15 +75,15 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], speech: Speech) -> None:
+def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], tokenizers: Tokenizers) -> None:
     """The files of a bundle, into a folder that is there."""
     values = {"format": "chumoku", "version": VERSION, "model": write(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     store(weights, folder / WEIGHTS)
-    speech.tokenizer.save(folder / TOKENIZER)
-    if speech.source_tokenizer is not speech.tokenizer:
-        speech.source_tokenizer.save(folder / SOURCE_TOKENIZER)
-    (folder / CARD).write_text(_card(config, weights, speech), encoding="utf-8")
+    tokenizers.target.save(folder / TOKENIZER)
+    if tokenizers.source is not tokenizers.target:
+        tokenizers.source.save(folder / SOURCE_TOKENIZER)
+    (folder / CARD).write_text(_card(config, weights, tokenizers.target), encoding="utf-8")
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
@@ -142,16 +132,15 @@ def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | 
         raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
 
 
-def _card(config: ModelConfig, weights: Mapping[str, Tensor], speech: Speech) -> str:
+def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> str:
     parameters = sum(tensor.numel() for tensor in weights.values())
     lines = [
         f"# A model of kind {config.kind}",
         "",
         f"{parameters:,} numbers; {config.layers} layers, width {config.width}, {config.heads} heads, "
         f"positions {config.position}, feed-forward {config.feedforward}, vocabulary {config.vocabulary:,} "
-        f"({speech.tokenizer.kind}).",
+        f"({tokenizer.kind}).",
         "",
-        *([speech.card, ""] if speech.card else []),
         "Written by chumoku. Open it with `chumoku.load`.",
         "",
     ]
