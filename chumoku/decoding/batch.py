@@ -6,10 +6,10 @@ a b c d e f   and b, d are finished:   a f c e    the last rows fill the gaps, s
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model, Output
@@ -20,16 +20,20 @@ FIRST_CAPACITY = 32
 
 
 @contextlib.contextmanager
-def answering(model: Model) -> Iterator[None]:
-    """No gradients and no dropout inside; afterwards every part is in the mode it was in."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
+def answering(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
+    """No gradients and no dropout inside; afterwards every part is in the mode it was in.
+
+    Whoever comes here for every token hands in the model's `parts`, which take longer to be found than to be asked.
+    """
+    training = [part for part in (model.modules() if parts is None else parts) if part.training]
+    for part in training:
+        part.training = False
     try:
         with torch.inference_mode():
             yield
     finally:
-        for module in training:
-            module.training = True
+        for part in training:
+            part.training = True
 
 
 def close_ranks(staying: Sequence[int]) -> list[int]:

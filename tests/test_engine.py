@@ -1,0 +1,167 @@
+"""Engines: each row answers as the plain model does, whatever happened to the others; each law is seen to fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, model_of, tokens
+from engines import check_engine
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chumoku.decoding import engine as engine_module
+from chumoku.decoding import sources as sources_module
+from chumoku.decoding.engine import TorchEngine, open_engine, runs
+from chumoku.decoding.sources import Sources
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.build import build
+from chumoku.models.config import Dropout
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize("chunk", [512, 3])
+def test_rows_live_their_own_lives(kind: str, position: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "AT_ONCE", chunk)
+    monkeypatch.setattr(sources_module, "SPARE", 2)
+    check_engine(TorchEngine, model_of(Cell(kind, position)), seed=chunk)
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32), grouped=st.booleans(), post=st.booleans(), kind=st.booleans())
+def test_any_life_of_rows(seed: int, grouped: bool, post: bool, kind: bool) -> None:
+    cell = Cell(
+        "encoder-decoder" if kind else "decoder",
+        placement="post" if post else "pre",
+        feedforward="experts" if post else "swiglu",
+        kv_heads=1 if grouped else 3,
+    )
+    check_engine(TorchEngine, model_of(cell), seed=seed, turns=17)
+
+
+def noticed(kind: str) -> bool:
+    try:
+        for seed in range(7):
+            check_engine(TorchEngine, model_of(Cell(kind)), seed=seed)
+    except (AssertionError, RuntimeError, IndexError):
+        return True
+    return False
+
+
+def shifted(engine: TorchEngine) -> torch.Tensor:
+    return torch.tensor(engine.lengths) + 1
+
+
+def unmoved(parts: object, moves: object) -> None:
+    pass
+
+
+def one_by_one(parts: list[torch.Tensor], moves: list[tuple[int, int]]) -> None:
+    """Rows that were overwritten already are read."""
+    for part in parts:
+        for place, row in moves:
+            part[place] = part[row]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "kind"),
+    [
+        (TorchEngine, "_ragged", shifted, "decoder"),
+        (engine_module, "move", unmoved, "decoder"),
+        (engine_module, "move", one_by_one, "decoder"),
+        (sources_module, "move", unmoved, "encoder-decoder"),
+        (Sources, "take", lambda sources, rows: None, "encoder-decoder"),
+    ],
+    ids=["one place late", "rows stay", "rows overwritten", "sources stay", "sources forgotten"],
+)
+def test_broken_engines_are_caught(
+    owner: object, name: str, broken: object, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not noticed(kind)
+    monkeypatch.setattr(owner, name, broken)
+    assert noticed(kind)
+
+
+def test_only_what_is_asked_for_goes_through_the_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("decoder"))
+    seen, forward = [], model.head.forward
+    monkeypatch.setattr(model.head, "forward", lambda x, table: (seen.append(x.shape[:-1]), forward(x, table))[1])
+    engine = TorchEngine(model, rows=3, capacity=13)
+    engine.enter(3)
+    assert engine.read([[5] * 11, [7] * 2, [3]]).shape == (3, VOCABULARY)
+    assert seen == [(3,)]
+
+
+def test_sources_are_encoded_once_and_beams_share_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("encoder-decoder"))
+    encoded, moved = [], []
+    encode, move = model.encode, sources_module.move
+    monkeypatch.setattr(model, "encode", lambda x, **rest: (encoded.append(tuple(x.shape)), encode(x, **rest))[1])
+    monkeypatch.setattr(sources_module, "move", lambda parts, moves: (moved.append(moves), move(parts, moves))[1])
+    engine = TorchEngine(model, rows=6, capacity=13)
+    engine.enter(2, [[5, 7, 3], [2]])
+    engine.take([0, 0, 0, 1, 1, 1])
+    moved.clear()
+    engine.step(torch.tensor([1, 2, 3, 4, 5, 6]))
+    engine.take([2, 0, 0, 5, 5, 3])
+    assert (encoded, moved) == ([(2, 3)], []), "the beams of a sentence changed places, and its source was copied"
+
+
+def test_memory_is_bounded_and_counted() -> None:
+    model = model_of(Cell("decoder"))
+    engine = TorchEngine(model, rows=3, capacity=100)
+    assert engine.nbytes == 0
+    engine.enter(3)
+    engine.read([[5]] * 3)
+    small = engine.nbytes
+    engine.read([[5] * 99] * 3)
+    assert small < engine.nbytes == 2 * 2 * 3 * 100 * 30 * 8
+
+
+def test_a_model_in_training_answers_without_dropout_and_goes_on_training() -> None:
+    model = build(Cell("decoder").config(dropout=Dropout(sublayer=0.5))).train()
+    model.decoder.blocks[0].eval()
+    answers = []
+    for _ in range(2):
+        engine = open_engine(model, rows=1, capacity=9)
+        engine.enter(1)
+        engine.read([[5, 7]])
+        answers.append(engine.step(torch.tensor([3])))
+    assert torch.equal(*answers)
+    assert model.training
+    assert not model.decoder.blocks[0].training
+    model(tokens(2, 3)).logits.sum().backward()
+
+
+def test_what_engines_refuse() -> None:
+    model = model_of(Cell("decoder", "learned"))
+    with pytest.raises(UsageError, match="of kind 'decoder' or 'encoder-decoder'"):
+        TorchEngine(model_of(Cell("encoder")), rows=1, capacity=1)
+    with pytest.raises(LengthError, match="An engine for 0 rows of 5 tokens"):
+        TorchEngine(model, rows=0, capacity=5)
+    engine = TorchEngine(model, rows=2, capacity=10**6)
+    engine.enter(1)
+    with pytest.raises(LengthError, match=f"A row would have {CONTEXT + 1} tokens, and there is room for {CONTEXT}"):
+        engine.read([[5] * (CONTEXT + 1)])
+    with pytest.raises(LengthError, match="2 rows were given tokens, and 1 are live"):
+        engine.step(torch.tensor([5, 7]))
+    with pytest.raises(LengthError, match="1 rows are live and 2 more do not fit: this engine has 2"):
+        engine.enter(2)
+    with pytest.raises(LengthError, match=r"Rows of \[0\] tokens cannot go back to \[1\]"):
+        engine.forget([1])
+    with pytest.raises(LengthError, match=r"Rows \[0, 1\] cannot be taken: 1 are live"):
+        engine.take([0, 1])
+    with pytest.raises(UsageError, match="one token or more"):
+        engine.read([[5], []])
+    with pytest.raises(UsageError, match="one token or more"):
+        engine.read([])
+    with pytest.raises(UsageError, match="no encoder to read them"):
+        engine.enter(1, [[5]])
+    both = TorchEngine(model_of(Cell("encoder-decoder")), rows=2, capacity=5)
+    for sources in (None, [[5]], [[5], []]):
+        with pytest.raises(UsageError, match="2 rows of an encoder-decoder need 2 sources"):
+            both.enter(2, sources)
+
+
+def test_runs_of_rows() -> None:
+    assert list(runs([0, 1, 2, 5, 6, 9])) == [(0, 3), (5, 7), (9, 10)]
