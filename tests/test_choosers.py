@@ -1,0 +1,225 @@
+"""Choosing: the fast way for a batch is the formula for each row, the formulas are transformers', and both can fail."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chumoku.data.order import generator
+from chumoku.decoding import choosers
+from chumoku.decoding import chosen as chosen_module
+from chumoku.decoding.choosers import (
+    Choice,
+    draw,
+    edited,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalised,
+    shaped,
+    tempered,
+)
+from chumoku.decoding.chosen import BROKEN, Chooser, Voice
+from chumoku.errors import UsageError
+
+VOCABULARY, END = 29, (3, 5)
+
+
+def random_logits(rows: int, seed: int = 0, size: int = VOCABULARY) -> torch.Tensor:
+    return 3 * torch.randn(rows, size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+choices = st.builds(
+    Choice,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 2.5]),
+    top_k=st.sampled_from([None, 1, 7, 100]),
+    top_p=st.sampled_from([None, 1e-9, 0.4, 0.9, 1.0]),
+    min_p=st.sampled_from([None, 0.02, 0.5, 1.0]),
+    repetition=st.sampled_from([1.0, 1.3, 0.7]),
+    presence=st.sampled_from([0.0, 0.9, -0.9]),
+    bias=st.sampled_from([{}, {2: 4.0, 11: -math.inf}]),
+    forbidden=st.sampled_from([(), (0, 28, 7)]),
+    seed=st.integers(0, 5),
+)
+
+
+def by_the_formula(logits: list[torch.Tensor], choice: Choice, prompt: list[int], least: int) -> list[int]:
+    """One row through all steps, every function as it stands in its docstring."""
+    written: list[int] = []
+    random = generator(choice.seed, choice.row)
+    for said in logits:
+        seen = torch.zeros(VOCABULARY, dtype=torch.bool)
+        seen[[*prompt, *written]] = True
+        shares = shaped(said, choice, seen=seen, also=END if len(written) < least else ()).softmax(-1)
+        if choice.greedy:
+            written.append(int(shares.argmax()))
+            continue
+        point, total = random.random() * float(shares.sum()), 0.0
+        for token, share in enumerate(shares.tolist()):
+            total += share
+            if total > point:
+                written.append(token)
+                break
+    return written
+
+
+def fast(logits: list[torch.Tensor], rows: list[Choice], prompts: list[list[int]], least: int) -> list[list[int]]:
+    chooser = Chooser(VOCABULARY, torch.device("cpu"))
+    each = zip(rows, prompts, strict=True)
+    chooser.enter([Voice(one, vocabulary=VOCABULARY, prompt=prompt, end=END, least=least) for one, prompt in each])
+    return torch.stack([chooser.choose(said.clone()) for said in logits], 1).tolist()
+
+
+def differs(rows: list[Choice], least: int, seed: int) -> bool:
+    logits = [random_logits(len(rows), seed + step) for step in range(4)]
+    prompts = [[(seed + row) % VOCABULARY, row] for row in range(len(rows))]
+    expected = [
+        by_the_formula([said[row] for said in logits], choice, prompts[row], least) for row, choice in enumerate(rows)
+    ]
+    return fast(logits, rows, prompts, least) != expected
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows=st.lists(choices, min_size=1, max_size=5), least=st.sampled_from([0, 2]), seed=st.integers(0, 99))
+def test_a_batch_of_choices_is_the_formula_for_each(rows: list[Choice], least: int, seed: int) -> None:
+    assert not differs(rows, least, seed)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.lists(choices, min_size=1, max_size=3), seed=st.integers(0, 99))
+def test_when_a_few_are_not_enough(rows: list[Choice], seed: int) -> None:
+    """With few tokens looked at first, all have to be looked at often."""
+    old, chosen_module.HEAD = chosen_module.HEAD, 2
+    try:
+        assert not differs(rows, 0, seed)
+    finally:
+        chosen_module.HEAD = old
+
+
+BROKEN_WAYS = [
+    (Chooser, "_note", lambda self, chosen: None),
+    (Voice, "short", property(lambda voice: False)),
+    (chosen_module, "kept", lambda values, logits, choice: (values / choice.temperature, torch.ones(1))),
+    (chosen_module, "penalised", lambda logits, seen, **_: logits),
+    (chosen_module, "draw", lambda shares, points: draw(shares.flip(-1), points)),
+    (Chooser, "_index", lambda self, rows: None),
+]
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    BROKEN_WAYS,
+    ids=["forgets", "ends early", "keeps all", "no penalty", "wrong order", "rows mixed up"],
+)
+def test_broken_choosers_are_caught(owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        Choice(temperature=0.8, top_p=0.5, repetition=1.5, seed=1),
+        Choice(temperature=1.5, min_p=0.3, presence=2.0, seed=2),
+        Choice(temperature=0.0, repetition=3.0, forbidden=(7,)),
+    ]
+    assert not any(differs(rows, 2, seed) for seed in range(20))
+    monkeypatch.setattr(owner, name, broken)
+    assert any(differs(rows, 2, seed) for seed in range(20))
+
+
+def test_choosers_agree_with_transformers() -> None:
+    logits = random_logits(7)
+    for p in (1e-9, 0.3, 0.8, 1.0):
+        expected = transformers.TopPLogitsWarper(p)(None, logits)
+        assert (keep_top_p(logits, p=p).isfinite() == expected.isfinite()).all()
+    assert torch.equal(keep_top_k(logits, k=5), transformers.TopKLogitsWarper(5)(None, logits))
+    assert torch.equal(keep_top_k(logits, k=100), logits)
+    for p in (1e-9, 0.1, 1.0):
+        assert torch.equal(keep_min_p(logits, p=p), transformers.MinPLogitsWarper(p)(None, logits))
+    assert torch.equal(tempered(logits, temperature=0.7), transformers.TemperatureLogitsWarper(0.7)(None, logits))
+    ids = torch.randint(VOCABULARY, (7, 11), generator=torch.Generator().manual_seed(1))
+    seen = torch.zeros_like(logits, dtype=torch.bool).scatter(1, ids, True)
+    repetition = transformers.RepetitionPenaltyLogitsProcessor(1.3)(ids, logits)
+    torch.testing.assert_close(penalised(logits, seen, repetition=1.3, presence=0.0), repetition)
+    theirs = transformers.SuppressTokensLogitsProcessor([2, 5])(None, logits)
+    assert torch.equal(edited(logits, {2: -math.inf, 5: -math.inf}), theirs)
+    theirs = transformers.SequenceBiasLogitsProcessor({(2,): 1.5})(ids, logits.float())
+    torch.testing.assert_close(edited(logits.float(), {2: 1.5}), theirs)
+
+
+def test_presence_counts_once() -> None:
+    seen = torch.tensor([True, False])
+    assert penalised(torch.tensor([2.0, 2.0]), seen, repetition=1.0, presence=0.5).tolist() == [1.5, 2.0]
+
+
+def test_the_impossible_is_never_drawn() -> None:
+    """Not at either end of what a random number may be."""
+    shares = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64).expand(2, -1)
+    assert draw(shares, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [1, 3]
+
+
+def test_plain_greedy_is_one_argmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("likely", "draw", "penalised"):
+        monkeypatch.setattr(chosen_module, name, None)
+    assert fast([random_logits(3)], [Choice(temperature=0)] * 3, [[]] * 3, 0) == [
+        [token] for token in random_logits(3).argmax(-1).tolist()
+    ]
+
+
+def test_top_k_looks_at_k_values_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths, inner = [], draw
+    monkeypatch.setattr(chosen_module, "draw", lambda shares, u: (widths.append(shares.shape[-1]), inner(shares, u))[1])
+    fast([random_logits(3)], [Choice(top_k=4)] * 3, [[]] * 3, 0)
+    assert widths == [4]
+
+
+def test_rows_leave_with_what_they_have_seen() -> None:
+    rows = [Choice(temperature=0, repetition=9.0, row=row) for row in range(3)]
+    chooser = Chooser(VOCABULARY, torch.device("cpu"))
+    chooser.enter([Voice(choice, vocabulary=VOCABULARY) for choice in rows])
+    said = torch.zeros(3, VOCABULARY)
+    said[torch.arange(3), torch.tensor([4, 6, 8])] = 1.0
+    assert chooser.choose(said.clone()).tolist() == [4, 6, 8]
+    chooser.take([2, 1])
+    # What was written is less likely now, what another row wrote is not.
+    assert chooser.choose((said + 0.5)[[1, 2]]).tolist() == [6, 8]
+    chooser.enter([Voice(Choice(temperature=0), vocabulary=VOCABULARY)])
+    assert chooser.choose((said + 0.5)[[1, 2, 0]]).tolist()[2] == 4
+
+
+def test_numbers_that_are_none_are_told() -> None:
+    for broken in (math.nan, math.inf):
+        said = random_logits(2)
+        said[1, 5] = broken
+        for choice in (Choice(temperature=0), Choice(), Choice(top_k=3), Choice(top_p=0.5), Choice(min_p=0.1)):
+            first, second = fast([said], [choice] * 2, [[]] * 2, 0)
+            assert first != [BROKEN] == second
+
+
+def test_choices_that_cannot_be() -> None:
+    for options, message in (
+        ({"temperature": -1.0}, "Temperature is a number of 0 or more; -1.0 was given"),
+        ({"temperature": math.nan}, "Temperature is a number of 0 or more; nan was given"),
+        ({"temperature": math.inf}, "Temperature is a number of 0 or more"),
+        ({"top_k": 0}, "top_k is 1 or more; 0 was given"),
+        ({"top_p": 0.0}, "top_p is above 0 and at most 1"),
+        ({"top_p": math.nan}, "top_p is above 0"),
+        ({"min_p": 1.5}, "min_p is above 0 and at most 1"),
+        ({"repetition": 0.0}, "Repetition is a number above 0"),
+        ({"presence": math.nan}, "Presence is a finite number"),
+        ({"bias": {5: math.nan}}, "A bias is a number"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            Choice(**options)
+    with pytest.raises(UsageError, match="There is no token 29 to end with, to favour or to forbid; there are 29"):
+        Voice(Choice(forbidden=(29,)), vocabulary=29)
+    with pytest.raises(UsageError, match="All 29 tokens are forbidden"):
+        Voice(Choice(forbidden=range(28)), vocabulary=29, end=(28,), least=1)
+
+
+def test_rows_of_one_choice_differ() -> None:
+    spread = Choice(seed=7).spread(5)
+    assert len({tuple(row) for row in fast([random_logits(1).expand(5, -1)] * 9, spread, [[]] * 5, 0)}) == 5
+    assert {dataclasses.replace(choice, row=0).seed for choice in spread} == {7}
+    assert choosers.precise(torch.device("mps")) == torch.float32
