@@ -66,7 +66,7 @@ class DamagedError(ChumokuError):
 
 
 class BusyError(UsageError):
-    """Another run is using this folder."""
+    """Another run is using this folder, or a queue is full."""
 
 
 class RoomError(ChumokuError):

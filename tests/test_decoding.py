@@ -14,10 +14,13 @@ from test_families import filled, put, put_linear
 
 from chumoku.data.order import generator
 from chumoku.decoding import beam as beam_module
-from chumoku.decoding import generate as generate_module
+from chumoku.decoding import chosen as chosen_module
+from chumoku.decoding import scheduler as scheduler_module
+from chumoku.decoding import sources as sources_module
 from chumoku.decoding.batch import close_ranks
 from chumoku.decoding.beam import Hypothesis, Rules, search
-from chumoku.decoding.generate import draw, generate, keep_top_k, keep_top_p
+from chumoku.decoding.choosers import Choice
+from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import batches, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
@@ -339,7 +342,7 @@ def prompts() -> list[list[int]]:
 
 @pytest.mark.parametrize("position", POSITIONS)
 def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(generate_module, "FIRST_CAPACITY", 2)
+    monkeypatch.setattr(sources_module, "SPARE", 2)
     model = lively("decoder", position)
     greedy = [plain_sample(model, prompt, lambda logits: int(logits.argmax()), 12) for prompt in prompts()]
     assert generate(model, prompts(), new=12, temperature=0, end=END) == greedy
@@ -369,22 +372,11 @@ def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch)
 
     assert not noticed()
     shared = generator(5)
-    monkeypatch.setattr(generate_module, "generator", lambda *key: shared)
+    monkeypatch.setattr(chosen_module, "generator", lambda *key: shared)
     assert noticed(), "one generator for all was not caught"
     monkeypatch.undo()
-    monkeypatch.setattr(generate_module, "close_ranks", lambda staying: list(range(len(staying))))
+    monkeypatch.setattr(scheduler_module, "close_ranks", lambda staying: list(range(len(staying))))
     assert noticed(), "wrong rows that leave were not caught"
-
-
-def test_the_impossible_is_never_drawn() -> None:
-    """Not at either end of what a random number may be."""
-
-    class Fixed:
-        def __init__(self, value: float) -> None:
-            self.random = lambda: value
-
-    logits = torch.tensor([-math.inf, 0.3, -math.inf, 0.5, -math.inf], dtype=torch.float64).expand(2, -1)
-    assert draw(logits, [Fixed(0.0), Fixed(1 - 2**-53)]).tolist() == [1, 3]
 
 
 def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
@@ -406,23 +398,17 @@ def test_learned_positions_end_at_the_context() -> None:
         generate(model, [[5] * (CONTEXT + 1)], new=1)
 
 
-def test_choosers_agree_with_transformers() -> None:
-    logits = torch.randn(7, 29, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for p in (1e-9, 0.3, 0.8, 1.0):
-        expected = transformers.TopPLogitsWarper(p)(None, logits)
-        assert (keep_top_p(logits, p=p).isfinite() == expected.isfinite()).all()
-    assert torch.equal(keep_top_k(logits, k=5), transformers.TopKLogitsWarper(5)(None, logits))
-    assert torch.equal(keep_top_k(logits, k=100), logits)
-
-
 def test_generations_that_cannot_be() -> None:
     model = lively("decoder", "none")
     assert generate(model, [], new=3) == []
     assert generate(model, [[5], [7]], new=0) == [[], []]
     for options, message in (
-        ({"temperature": -1.0}, "Temperature is 0 or more"),
-        ({"top_k": 0}, "top_k 1 or more"),
-        ({"top_p": 0.0}, "top_p above 0"),
+        ({"temperature": -1.0}, "Temperature is a number of 0 or more"),
+        ({"top_k": 0}, "top_k is 1 or more"),
+        ({"top_p": 0.0}, "top_p is above 0"),
+        ({"choice": [Choice()] * 2}, "2 choices were given for 1 prompts"),
+        ({"end": VOCABULARY}, "There is no token 29 to end with"),
+        ({"least": -1}, "at least -1, were asked for"),
         ({"new": -1}, "-1 new tokens were asked for"),
     ):
         with pytest.raises(UsageError, match=message):

@@ -37,6 +37,14 @@ class Engine(Protocol):
     """Sequences under a decoder: rows 0 … live − 1, each with its own past."""
 
     @property
+    def rows(self) -> int:
+        """The most that may be live."""
+
+    @property
+    def capacity(self) -> int:
+        """The most tokens of each."""
+
+    @property
     def live(self) -> int: ...
 
     @property

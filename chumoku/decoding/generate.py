@@ -1,38 +1,30 @@
 """Generation: a decoder goes on from a prompt, one token at a time.
 
-    p = softmax(logits / temperature)      temperature 0: the likeliest token
-    top_k   only the k likeliest           top_p   only the fewest likeliest that reach p together (Holtzman, 2019)
-    token = the first t with p₀ + … + p_t > u · (p₀ + … + p_V)           u from [0, 1), of the row's own random numbers
+    prompt → tokens → read at once → (choose a token → read it)* → text
 
-A row's random numbers depend on (seed, row) alone, so its text does not depend on its batch mates.
+    generate   tokens to tokens, many prompts at once
+    write      text to text, many prompts at once
+    stream     one prompt, its text as it comes; all of it together is what `write` gives
+
+All three are the scheduler's: prompts enter the batch while there is room, and finished ones leave it. How a token is
+chosen is said in `decoding.choosers`. What a prompt becomes does not depend on its batch mates.
 """
 
 from __future__ import annotations
 
-import functools
-import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-import numpy as np
-import torch
-from torch import Tensor
+from chumoku.decoding.batch import longest
+from chumoku.decoding.choosers import Choice
+from chumoku.decoding.engine import TOGETHER, Engine, open_engine
+from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.decoding.stopping import Utterance
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.model import DecoderModel, Model
+from chumoku.text.tokenizer import Tokenizer
 
-from chumoku.data.order import generator
-from chumoku.decoding.batch import FIRST_CAPACITY, answering, close_ranks, longest, said
-from chumoku.errors import ChumokuError, LengthError, UsageError
-from chumoku.models.model import DecoderModel
-from chumoku.nn.cache import Cache
-
-Chooser = Callable[[Tensor], Tensor]
-
-
-class Live(NamedTuple):
-    """The rows still written: their numbers in the batch given, what the model says to each, and their past."""
-
-    rows: list[int]
-    logits: Tensor  # [rows, V]
-    cache: Cache
+ROWS = 256  # so many are written at a time
+PLAIN = Choice()
 
 
 def generate(
@@ -44,115 +36,134 @@ def generate(
     top_k: int | None = None,
     top_p: float | None = None,
     seed: int = 0,
-    end: int | None = None,
+    end: int | Sequence[int] | None = None,
+    least: int = 0,
+    choice: Choice | Sequence[Choice] | None = None,
+    engine: Engine | None = None,
 ) -> list[list[int]]:
     """Up to `new` tokens after each prompt, without the prompt and without `end`, at which a row stops.
 
-    With learned positions, prompt and text together end at the model's context.
+    A `choice`, one for all or one for each, stands in for temperature, top_k, top_p and seed. With learned positions,
+    prompt and text together end at the model's context.
     """
-    choosers = choosers_of(temperature, top_k=top_k, top_p=top_p)
+    if choice is None:
+        choice = Choice(temperature=temperature, top_k=top_k, top_p=top_p, seed=seed)
+    ends = () if end is None else (end,) if isinstance(end, int) else tuple(end)
     check(model, tokens, new)
-    rooms = [longest(model, len(prompt) + new) - len(prompt) for prompt in tokens]
+    choices = each(choice, len(tokens))
+    requests = [Request(prompt, new, one, ends, least=least) for prompt, one in zip(tokens, choices, strict=True)]
     written: list[list[int]] = [[] for _ in tokens]
-    randoms = [generator(seed, row) for row in range(len(tokens))]
-    if not any(rooms):
-        return written
-    with answering(model):
-        live = read(model, tokens, [row for row, room in enumerate(rooms) if room], new=new)
-        while live.rows:
-            chosen = choose(live.logits, choosers, [randoms[row] for row in live.rows])
-            for row, token in zip(live.rows, chosen.tolist(), strict=True):
-                written[row].append(token)
-            unfinished = (written[row][-1] != end and len(written[row]) < rooms[row] for row in live.rows)
-            live = go_on(model, live, chosen, staying=[place for place, more in enumerate(unfinished) if more])
-    return [row[:-1] if row and row[-1] == end else row for row in written]
+    scheduler = start(model, requests, engine)
+    while not scheduler.idle:
+        for number, token, _ in scheduler.step():
+            if token is not None:
+                written[number].append(token)
+    return written
 
 
-def read(model: DecoderModel, tokens: Sequence[Sequence[int]], rows: list[int], *, new: int) -> Live:
-    """The prompts in one pass, filled up on the right."""
-    lengths = torch.tensor([len(tokens[row]) for row in rows])
-    table = torch.zeros(len(rows), int(lengths.max()), dtype=torch.int64)
-    for place, row in enumerate(rows):
-        table[place, : lengths[place]] = torch.tensor(tokens[row])
-    table, lengths = table.to(model.device), lengths.to(model.device)
-    cache = model.new_cache(len(rows), table.shape[1] + min(new, FIRST_CAPACITY))
-    # Rows of one length need no lengths, and the cache is faster without.
-    ragged = min(len(tokens[row]) for row in rows) < table.shape[1]
-    logits, cache = said(model(table, cache=cache, lengths=lengths if ragged else None))
-    return Live(rows, logits[torch.arange(len(rows), device=logits.device), lengths - 1], cache)
+def write(
+    model: DecoderModel,
+    prompts: Sequence[str],
+    *,
+    tokenizer: Tokenizer,
+    new: int = 128,
+    least: int = 0,
+    choice: Choice | Sequence[Choice] = PLAIN,
+    stop: Sequence[str] = (),
+    engine: Engine | None = None,
+) -> list[str]:
+    """What the model writes after each prompt: up to `new` tokens, to its end token or before a stop string."""
+    if isinstance(prompts, str):
+        raise UsageError("Prompts are a list of texts; one alone is a list of one.")
+    choices = each(choice, len(prompts))
+    asked = [
+        request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=one)
+        for prompt, one in zip(prompts, choices, strict=True)
+    ]
+    utterances = [Utterance(tokenizer, before=one.prompt, stop=stop) for one in asked]
+    pieces: list[list[str]] = [[] for _ in prompts]
+    scheduler = start(model, asked, engine)
+    while not scheduler.idle:
+        for number, token, _ in scheduler.step():
+            if token is not None and not utterances[number].stopped:
+                pieces[number].append(utterances[number].push(token))
+                if utterances[number].stopped:
+                    scheduler.cancel(number)
+    return ["".join([*shown, one.finish()]) for shown, one in zip(pieces, utterances, strict=True)]
 
 
-def go_on(model: DecoderModel, live: Live, chosen: Tensor, *, staying: list[int]) -> Live:
-    """The rows at the places `staying`, one token later."""
-    if not staying:
-        return live._replace(rows=[])
-    rows, cache = live.rows, live.cache
-    if len(staying) < len(rows):
-        order = close_ranks(staying)
-        index = torch.tensor(order, device=chosen.device)
-        rows, chosen, cache = [rows[place] for place in order], chosen[index], cache.take(index)
-    logits, cache = said(model(chosen[:, None], cache=cache.room(1)))
-    return Live(rows, logits[:, -1], cache)
+def stream(
+    model: DecoderModel,
+    prompt: str,
+    *,
+    tokenizer: Tokenizer,
+    new: int = 128,
+    least: int = 0,
+    choice: Choice = PLAIN,
+    stop: Sequence[str] = (),
+    engine: Engine | None = None,
+) -> Iterator[str]:
+    """What `write` gives, in pieces, each as soon as it is certain. Closing the iterator frees its row."""
+    asked = request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
+    utterance = Utterance(tokenizer, before=asked.prompt, stop=stop)
+    # Made here, so that what cannot be is said at the call and not at the first piece.
+    return _spoken(start(model, [asked], engine), utterance)
 
 
-def choose(logits: Tensor, choosers: Sequence[Chooser] | None, randoms: Sequence[np.random.Generator]) -> Tensor:
-    """A token for each row of [B, V]: the likeliest where there are no choosers, else one drawn after them."""
-    if not logits.amax(-1).isfinite().all():
-        raise ChumokuError("The model's answers are no finite numbers, so no token is likelier than another.")
-    if choosers is None:
-        return logits.argmax(-1)
-    logits = logits.double()
-    for chooser in choosers:
-        logits = chooser(logits)
-    return draw(logits, randoms)
+def _spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
+    try:
+        while not scheduler.idle and not utterance.stopped:
+            for _, token, _ in scheduler.step():
+                if token is not None and (piece := utterance.push(token)):
+                    yield piece
+        if rest := utterance.finish():
+            yield rest
+    finally:
+        scheduler.close()
 
 
-def draw(logits: Tensor, randoms: Sequence[np.random.Generator]) -> Tensor:
-    """A token for each row of [B, V], by one random number of the row's own."""
-    shares = logits.softmax(-1).cumsum(-1)
-    points = torch.tensor([random.random() for random in randoms], dtype=shares.dtype, device=shares.device)
-    return torch.searchsorted(shares, points[:, None] * shares[:, -1:], right=True)[:, 0]
+def start(model: DecoderModel, requests: Sequence[Request], engine: Engine | None) -> Scheduler:
+    """A scheduler with these requests, numbered from 0."""
+    if engine is None:
+        capacity = max((len(one.prompt) + one.new for one in requests), default=1)
+        engine = open_engine(model, rows=min(ROWS, max(1, len(requests))), capacity=capacity)
+    scheduler = Scheduler(engine, queue=len(requests), chunk=TOGETHER)
+    for one in requests:
+        scheduler.submit(one)
+    return scheduler
 
 
-def tempered(logits: Tensor, *, temperature: float) -> Tensor:
-    """Below 1 the likely become likelier, above 1 all become more alike."""
-    return logits / temperature
-
-
-def keep_top_k(logits: Tensor, *, k: int) -> Tensor:
-    """All but the k largest become impossible."""
-    values, tokens = logits.topk(min(k, logits.shape[-1]))
-    return torch.full_like(logits, -math.inf).scatter(-1, tokens, values)
-
-
-def keep_top_p(logits: Tensor, *, p: float) -> Tensor:
-    """All become impossible but the fewest, likeliest ones whose probabilities reach p together."""
-    values, tokens = logits.sort(descending=True, stable=True)
-    reached = values.softmax(-1).cumsum(-1) >= p
-    # What reaches p is still needed; what comes after it is not.
-    values[..., 1:].masked_fill_(reached[..., :-1], -math.inf)
-    return torch.empty_like(logits).scatter(-1, tokens, values)
-
-
-def choosers_of(temperature: float, *, top_k: int | None, top_p: float | None) -> list[Chooser] | None:
-    """What is done to the logits before one is drawn; None for greedy."""
-    if (
-        not 0 <= temperature < math.inf
-        or (top_k is not None and top_k < 1)
-        or (top_p is not None and not 0 < top_p <= 1)
-    ):
-        raise UsageError(
-            f"Temperature is 0 or more, top_k 1 or more and top_p above 0 and at most 1; given were {temperature}, "
-            f"{top_k} and {top_p}."
+def request(model: DecoderModel, prompt: str, *, tokenizer: Tokenizer, new: int, least: int, choice: Choice) -> Request:
+    """A prompt as in training; what follows nothing follows the end of another text."""
+    roles = tokenizer.roles
+    edge = roles.begin if roles.end is None else roles.end
+    tokens = tokenizer.encode(prompt) or ([] if edge is None else [edge])
+    if not tokens:
+        raise UsageError("An empty prompt needs an end or begin token to start from, and this tokenizer has neither.")
+    if len(tokens) > model.config.context:
+        raise LengthError(
+            f"The prompt has {len(tokens):,} tokens, and this model reads {model.config.context:,} at most. "
+            "Shorten it, or use a model with a larger context."
         )
-    if temperature == 0:
-        return None
-    choosers: list[Chooser] = [functools.partial(tempered, temperature=temperature)]
-    if top_k is not None:
-        choosers.append(functools.partial(keep_top_k, k=top_k))
-    if top_p is not None:
-        choosers.append(functools.partial(keep_top_p, p=top_p))
-    return choosers
+    end = () if roles.end is None else (roles.end,)
+    check(model, [tokens], new)
+    return Request(tokens, new, choice.without(wordless(model, tokenizer)), end, least=least)
+
+
+def wordless(model: Model, tokenizer: Tokenizer) -> list[int]:
+    """Tokens that have no text and are no end: special ones, and those that a model has beyond its tokenizer's."""
+    special = {*tokenizer.specials.values(), tokenizer.roles.unknown} - {tokenizer.roles.end, None}
+    beyond = range(tokenizer.size, model.config.vocabulary)
+    return [*sorted(token for token in special if token is not None and token < model.config.vocabulary), *beyond]
+
+
+def each(choice: Choice | Sequence[Choice], rows: int) -> list[Choice]:
+    """A choice for every row: one given for all is spread, so that each row has random numbers of its own."""
+    if isinstance(choice, Choice):
+        return choice.spread(rows)
+    if len(choice) != rows:
+        raise UsageError(f"{len(choice)} choices were given for {rows} prompts; give one for all or one for each.")
+    return list(choice)
 
 
 def check(model: DecoderModel, tokens: Sequence[Sequence[int]], new: int) -> None:

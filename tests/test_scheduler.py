@@ -1,0 +1,217 @@
+"""Continuous batching: whoever arrives, leaves or is cancelled, each request's text is its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cells import VOCABULARY, Cell, model_of, tokens
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
+
+from chumoku.data.order import generator
+from chumoku.decoding import chosen as chosen_module
+from chumoku.decoding import scheduler as scheduler_module
+from chumoku.decoding.choosers import Choice, shaped
+from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
+from chumoku.models.build import build
+from chumoku.models.model import Model
+
+CAPACITY = 29
+
+
+def requests(kind: str) -> list[Request]:
+    """13 of different lengths, choices and limits."""
+    source, _ = sources()
+    made = []
+    for row, (prompt, length) in enumerate(zip(prompts(), LENGTHS, strict=True)):
+        choice = Choice(temperature=(0.0, 0.8, 1.5)[row % 3], top_k=(None, 7)[row % 2], repetition=1.2, seed=row)
+        if kind == "decoder":
+            made.append(Request(prompt, 5 + row, choice, (END,), least=row % 4))
+        else:
+            made.append(Request([BEGIN], 5 + row, choice, (END,), least=row % 4, source=source[row, :length].tolist()))
+    return made
+
+
+def alone(model: Model, request: Request) -> list[int]:
+    """The plain way: every prefix computed anew, every formula as it stands."""
+    written, random = list(request.prompt), generator(request.choice.seed, request.choice.row)
+    for step in range(request.new):
+        with torch.no_grad():
+            target = torch.tensor([written])
+            given = (target,) if request.source is None else (torch.tensor([request.source]), target)
+            logits = model(*given).logits[0, -1]
+        seen = torch.zeros(VOCABULARY, dtype=torch.bool)
+        seen[written] = True
+        also = request.end if step < request.least else ()
+        shares = shaped(logits, request.choice, seen=seen, also=also).softmax(-1)
+        point = 0.0 if request.choice.greedy else random.random()
+        token = int((shares.cumsum(-1) > point).nonzero()[0, 0])
+        if token in request.end:
+            break
+        written.append(token)
+    return written[len(request.prompt) :]
+
+
+def served(
+    model: Model, asked: list[Request], *, rows: int, chunk: int, arrivals: list[int], cancelled: dict[int, int]
+) -> tuple[list[list[int]], list[str | None]]:
+    """Requests that arrive at the steps given, some cancelled at some step: their tokens, and how they ended."""
+    scheduler = Scheduler(TorchEngine(model, rows=rows, capacity=CAPACITY), chunk=chunk)
+    texts: dict[int, list[int]] = {}
+    numbers: dict[int, int] = {}
+    ends: dict[int, str] = {}
+    step = 0
+    while len(numbers) < len(asked) or not scheduler.idle:
+        for index, arrival in enumerate(arrivals):
+            if arrival == step:
+                numbers[index] = scheduler.submit(asked[index])
+                texts[numbers[index]] = []
+        for index, when in cancelled.items():
+            if when == step and index in numbers:
+                scheduler.cancel(numbers[index])
+        for number, token, finished in scheduler.step():
+            assert number not in ends, "a finished request was heard of again"
+            if token is not None:
+                texts[number].append(token)
+            if finished:
+                ends[number] = finished
+        step += 1
+    return [texts[numbers[i]] for i in range(len(asked))], [ends[numbers[i]] for i in range(len(asked))]
+
+
+def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7) -> bool:
+    model, asked = lively(kind, position), requests(kind)
+    arrivals = [0, 0, 1, 1, 3, 3, 3, 4, 7, 9, 9, 12, 20]
+    cancelled = {2: 5, 6: 4, 9: 9, 11: 15}
+    try:
+        texts, ends = served(model, asked, rows=rows, chunk=chunk, arrivals=arrivals, cancelled=cancelled)
+    except (AssertionError, RuntimeError, ChumokuError, IndexError, ValueError):
+        return True
+    for index, (request, text, end) in enumerate(zip(asked, texts, ends, strict=True)):
+        expected = alone(model, request)
+        if end == "cancelled":
+            if index not in cancelled or text != expected[: len(text)]:
+                return True
+        elif text != expected or (end == "length") != (len(expected) == request.new):
+            return True
+    return "cancelled" not in ends
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize("position", ["learned", "rotary", "relative"])
+def test_arrivals_at_odd_steps_change_no_text(kind: str, position: str) -> None:
+    assert not wrong(kind, position)
+
+
+@pytest.mark.parametrize(("rows", "chunk"), [(1, 3), (2, 100), (13, 1)])
+def test_any_size_of_batch_and_chunk(rows: int, chunk: int) -> None:
+    assert not wrong("decoder", rows=rows, chunk=chunk)
+
+
+@settings(max_examples=10, deadline=None)
+@given(
+    rows=st.integers(1, 6),
+    chunk=st.integers(1, 30),
+    arrivals=st.lists(st.integers(0, 25), min_size=13, max_size=13),
+    cancelled=st.dictionaries(st.integers(0, 12), st.integers(0, 40), max_size=5),
+)
+def test_any_order_of_arrivals(rows: int, chunk: int, arrivals: list[int], cancelled: dict[int, int]) -> None:
+    model, asked = lively("decoder", "none"), requests("decoder")
+    texts, ends = served(model, asked, rows=rows, chunk=chunk, arrivals=arrivals, cancelled=cancelled)
+    for index, text in enumerate(texts):
+        expected = ALONE.setdefault(index, alone(model, asked[index]))
+        assert text == (expected[: len(text)] if ends[index] == "cancelled" else expected)
+
+
+ALONE: dict[int, list[int]] = {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "broken"),
+    [
+        (scheduler_module, "close_ranks", lambda staying: list(range(len(staying)))),
+        (chosen_module.Chooser, "take", lambda self, rows: self.__dict__.update(voices=self.voices[: len(rows)])),
+        (Scheduler, "_clear", lambda self: None),
+        (chosen_module, "generator", lambda *key: generator(5)),
+    ],
+    ids=["wrong rows leave", "choices stay", "cancelled rows stay", "one seed for all"],
+)
+def test_broken_schedulers_are_caught(
+    owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert wrong("decoder")
+
+
+def test_tokens_that_are_told_late_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the next step is under way before the tokens are known."""
+    monkeypatch.setattr(scheduler_module, "travels", lambda tokens: True)
+    for kind in ("decoder", "encoder-decoder"):
+        assert not wrong(kind)
+
+
+def test_a_long_prompt_does_not_make_the_others_wait() -> None:
+    scheduler = Scheduler(TorchEngine(model_of(Cell("decoder")), rows=3, capacity=100), chunk=5)
+    short = scheduler.submit(Request([5, 7], 30))
+    scheduler.step()
+    long = scheduler.submit(Request([3] * 41, 30))
+    steps = [{event.number for event in scheduler.step()} for _ in range(12)]
+    assert all(short in heard for heard in steps)
+    assert [long in heard for heard in steps].index(True) == 8
+
+
+def test_finished_rows_make_room_and_memory_is_bounded() -> None:
+    engine = TorchEngine(model_of(Cell("decoder")), rows=2, capacity=11)
+    scheduler = Scheduler(engine)
+    for _ in range(9):
+        scheduler.submit(Request([5, 7, 3], 4))
+    most = 0
+    while not scheduler.idle:
+        scheduler.step()
+        most = max(most, scheduler.nbytes)
+        assert engine.live <= 2
+    assert (engine.live, scheduler.waiting) == (0, 0)
+    assert most == 2 * 2 * 2 * 11 * 30 * 8
+
+
+def test_closing_frees_everything() -> None:
+    engine = TorchEngine(model_of(Cell("decoder")), rows=2, capacity=11)
+    scheduler = Scheduler(engine)
+    for _ in range(5):
+        scheduler.submit(Request([5, 7, 3], 4))
+    scheduler.step()
+    scheduler.close()
+    assert scheduler.idle
+    assert engine.live == 0
+    assert scheduler.step() == []
+
+
+def test_what_is_refused() -> None:
+    scheduler = Scheduler(TorchEngine(model_of(Cell("decoder")), rows=1, capacity=11), queue=2)
+    for _ in range(2):
+        scheduler.submit(Request([5], 3))
+    with pytest.raises(BusyError, match="2 requests are waiting, and no more can"):
+        scheduler.submit(Request([5], 3))
+    scheduler.step()
+    with pytest.raises(LengthError, match="A prompt has 12 tokens, and there is room for 11"):
+        scheduler.submit(Request([5] * 12, 3))
+    with pytest.raises(UsageError, match="A prompt's tokens are numbers from 0 to 28"):
+        scheduler.submit(Request([29], 3))
+    with pytest.raises(UsageError, match="a prompt has 1 or more"):
+        scheduler.submit(Request([], 3))
+    assert not scheduler.cancel(99)
+    nothing = scheduler.submit(Request([5] * 11, 3))
+    assert (nothing, None, "length") in scheduler.step()
+
+
+def test_answers_that_are_no_numbers() -> None:
+    broken = build(Cell("decoder").config())
+    with torch.no_grad():
+        broken.decoder.embedding.table.fill_(float("nan"))
+    scheduler = Scheduler(TorchEngine(broken, rows=1, capacity=5))
+    scheduler.submit(Request(tokens(1, 3)[0].tolist(), 2))
+    with pytest.raises(ChumokuError, match="no finite numbers"):
+        scheduler.step()
