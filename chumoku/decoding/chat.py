@@ -1,0 +1,157 @@
+"""Chat: turns become one prompt, and a reply ends where the other's turn would begin.
+
+    chatml   <|im_start|>user⏎ text <|im_end|>⏎  …  <|im_start|>assistant⏎          ends at the token <|im_end|>
+    plain    User: text⏎  Assistant: text⏎  …  Assistant:                            ends at the words ⏎User:
+
+The marks of ChatML are tokens, and what a person types never becomes one: words are encoded as words alone. The marks
+of plain chat are words, so a line of a text that looks like one is set in by a space.
+
+What no longer fits the context is left out: the oldest turns first, never the system's message.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from chumoku.decoding.choosers import Choice
+from chumoku.decoding.generate import PLAIN, start, wordless
+from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.decoding.stopping import Utterance
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.model import DecoderModel
+from chumoku.text.tokenizer import Tokenizer
+
+ROLES = ("system", "user", "assistant")
+FORMATS = ("chatml", "plain")
+START, END = "<|im_start|>", "<|im_end|>"
+NAMES = {"user": "User:", "assistant": "Assistant:"}
+STOPS = {"chatml": [], "plain": ["\nUser:"]}
+LOOKS_LIKE_A_TURN = re.compile(r"^(?=(?:User|Assistant):)", re.MULTILINE)
+
+
+class Message(NamedTuple):
+    role: str  # system, user or assistant
+    text: str
+
+
+class Part(NamedTuple):
+    """A stretch of a prompt: words, or the name of one special token."""
+
+    text: str
+    mark: bool = False
+
+
+class Prompt(NamedTuple):
+    tokens: list[int]
+    dropped: int  # messages that were left out, so that the rest fits
+
+
+class Reply(NamedTuple):
+    pieces: Iterator[str]  # as they come
+    dropped: int
+
+    @property
+    def told(self) -> str:
+        """What to say about messages that were left out."""
+        return f"The {self.dropped} oldest messages no longer fit the model's context, and were left out."
+
+
+def reply(
+    model: DecoderModel,
+    messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]],
+    *,
+    tokenizer: Tokenizer,
+    new: int = 512,
+    format: str | None = None,
+    choice: Choice = PLAIN,
+) -> Reply:
+    """The assistant's next message, of up to `new` tokens; prompt and reply together stay within the context."""
+    format = format_for(tokenizer, format)
+    if new < 1:
+        raise UsageError(f"A reply of {new} tokens says nothing; give 1 or more.")
+    context = model.config.context
+    # A reply may need all that was asked for, but is not kept room for beyond half the context.
+    tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 2))
+    ends = {tokenizer.roles.end, tokenizer.specials[END] if format == "chatml" else None} - {None}
+    forbidden = [token for token in wordless(model, tokenizer) if token not in ends]
+    room = min(new, context - len(tokens))
+    request = Request(tokens, room, choice.without(forbidden), [end for end in ends if end is not None])
+    utterance = Utterance(tokenizer, before=tokens, stop=STOPS[format])
+    return Reply(_spoken(start(model, [request], None), utterance), dropped)
+
+
+def _spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
+    """Pieces as they come, without the space before the first word."""
+    begun = False
+    while not scheduler.idle and not utterance.stopped:
+        for event in scheduler.step():
+            piece = "" if event.token is None else utterance.push(event.token)
+            piece = piece if begun else piece.lstrip()
+            begun = begun or bool(piece)
+            yield piece
+    rest = utterance.finish()
+    yield rest if begun else rest.lstrip()
+
+
+def conversation(messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]]) -> list[Message]:
+    """Messages of any of the usual forms: words of a user, (role, text), {"role": …, "content": …}."""
+    if isinstance(messages, str):
+        messages = [Message("user", messages)]
+    found = [Message(m["role"], m["content"]) if isinstance(m, Mapping) else Message(*m) for m in messages]
+    for number, message in enumerate(found, start=1):
+        if message.role not in ROLES or (message.role == "system" and number > 1):
+            raise UsageError(
+                f"Message {number} is of role '{message.role}'. A system's message may come first; the others are a "
+                "user's and an assistant's."
+            )
+    if not found or found[-1].role != "user" or not found[-1].text.strip():
+        raise UsageError("A conversation ends with a user's message that says something: that is what is replied to.")
+    return found
+
+
+def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
+    """The format that was asked for, or the one whose marks the tokenizer knows."""
+    knows = {START, END} <= tokenizer.specials.keys()
+    if wanted is None:
+        return "chatml" if knows else "plain"
+    if wanted not in FORMATS:
+        raise UsageError(f"There is no chat format '{wanted}'; there are {' and '.join(FORMATS)}.")
+    if wanted == "chatml" and not knows:
+        raise UsageError(f"ChatML needs the tokens {START} and {END}, which this tokenizer lacks. Choose plain.")
+    return wanted
+
+
+def render(messages: Sequence[Message], format: str) -> list[Part]:
+    """The prompt, up to where the assistant is to speak; joined, its parts are what one would read."""
+    if format == "chatml":
+        parts = [Part(START, mark=True)]
+        for role, text in messages:
+            parts += [Part(f"{role}\n{text}"), Part(END, mark=True), Part("\n"), Part(START, mark=True)]
+        return [*parts, Part("assistant\n")]
+    turns = ""
+    for role, text in messages:
+        text = LOOKS_LIKE_A_TURN.sub(" ", text)
+        turns += f"{text}\n\n" if role == "system" else f"{NAMES[role]} {text}\n"
+    return [Part(turns + NAMES["assistant"])]
+
+
+def encode(parts: Sequence[Part], tokenizer: Tokenizer) -> list[int]:
+    """Marks as the tokens they name, everything else as the words it is."""
+    encoded = ([tokenizer.specials[part.text]] if part.mark else tokenizer.encode(part.text) for part in parts)
+    return [token for tokens in encoded for token in tokens]
+
+
+def fit(messages: Sequence[Message], tokenizer: Tokenizer, format: str, *, most: int) -> Prompt:
+    """The prompt within `most` tokens: turns are left out from the oldest on, a question with its answer."""
+    system, turns = ([messages[0]], messages[1:]) if messages[0].role == "system" else ([], messages)
+    later = [place for place, message in enumerate(turns) if place and message.role == "user"]
+    for first in (0, *later):
+        tokens = encode(render([*system, *turns[first:]], format), tokenizer)
+        if len(tokens) <= most:
+            return Prompt(tokens, first)
+    raise LengthError(
+        f"The last message alone makes a prompt of {len(tokens):,} tokens, and {most:,} fit beside a reply. Shorten it "
+        "or the system's message, ask for a shorter reply, or use a model with a larger context."
+    )

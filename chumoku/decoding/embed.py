@@ -1,0 +1,71 @@
+"""Embedding: a text becomes a vector, and texts of like meaning become vectors of like direction.
+
+    text → tokens + end → encoder → pooled vector [D]              BERT's own vocabularies: [CLS] tokens [SEP]
+    similarity(a, b) = a · b / (‖a‖ ‖b‖)
+
+Texts of like length share a batch of rows × longest ≤ `batch_tokens`; results keep the order given. The masked-token
+head is left out: a vector needs no logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.decoding.batch import answering
+from chumoku.decoding.translate import batches
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.heads import pool
+from chumoku.models.model import EncoderModel
+from chumoku.nn import masks
+from chumoku.text.tokenizer import Tokenizer
+
+BERT_BEGIN = "[CLS]"
+
+
+def embed(model: EncoderModel, texts: Sequence[str], *, tokenizer: Tokenizer, batch_tokens: int = 8192) -> Tensor:
+    """A vector for each text: [n, D], in float32, on the CPU."""
+    if not isinstance(model, EncoderModel):
+        raise UsageError("Embedding needs a model of kind 'encoder'.")
+    rows = encode(model, texts, tokenizer)
+    vectors = torch.empty(len(rows), model.config.width)
+    with answering(model):
+        for numbers in batches([len(row) for row in rows], most=batch_tokens):
+            vectors[numbers] = read(model, [rows[number] for number in numbers]).float().cpu()
+    return vectors
+
+
+def read(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
+    """The vectors of one batch [B, D]."""
+    lengths = torch.tensor([len(row) for row in rows])
+    tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+    real = masks.real_tokens(lengths, tokens.shape[1])
+    mask = None if bool(real.all()) else real.to(model.device)
+    hidden = model.encoder(tokens.to(model.device), mask=mask)
+    return pool(hidden, mask, kind=model.config.pooling, normalise=model.config.normalise)
+
+
+def encode(model: EncoderModel, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+    """Tokens as the encoder knows them: its documents ended with an end token, and BERT's began with one too."""
+    if isinstance(texts, str):
+        raise UsageError("Texts are a list; one alone is a list of one.")
+    before, after = BERT_BEGIN in tokenizer.specials, tokenizer.roles.end is not None
+    encoded = tokenizer.encode_batch(texts, begin=before, end=after)
+    for number, (text, row) in enumerate(zip(texts, encoded, strict=True), start=1):
+        if not text.strip() or len(row) == before + after:
+            raise UsageError(f"Text {number} is empty, so there is nothing to embed. Give one with a word in it.")
+        if len(row) > model.config.context:
+            raise LengthError(
+                f"Text {number} has {len(row):,} tokens with those around it, and this model reads up to "
+                f"{model.config.context:,}. Split it into sentences, or use a model with a larger context."
+            )
+    return encoded
+
+
+def similarities(vectors: Tensor) -> Tensor:
+    """The cosine between each two of n vectors: [n, n]."""
+    directions = F.normalize(vectors, dim=-1)
+    return directions @ directions.T
