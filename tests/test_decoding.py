@@ -15,6 +15,7 @@ from test_families import filled, put, put_linear
 from chumoku.data.order import generator
 from chumoku.decoding import beam as beam_module
 from chumoku.decoding import chosen as chosen_module
+from chumoku.decoding import engine as engine_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding import sources as sources_module
 from chumoku.decoding.batch import close_ranks
@@ -26,7 +27,6 @@ from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout, ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.cache import Cache
 from chumoku.text import Tokenizer, train
 
 PAD, BEGIN, END = 0, 1, 3
@@ -109,7 +109,7 @@ def beam_noticed(model: Model, *, beam: int, penalty: float, best: int = 1) -> b
 def test_beam_search_equals_the_plain_one(
     position: str, beam: int, penalty: float, best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beam_module, "FIRST_CAPACITY", 2)
+    monkeypatch.setattr(sources_module, "SPARE", 2)
     assert not beam_noticed(lively("encoder-decoder", position), beam=beam, penalty=penalty, best=best)
 
 
@@ -131,15 +131,8 @@ def test_the_bound_is_what_a_live_one_can_still_attain() -> None:
     assert rules.done([], -math.inf, length=3, limit=13)
 
 
-def unmoved(cache: Cache, rows: torch.Tensor, *, memory: bool = True) -> Cache:
-    return cache if not memory else TAKE(cache, rows)
-
-
-def memory_unmoved(cache: Cache, rows: torch.Tensor, *, memory: bool = True) -> Cache:
-    if not memory:
-        return TAKE(cache, rows, memory=False)
-    kept = tuple(type(pair)(pair.key[: len(rows)], pair.value[: len(rows)]) for pair in cache.memory)
-    return TAKE(cache, rows, memory=False).with_memory(kept, cache.memory_mask[: len(rows)])
+def unmoved(parts: object, moves: object) -> None:
+    pass
 
 
 def hasty(rules: Rules, found: list[Hypothesis], live: float, *, length: int, limit: int) -> bool:
@@ -153,14 +146,14 @@ def mistaken(rules: Rules, found: list[Hypothesis], live: float, *, length: int,
     )
 
 
-TAKE, DONE = Cache.take, Rules.done
+DONE = Rules.done
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (Cache, "take", unmoved),
-        (Cache, "take", memory_unmoved),
+        (engine_module, "move", unmoved),
+        (sources_module, "move", unmoved),
         (Rules, "done", hasty),
         (Rules, "done", mistaken),
         (beam_module, "close_ranks", lambda staying: list(range(len(staying)))),
@@ -177,8 +170,10 @@ def test_a_row_costs_what_it_costs_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     """The encoder runs once, cross-attention keys are made once, and rows leave the batch when they are done."""
     model = lively("encoder-decoder", "rotary")
     rows, encoded, projected = [], [], []
-    decode, encode, project = model.decode, model.encode, model.decoder.project
-    monkeypatch.setattr(model, "decode", lambda target, **rest: (rows.append(len(target)), decode(target, **rest))[1])
+    decode, encode, project = model.decoder.forward, model.encode, model.decoder.project
+    monkeypatch.setattr(
+        model.decoder, "forward", lambda target, **rest: (rows.append(len(target)), decode(target, **rest))[1]
+    )
     monkeypatch.setattr(
         model, "encode", lambda source, **rest: (encoded.append(len(source)), encode(source, **rest))[1]
     )
@@ -252,7 +247,7 @@ def test_searches_that_cannot_be() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             search(model, source, begin=BEGIN, end=END, **options)
-    with pytest.raises(UsageError, match="needs a model of kind 'encoder-decoder'"):
+    with pytest.raises(UsageError, match="as models of kind 'encoder-decoder' do"):
         search(lively("decoder", "none"), source, begin=BEGIN, end=END)
     broken = build(Cell("encoder-decoder").config())
     with torch.no_grad():

@@ -100,13 +100,10 @@ def look(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:
     """The translation as numbers, and each block's cross-attention [L, T, S], averaged over heads."""
     import torch
 
-    import chumoku
     from chumoku.decoding.beam import search
 
     model, roles = bundle.model, bundle.tokenizer.roles
     end = bundle.source_tokenizer.roles.end
     ids = torch.tensor([[*bundle.source_tokenizer.encode(source), *([end] if end is not None else [])]])
-    words = search(model, ids, begin=roles.begin, end=roles.end)[0][0].tokens  # type: ignore[arg-type]
-    with torch.inference_mode(), chumoku.record(model, "decoder.blocks.*.cross_attention.weights") as tape:
-        model(ids, torch.tensor([[roles.begin, *words]]))
-    return words, torch.stack([weights[0].mean(0) for weights in tape.values()])
+    best = search(model, ids, begin=roles.begin, end=roles.end, look=True)[0][0]  # type: ignore[arg-type]
+    return best.tokens, best.attention.mean(1)  # type: ignore[union-attr]

@@ -9,14 +9,9 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from chumoku.errors import ChumokuError
-from chumoku.models.model import Model, Output
-from chumoku.nn.cache import Cache
-
-# Memory for so many positions is taken at first, and twice as many whenever they are used up.
-FIRST_CAPACITY = 32
+from chumoku.models.model import Model
 
 
 @contextlib.contextmanager
@@ -47,10 +42,3 @@ def close_ranks(staying: Sequence[int]) -> list[int]:
 def longest(model: Model, wanted: int) -> int:
     """How long a sequence may become: learned positions end at the model's context, others nowhere."""
     return min(wanted, model.config.context) if model.config.position == "learned" else wanted
-
-
-def said(output: Output) -> tuple[Tensor, Cache]:
-    """The logits and the cache of a step with a cache, which has both."""
-    if output.logits is None or output.cache is None:
-        raise ChumokuError("A decoder's step with a cache gives logits and a cache, and this one did not.")
-    return output.logits, output.cache

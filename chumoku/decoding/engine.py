@@ -97,9 +97,7 @@ class TorchEngine:
         self.device, self.vocabulary = model.device, model.config.vocabulary
         self.lengths: list[int] = []
         self._parts = tuple(model.modules())
-        config = model.config
-        shape = (config.decoder_depth, 2, 0, config.key_heads, 0, config.head_width)
-        self._store = torch.zeros(shape, dtype=model.dtype, device=model.device)
+        self._store = self._nothing()
         self._places: Tensor | None = None  # the lengths where the model is, until something but a step changes them
         self._sources = Sources(rows)
 
@@ -184,6 +182,14 @@ class TorchEngine:
             self._sources.take(rows)
         self.lengths = [self.lengths[row] for row in rows]
         self._places = None
+        if not rows:
+            self._store = self._nothing()
+
+    def _nothing(self) -> Tensor:
+        """Memory for no rows: what an empty engine holds."""
+        config = self.model.config
+        shape = (config.decoder_depth, 2, 0, config.key_heads, 0, config.head_width)
+        return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
 
     def _chunks(
         self, pieces: Sequence[Sequence[int]], first: int

@@ -64,6 +64,8 @@ class Sources:
             move([part for pair in self._memory for part in pair], moves)
         if moves or len(rows) != standing:
             self._view = None
+        if not rows:
+            self._memory = ()
         self._lengths = [self._lengths[row] for row in rows]
         self._origins = [self._origins[row] for row in rows]
 

@@ -1,8 +1,9 @@
 """Translation: text in, text out.
 
-text → source tokens + end → beam search from begin → tokens → text
+text → (language) source tokens + end → beam search from begin → tokens → text
 
-Sentences of like length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the order given.
+Sentences of like length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the order given. A model
+of several languages is told `into` which by a token of that language before the source.
 """
 
 from __future__ import annotations
@@ -10,11 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.beam import search
+from chumoku.decoding.engine import Engine, open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel
+from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
 
@@ -24,47 +28,60 @@ def translate(
     *,
     source_tokenizer: Tokenizer,
     tokenizer: Tokenizer,
+    into: str | None = None,
     beam: int = 4,
     length_penalty: float = 1.0,
     limit: int | None = None,
+    least: int = 0,
     batch_tokens: int = 4096,
+    engine: Engine | None = None,
 ) -> list[str]:
-    """The likeliest translation of each text. `limit` is the most tokens of one: 2 × source + 20 when not given."""
-    sources = encode(model, texts, source_tokenizer)
+    """The likeliest translation of each text.
+
+    `limit` is the most tokens of one, 2 × source + 20 when not given, and `least` the fewest.
+    """
+    sources = encode(model, texts, source_tokenizer, into=into)
     begin, end = tokenizer.roles.begin, tokenizer.roles.end
     if begin is None or end is None:
         raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
     # Models are built a little larger than their tokenizer, and what has no text cannot be written.
     wordless = range(tokenizer.size, model.config.vocabulary)
     forbidden = [token for token in (tokenizer.roles.pad, begin, *wordless) if token not in (None, end)]
+    limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
+    most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
+    made = list(batches([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows))
+    if engine is None and made:
+        engine = open_engine(model, rows=max(map(len, made)) * max(1, beam), capacity=max(1, *limits))
     translations = [""] * len(texts)
-    for numbers in batches([len(source) for source in sources], most=batch_tokens // max(1, beam)):
+    for numbers in made:
         rows = [torch.tensor(sources[number]) for number in numbers]
-        source = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-        lengths = torch.tensor([len(row) for row in rows])
-        mask = torch.arange(source.shape[1]) < lengths[:, None]
         found = search(
             model,
-            source.to(model.device),
-            source_mask=None if mask.all() else mask.to(model.device),
+            pad_sequence(rows, batch_first=True),
+            source_mask=masks.real_tokens(torch.tensor(list(map(len, rows))), max(map(len, rows))),
             begin=begin,
             end=end,
             beam=beam,
             length_penalty=length_penalty,
-            limit=[2 * len(row) + 20 if limit is None else limit for row in rows],
+            limit=[limits[number] for number in numbers],
+            least=least,
             forbidden=[token for token in forbidden if token is not None],
+            engine=engine,
         )
         for number, text in zip(numbers, tokenizer.decode_batch([best.tokens for best, *_ in found]), strict=True):
             translations[number] = text
     return translations
 
 
-def encode(model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
+def encode(
+    model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None = None
+) -> list[list[int]]:
     """Source tokens and end, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
         raise UsageError("Texts are a list of sentences; one alone is a list of one.")
     ending = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
-    sources = [[*ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
+    marked = [] if into is None else tokenizer.encode("", language=into)
+    sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
     for number, source in enumerate(sources):
         if longest(model, len(source)) < len(source):
             raise LengthError(
@@ -74,11 +91,12 @@ def encode(model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenize
     return sources
 
 
-def batches(lengths: Sequence[int], *, most: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], *, most: int, rows: int | None = None) -> Iterator[list[int]]:
     """Numbers of sentences of like length, longest first, rows × longest ≤ `most`; one too long for that goes alone."""
+    rows = len(lengths) if rows is None else rows
     batch: list[int] = []
     for number in sorted((n for n, length in enumerate(lengths) if length), key=lambda n: -lengths[n]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > most:
+        if batch and ((len(batch) + 1) * lengths[batch[0]] > most or len(batch) == rows):
             yield batch
             batch = []
         batch.append(number)

@@ -133,51 +133,6 @@ class Cache:
         asked = after.device.type == "cpu" and not torch.compiler.is_compiling()
         return replace(self, used=int(after.max()) if asked else self.used + new, lengths=after)
 
-    def repeat(self, times: int) -> Cache:
-        """Every row `times` times, side by side: the beams of a sentence look at the same source."""
-        if times == 1:
-            return self
-        memory = self.memory and tuple(
-            KeyValue(*(part.repeat_interleave(times, 0) for part in kv)) for kv in self.memory
-        )
-        lengths, mask = (
-            None if part is None else part.repeat_interleave(times, 0) for part in (self.lengths, self.memory_mask)
-        )
-        return Cache(self.store.repeat_interleave(times, 2), self.used, lengths, memory, mask)
-
-    def room(self, new: int) -> Cache:
-        """This cache while `new` more positions fit; then a copy of at least twice its capacity."""
-        if self.used + new <= self.capacity:
-            return self
-        shape = list(self.store.shape)
-        shape[4] = max(2 * self.capacity, self.used + new)
-        store = self.store.new_zeros(shape)
-        store[..., : self.used, :] = self.store[..., : self.used, :]
-        return replace(self, store=store)
-
-    def take(self, rows: Tensor, *, memory: bool = True) -> Cache:
-        """Row i goes on from what row rows[i] was; rows that are not named are gone.
-
-        What is used and changes place is copied, within the same memory: here, earlier values are no way back.
-        Without `memory`, what cross-attention looks at stays, for rows that change places among those of one source.
-        """
-        if not 1 <= len(rows) <= self.batch:
-            raise ShapeError(f"{len(rows)} rows cannot be taken in place from {self.batch}. Use repeat to have more.")
-        places = (rows != torch.arange(len(rows), device=rows.device)).nonzero()[:, 0]
-        parts = [part[:, :, : self.used] for layer in self.store for part in layer]
-        parts += [part for pair in self.memory or () for part in pair if memory]
-        # One layer at a time: what is on its way then stays in the processor's own memory.
-        for part in parts:
-            part.index_copy_(0, places, part.index_select(0, rows[places]))
-        lengths = None if self.lengths is None else self.lengths[rows]
-        # Longer rows may be gone, and whoever takes rows has to wait for their numbers anyway.
-        used = self.used if lengths is None else int(lengths.max())
-        taken = replace(self, store=self.store[:, :, : len(rows)], used=used, lengths=lengths)
-        if self.memory is None or not memory:
-            return taken
-        kept = tuple(KeyValue(key[: len(rows)], value[: len(rows)]) for key, value in self.memory)
-        return taken.with_memory(kept, None if self.memory_mask is None else self.memory_mask[rows])
-
     def check_lengths(self, lengths: Tensor, new: int) -> None:
         """Refuse lengths that cannot be: of other rows, or more than the tokens given."""
         if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
