@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, tokens
-from test_families import filled, put, put_linear
+from test_families import filled, gpt2, llama, put, put_linear
 
 from chumoku.data.order import generator
 from chumoku.decoding import beam as beam_module
@@ -19,14 +19,15 @@ from chumoku.decoding import engine as engine_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding import sources as sources_module
 from chumoku.decoding.batch import close_ranks
-from chumoku.decoding.beam import Hypothesis, Rules, search
+from chumoku.decoding.beam import Hypothesis, Rules, likeliest, look, search
 from chumoku.decoding.choosers import Choice
+from chumoku.decoding.engine import TorchEngine
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import batches, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout, ModelConfig
-from chumoku.models.model import Model
+from chumoku.models.model import Model, Output
 from chumoku.text import Tokenizer, train
 
 PAD, BEGIN, END = 0, 1, 3
@@ -55,7 +56,9 @@ def sources() -> tuple[torch.Tensor, torch.Tensor]:
     return tokens(13, 11), torch.arange(11) < lengths[:, None]
 
 
-def plain_beam(model: Model, source: torch.Tensor, *, beam: int, penalty: float, limit: int) -> list[Hypothesis]:
+def plain_beam(
+    model: Callable[..., Output], source: torch.Tensor, *, beam: int, penalty: float, limit: int, least: int = 0
+) -> list[Hypothesis]:
     """One sentence, every prefix computed anew, no early finish."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
     found = []
@@ -67,7 +70,7 @@ def plain_beam(model: Model, source: torch.Tensor, *, beam: int, penalty: float,
             (total + chances[row][token], [*written, token])
             for row, (total, written) in enumerate(live)
             for token in range(VOCABULARY)
-            if token not in FORBIDDEN
+            if token not in FORBIDDEN and (token != END or length > least)
         ]
         every.sort(reverse=True)
         for total, written in every[:beam]:
@@ -242,6 +245,7 @@ def test_searches_that_cannot_be() -> None:
         ({"beam": 2, "best": 3}, "The 3 best of a beam of 2"),
         ({"limit": 0}, "A limit is 1 or more"),
         ({"limit": [3]}, "for each of the 2"),
+        ({"least": 11, "limit": 11}, "At least 11 tokens were asked for, and a row may have 11"),
         ({"forbidden": (PAD, END)}, "Token 3 ends a sentence"),
         ({"forbidden": (VOCABULARY,)}, "There is no token 29 to end with or to forbid"),
     ):
@@ -317,6 +321,61 @@ def test_marian_says_the_same_in_transformers(beam: int) -> None:
     if beam > 1:
         scores = torch.tensor([row[0].score for row in found], dtype=torch.float64)
         torch.testing.assert_close(scores, expected.sequences_scores.double(), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("family", [gpt2, functools.partial(llama, "llama3", False)], ids=["gpt2", "llama"])
+def test_decoders_say_the_same_in_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
+    ours, theirs = (model.double() for model in family())
+    given = [prompt[:9] for prompt in prompts()]
+    options = {"num_beams": beam, "max_new_tokens": 11, "do_sample": False, "eos_token_id": END, "pad_token_id": PAD}
+    if beam > 1:
+        options |= {"length_penalty": 0.0, "early_stopping": True}
+    texts = []
+    for prompt in given:
+        said = theirs.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
+        texts.append([token for token in said[0, len(prompt) :].tolist() if token != END])
+    if beam == 1:
+        assert generate(ours, given, new=11, temperature=0, end=END) == texts
+    found = likeliest(ours, given, new=11, end=END, beam=beam, length_penalty=0.0)
+    assert [row[0].tokens for row in found] == texts
+    assert len({tuple(text) for text in texts}) > 3
+
+
+def test_beams_of_a_decoder_are_the_plain_ones() -> None:
+    """A prompt of the target is a source that is read as one."""
+    model = lively("decoder", "rotary")
+    found = likeliest(model, prompts(), new=7, end=END, beam=3, best=2, least=2, forbidden=FORBIDDEN)
+    for prompt, row in zip(prompts(), found, strict=True):
+        expected = plain_beam(
+            lambda source, target: model(torch.cat([source, target[:, 1:]], 1)),
+            torch.tensor(prompt), beam=3, penalty=1.0, limit=7, least=2,
+        )  # fmt: skip
+        assert alike(row, expected[:2])
+
+
+def test_no_sentence_ends_before_it_may() -> None:
+    model = lively("encoder-decoder", "none")
+    source, mask = sources()
+    found = search(
+        model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, least=5, forbidden=FORBIDDEN
+    )
+    freely = fast_beam(model, beam=3, penalty=1.0)
+    assert min(len(row[0].tokens) for row in found) == 5 > min(len(row[0].tokens) for row in freely)
+    for row, given, length in zip(found, source, LENGTHS, strict=True):
+        assert alike(row, plain_beam(model, given[:length], beam=3, penalty=1.0, limit=17, least=5)[:1])
+
+
+def test_where_the_winner_looked() -> None:
+    model = lively("encoder-decoder", "rotary")
+    source, mask = sources()
+    found = search(model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, best=2, look=True)
+    for row, given, length in zip(found, source, LENGTHS, strict=True):
+        for one in row:
+            assert one.attention.shape == (2, 3, len(one.tokens) + 1, length)
+            torch.testing.assert_close(one.attention.sum(-1), torch.ones(2, 3, len(one.tokens) + 1).double())
+        assert torch.equal(row[0].attention, look(model, given[:length].tolist(), row[0].tokens, BEGIN))
+    assert fast_beam(model, beam=3, penalty=1.0)[0][0].attention is None
 
 
 def plain_sample(model: Model, prompt: list[int], choose: Callable[[torch.Tensor], int], new: int) -> list[int]:
@@ -466,10 +525,29 @@ def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:
     assert len(letters.encode(translate(model, ["jumps over"], **options)[0])) == 2 * 11 + 20
 
 
+def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
+    words = train(["the quick brown fox"] * 3, kind="character", vocabulary=40, languages=["en", "fr"])
+    model = translator(words)
+    options = {"source_tokenizer": words, "tokenizer": words, "beam": 2}
+    into = {code: translate(model, ["fox", ""], into=code, **options) for code in ("en", "fr")}
+    assert into["en"] != into["fr"] != translate(model, ["fox", ""], **options)
+    assert into["en"][1] == ""
+    with pytest.raises(UsageError, match=r"knows no language 'de'\. The languages it knows: en, fr"):
+        translate(model, ["fox"], into="de", **options)
+    engine = TorchEngine(model, rows=4, capacity=99)
+    texts = ["fox", "the", "quick brown", "x", "ox"]
+    assert translate(model, texts, engine=engine, **options) == translate(model, texts, **options)
+    assert engine.live == 0
+    least = translate(model, ["fox"], least=9, **options)
+    assert len(words.encode(least[0])) >= 9
+
+
 def test_translations_that_cannot_be(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
     with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and the learned positions .* end at 23"):
         translate(translator(letters, "learned"), ["a", "a" * 30], **options)
+    with pytest.raises(UsageError, match=r"knows no language 'fr'\. The languages it knows: none"):
+        translate(translator(letters), ["a"], into="fr", **options)
     with pytest.raises(UsageError, match="Texts are a list"):
         translate(translator(letters), "abc", **options)
 
@@ -480,3 +558,4 @@ def test_batches_hold_a_budget() -> None:
     assert sorted(number for batch in made for number in batch) == [0, 2, 3, 4, 5, 6]
     assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in made)
     assert made == [[3], [4, 0], [2, 6, 5]]
+    assert list(batches(lengths, most=14, rows=2)) == [[3], [4, 0], [2, 6], [5]]

@@ -37,7 +37,7 @@ def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
-def test_gpt2() -> None:
+def gpt2() -> tuple[Model, nn.Module]:
     theirs = filled(
         transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
@@ -69,13 +69,16 @@ def test_gpt2() -> None:
         put(block.attention.output, layer.attn.c_proj.weight.T, layer.attn.c_proj.bias)
         put(block.feedforward.up, layer.mlp.c_fc.weight.T, layer.mlp.c_fc.bias)
         put(block.feedforward.down, layer.mlp.c_proj.weight.T, layer.mlp.c_proj.bias)
+    return ours, theirs
+
+
+def test_gpt2() -> None:
+    ours, theirs = gpt2()
     ids = torch.randint(29, (2, 11))
     close(ours(ids).logits, theirs(ids).logits)
 
 
-@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
-@pytest.mark.parametrize("tied", [True, False])
-def test_llama(scaling: str, tied: bool) -> None:
+def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": 777.0}
     rotary = RotarySettings(base=777.0)
     if scaling == "linear":
@@ -129,6 +132,13 @@ def test_llama(scaling: str, tied: bool) -> None:
             put_linear(getattr(block.attention, part), getattr(layer.self_attn, name))
         for part in ("up", "gate", "down"):
             put_linear(getattr(block.feedforward, part), getattr(layer.mlp, f"{part}_proj"))
+    return ours, theirs
+
+
+@pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_llama(scaling: str, tied: bool) -> None:
+    ours, theirs = llama(scaling, tied)
     ids = torch.randint(29, (2, 31))
     close(ours(ids).logits, theirs(ids).logits)
 
