@@ -1,0 +1,103 @@
+"""The library: step.cpp, compiled once for this processor and kept in the user's cache.
+
+    name = sha256(source, flags, compiler, processor)[:16].so
+
+Without a compiler there is no library and nothing is lost but speed; `why_not` says why. CHUMOKU_NATIVE=0 does without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCE = Path(__file__).with_name("step.cpp")
+# Sums may be added in any order; nothing else of IEEE arithmetic is given up.
+FLAGS = (
+    *("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread"),
+    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
+)
+SECONDS = 300
+
+
+class Missing(Exception):
+    """Why there is no library."""
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The library, compiled if need be; None where that cannot be."""
+    try:
+        return ctypes.CDLL(str(_built()))
+    except (Missing, OSError):
+        return None
+
+
+def why_not() -> str | None:
+    """A sentence on why there is no library; None where there is one."""
+    if library() is not None:
+        return None
+    try:
+        ctypes.CDLL(str(_built()))
+    except (Missing, OSError) as error:
+        return f"{error} Decoding on the processor runs without it, slower."
+    return None
+
+
+def _built() -> Path:
+    if os.environ.get("CHUMOKU_NATIVE") == "0":
+        raise Missing("CHUMOKU_NATIVE=0 switches the native library off.")
+    compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
+    if compiler is None:
+        raise Missing("There is no C++ compiler here (c++, g++ or clang++) to make the native library with.")
+    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=False).stdout
+    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), repr((*FLAGS, native)).encode(), version, _processor()]))
+    target = _folder() / f"{key.hexdigest()[:16]}.so"
+    if not target.exists():
+        _compile([compiler, *FLAGS, native], target)
+    return target
+
+
+def _compile(command: list[str], target: Path) -> None:
+    """Into a file of its own, which then takes its name at once: others may be compiling too."""
+    handle, made = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    os.close(handle)
+    try:
+        done = subprocess.run([*command, str(SOURCE), "-o", made], capture_output=True, timeout=SECONDS, check=False)
+        if done.returncode:
+            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+            raise Missing(f"{command[0]} did not compile the native library: {''.join(said)[:200]}")
+        os.replace(made, target)
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"{command[0]} took more than {SECONDS} seconds over the native library.") from error
+    finally:
+        Path(made).unlink(missing_ok=True)
+
+
+def _folder() -> Path:
+    """A folder that nobody else can write into: what lies there is run."""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folder = Path(cache) / "chumoku"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = folder.stat()
+    if sys.platform != "win32" and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+        raise Missing(f"{folder} can be written by others, so no native library is kept or run there.")
+    return folder
+
+
+def _processor() -> bytes:
+    """What the compiler will look at when it is told to compile for this processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_bytes().splitlines()
+    except OSError:
+        return platform.processor().encode()
+    return b"".join(sorted({line for line in lines if line.startswith((b"flags", b"Features", b"model name"))}))

@@ -1,0 +1,168 @@
+"""Calls into the library: a stack goes through once for some tokens, wherever each of them stands.
+
+A token is (row, position, seen): whose it is, where its keys and values go, and how many positions it looks at. One new
+token for each of many rows, a prompt, a whole source in an encoder: all are tokens in one call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import weakref
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from chumoku.decoding.native import build
+from chumoku.decoding.native.pack import Batch, Packed
+from chumoku.errors import ChumokuError
+from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
+from chumoku.models.stack import Stack
+from chumoku.nn.quantised import Quantised
+
+
+class Weights:
+    """A model's matrices in the library's order."""
+
+    def __init__(self, model: DecoderModel | EncoderDecoderModel) -> None:
+        self.decoder = Packed(model.decoder, model.config, model.head)
+        # PyTorch's products of many tokens are the quicker ones, but for whole numbers.
+        whole = any(isinstance(module, Quantised) for module in model.modules())
+        several = isinstance(model, EncoderDecoderModel)
+        self.encoder = Packed(model.encoder, model.config, None) if whole and several else None  # type: ignore[arg-type]
+
+
+class Past(NamedTuple):
+    """Where keys and values lie: [L, 2, R, C, G·K], in which of its rows each row's positions are, and the sources."""
+
+    store: Tensor
+    origin: Tensor  # [R, C], int32
+    memory: Sequence[Tensor] = ()  # a row's source [L, 2, S, G·K]
+
+
+_weights: weakref.WeakKeyDictionary[Model, tuple[object, Weights]] = weakref.WeakKeyDictionary()
+_crew: tuple[tuple[int, int], int] | None = None
+
+
+def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
+    """The model's matrices, packed once for as long as they stay what they are."""
+    # A tensor's version counts the changes made to it in place, as training does.
+    state = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in _tensors(model)]
+    known = _weights.get(model)
+    if known is None or known[0] != state:
+        known = _weights[model] = (state, Weights(model))
+    return known[1]
+
+
+def _tensors(model: Model) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]
+
+
+def supports(model: Model) -> bool:
+    """Whether this model can run here: every choice but experts, relative positions and float64."""
+    return (
+        model.device.type == "cpu"
+        and {tensor.dtype for tensor in model.parameters()} <= {torch.float32, torch.bfloat16}
+        and not model.config.experts
+        and model.config.position != "relative"
+        and build.library() is not None
+    )
+
+
+def _library() -> ctypes.CDLL:
+    library = build.library()
+    if library is None:
+        raise ChumokuError(build.why_not() or "There is no native library.")
+    return library
+
+
+def crew() -> ctypes.c_void_p:
+    """The threads, as many as PyTorch uses; a forked process has to have its own."""
+    global _crew
+    key = (os.getpid(), torch.get_num_threads())
+    if _crew is None or _crew[0] != key:
+        library = _library()
+        library.crew_open.restype = ctypes.c_void_p
+        if _crew is not None and _crew[0][0] == key[0]:
+            library.crew_close(ctypes.c_void_p(_crew[1]))
+        _crew = key, library.crew_open(key[1])
+    return ctypes.c_void_p(_crew[1])
+
+
+def run(
+    packed: Packed,
+    stack: Stack,
+    tokens: Tensor,
+    row: Tensor,
+    position: Tensor,
+    seen: Tensor,
+    past: Past,
+    asked: Sequence[int],
+) -> Tensor:
+    """The logits (of an encoder, the vectors) after the tokens asked for."""
+    x = stack.embed(tokens[None], position[None], int(position.max()) + 1, None)[0].float().contiguous()
+    outputs = packed.fields.logits.outputs or x.shape[1]
+    answer = torch.empty(len(asked), outputs)
+    rotation = () if stack.rotary is None else stack.rotary(position, torch.float32)[:2]
+    cos, sin = [part.contiguous() for part in rotation] or (None, None)
+    numbers = [part.int() for part in (row, position, seen, torch.tensor(asked, dtype=torch.int32))]
+    addresses = (ctypes.c_void_p * len(past.memory))(*(source.data_ptr() for source in past.memory))
+    lengths = (ctypes.c_int32 * len(past.memory))(*(source.shape[2] for source in past.memory))
+    batch = Batch(
+        count=len(x),
+        row=numbers[0].data_ptr(),
+        position=numbers[1].data_ptr(),
+        seen=numbers[2].data_ptr(),
+        cos=None if cos is None else cos.data_ptr(),
+        sin=None if sin is None else sin.data_ptr(),
+        x=x.data_ptr(),
+        store=past.store.data_ptr(),
+        rows=past.store.shape[2],
+        capacity=past.store.shape[3],
+        origin=past.origin.data_ptr(),
+        memory=ctypes.cast(addresses, ctypes.c_void_p),
+        memory_length=ctypes.cast(lengths, ctypes.c_void_p),
+        asked=len(asked),
+        wanted=numbers[3].data_ptr(),
+        logits=answer.data_ptr(),
+    )
+    _library().step(crew(), ctypes.byref(packed.fields), ctypes.byref(batch))
+    return answer
+
+
+def encoded(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Sequence[int]]) -> list[Tensor]:
+    """What cross-attention looks at, for each source [L, 2, S, G·K]."""
+    lengths = list(map(len, sources))
+    states = _states(model, sources) if packed.encoder is None else _native_states(model, packed.encoder, sources)
+    layers = []
+    for product in packed.decoder.memory:
+        both = torch.empty(len(states), product.outputs)
+        pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(both.data_ptr()))
+        _library().product(crew(), ctypes.byref(product), len(states), *pointers)
+        layers.append(both.view(len(both), 2, -1).transpose(0, 1))
+    together = torch.stack(layers)  # [L, 2, all tokens, G·K]
+    return [part.contiguous() for part in torch.split(together, lengths, dim=2)]
+
+
+def _states(model: EncoderDecoderModel, sources: Sequence[Sequence[int]]) -> Tensor:
+    """The encoder's vectors of all sources' tokens, one after the other [tokens, D], as PyTorch computes them."""
+    table = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
+    real = torch.arange(table.shape[1]) < torch.tensor([len(source) for source in sources])[:, None]
+    states: Tensor = model.encoder(table, mask=None if real.all() else real)
+    return states[real].float()
+
+
+def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
+    """The same by the library: every token of a source sees all of it."""
+    lengths = list(map(len, sources))
+    position = torch.cat([torch.arange(length) for length in lengths])
+    every = torch.arange(len(sources)), torch.tensor(lengths)
+    row, seen = (part.repeat_interleave(every[1]) for part in every)
+    wide = model.config.key_heads * model.config.head_width
+    store = torch.empty(model.config.encoder_depth, 2, len(sources), max(lengths), wide)
+    origin = torch.arange(len(sources), dtype=torch.int32)[:, None].repeat(1, max(lengths))
+    tokens = torch.tensor(list(itertools.chain.from_iterable(sources)))
+    return run(packed, model.encoder, tokens, row, position, seen, Past(store, origin), range(len(tokens)))

@@ -1,0 +1,163 @@
+"""The native engine: rows of keys and values that never move.
+
+    store    [L, 2, R, C, G·K]     keys and values, each row's new ones in its home
+    origin   [R, C]                in which home a row's position lies
+
+When beams change places only `origin` does: a row goes on from another's past by reading it where it lies, and writes
+what comes in a home of its own. Cross-attention's keys and values lie beside, once for each source.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from chumoku.decoding.batch import answering, longest
+from chumoku.decoding.native import build
+from chumoku.decoding.native.call import Past, encoded, run, supports, weights
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.model import DecoderModel, EncoderDecoderModel
+
+AT_ONCE = 256  # tokens in one call
+
+
+class NativeEngine:
+    """Decoding on the processor, a whole step in one call."""
+
+    def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
+        if not supports(model):
+            raise UsageError(f"The native engine cannot run this model. {build.why_not() or ''}".strip())
+        if rows < 1 or capacity < 1:
+            raise LengthError(f"An engine for {rows} rows of {capacity} tokens can hold nothing; give 1 or more each.")
+        self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
+        self.device, self.vocabulary = model.device, model.config.vocabulary
+        self.lengths: list[int] = []
+        config = model.config
+        self._weights = weights(model)
+        wide = config.key_heads * config.head_width
+        # Memory that is not yet written costs nothing, and is never read.
+        self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)
+        self._origin = torch.zeros(rows, self.capacity, dtype=torch.int32)
+        self._homes: list[int] = []
+        self._shared = False  # whether a past may be several rows'
+        self._memory: list[Tensor] = []  # a row's source
+
+    @property
+    def live(self) -> int:
+        return len(self.lengths)
+
+    @property
+    def nbytes(self) -> int:
+        sources = {source.data_ptr(): source.nbytes for source in self._memory}
+        return self._store.nbytes + self._origin.nbytes + sum(sources.values())
+
+    def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
+        if self.live + count > self.rows:
+            raise LengthError(f"{self.live} rows are live and {count} more do not fit: this engine has {self.rows}.")
+        if isinstance(self.model, EncoderDecoderModel):
+            if sources is None or len(sources) != count or not all(map(len, sources)):
+                raise UsageError(f"{count} rows of an encoder-decoder need {count} sources of one token or more.")
+            with answering(self.model):
+                self._memory += encoded(self.model, self._weights, sources)
+        elif sources is not None:
+            raise UsageError("Sources were given, and this model has no encoder to read them.")
+        self.lengths += [0] * count
+        self._house([*self._homes, *[None] * count])
+
+    def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
+        if not pieces or not all(map(len, pieces)):
+            raise UsageError("A piece to read has one token or more.")
+        self._fits(first + len(pieces), max(self.lengths[first + i] + len(piece) for i, piece in enumerate(pieces)))
+        tokens = [token for piece in pieces for token in piece]
+        rows = [first + number for number, piece in enumerate(pieces) for _ in piece]
+        ends = list(itertools.accumulate(map(len, pieces)))
+        return self._run(tokens, rows, [end - 1 for end in ends])
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self._fits(len(tokens), max(self.lengths[: len(tokens)]) + 1)
+        every = list(range(len(tokens)))
+        return self._run(tokens.tolist(), every, every)
+
+    def extend(self, tokens: Tensor) -> Tensor:
+        count, new = tokens.shape
+        self._fits(count, max(self.lengths[:count]) + new)
+        rows = [row for row in range(count) for _ in range(new)]
+        return self._run(tokens.flatten().tolist(), rows, list(range(count * new))).view(count, new, -1)
+
+    def forget(self, lengths: Sequence[int]) -> None:
+        if len(lengths) != self.live or any(
+            not 0 <= new <= old for new, old in zip(lengths, self.lengths, strict=True)
+        ):
+            raise LengthError(f"Rows of {self.lengths} tokens cannot go back to {list(lengths)}.")
+        if self._shared:
+            self._settle()  # what is written next must not be another's past
+        self.lengths = list(lengths)
+
+    def take(self, rows: Sequence[int]) -> None:
+        if len(rows) > self.rows or not all(0 <= row < self.live for row in rows):
+            raise LengthError(f"Rows {list(rows)} cannot be taken: {self.live} are live, and {self.rows} have room.")
+        # Rows that share a past need homes of their own. While all rows are of one length, nobody's past lies where any
+        # of them will write, and each place keeps its home; else the first to come of a row keeps its.
+        shared, alike = len(set(rows)) < len(rows), len(set(self.lengths)) == 1
+        if shared and alike:
+            homes = [self._homes[place] if place < self.live else None for place in range(len(rows))]
+        else:
+            homes = [self._homes[row] if row not in rows[:place] else None for place, row in enumerate(rows)]
+        self._shared = self._shared or shared
+        self.lengths = [self.lengths[row] for row in rows]
+        used = max(self.lengths, default=0)
+        self._origin[: len(rows), :used] = self._origin[list(rows), :used]
+        self._memory = [self._memory[row] for row in rows] if self._memory else []
+        self._house(homes)
+
+    def _house(self, homes: Sequence[int | None]) -> None:
+        """A home for each row: the one it has, or one in which nobody's past lies."""
+        self._homes = [-1 if home is None else home for home in homes]
+        missing = [place for place, home in enumerate(homes) if home is None]
+        if not missing:
+            return
+        empty = [home for home in range(self.rows) if home not in set(homes)]
+        pasts = {home for row, length in enumerate(self.lengths) for home in set(self._origin[row, :length].tolist())}
+        free = [home for home in empty if home not in pasts]
+        enough = len(free) >= len(missing)
+        for place, home in zip(missing, free if enough else empty, strict=False):
+            self._homes[place] = home
+        if not enough:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Copy every row's past into its own home."""
+        used = max(self.lengths, default=0)
+        homes, steps = torch.tensor(self._homes), torch.arange(used)
+        origin = self._origin[: self.live, :used]
+        for part in self._store.flatten(0, 1):
+            part[homes, :used] = part[origin.long(), steps]
+        origin[:] = homes[:, None]
+        self._shared = False
+
+    def _fits(self, rows: int, length: int) -> None:
+        if rows > self.live:
+            raise LengthError(f"{rows} rows were given tokens and {self.live} are live. Let them enter first.")
+        if length > self.capacity:
+            raise LengthError(f"A row would have {length} tokens, and this engine holds {self.capacity} of each.")
+
+    def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
+        """Read tokens, each behind what its row has; the logits after those wanted [n, V]."""
+        parts = [self._call(tokens, rows, start, wanted) for start in range(0, len(tokens), AT_ONCE)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _call(self, tokens: list[int], rows: list[int], start: int, wanted: list[int]) -> Tensor:
+        tokens, rows = tokens[start : start + AT_ONCE], rows[start : start + AT_ONCE]
+        asked = [place - start for place in wanted if start <= place < start + len(tokens)]
+        places = []
+        for row in rows:
+            places.append(self.lengths[row])
+            self.lengths[row] += 1
+        row, position, homes, numbers = torch.tensor([rows, places, [self._homes[r] for r in rows], tokens])
+        self._origin[row, position] = homes.int()
+        past = Past(self._store, self._origin, self._memory)
+        with answering(self.model):
+            return run(self._weights.decoder, self.model.decoder, numbers, row, position, position + 1, past, asked)
