@@ -1,0 +1,173 @@
+"""Speculation is exact: the joint distribution of what is written is the target's own, and what is not so is caught."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+import torch
+from cells import VOCABULARY
+from test_decoding import BEGIN, END, lively, prompts, sources
+
+from chumoku.decoding import speculative
+from chumoku.decoding.choosers import Choice, shaped
+from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.generate import generate
+from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.decoding.speculative import speculate
+from chumoku.errors import UsageError
+
+SMALL, LENGTH = 5, 3
+
+
+class Table:
+    """An engine that has its answers by heart: random logits for every text, shifted from those of others."""
+
+    rows, capacity, vocabulary, device = 1, 99, SMALL, torch.device("cpu")
+
+    def __init__(self, seed: int) -> None:
+        self.seed, self.text = seed, []
+        self.known: dict[tuple[int, ...], torch.Tensor] = {}
+
+    @property
+    def lengths(self) -> list[int]:
+        return [len(self.text)]
+
+    def after(self, text: Sequence[int]) -> torch.Tensor:
+        key = tuple(text)
+        if key not in self.known:
+            random = torch.Generator().manual_seed(sum((7**i) * (token + 1) for i, token in enumerate(key)))
+            shared = torch.randn(SMALL, generator=random)
+            own = torch.randn(SMALL, generator=random.manual_seed(self.seed + int(1e6 * shared[0].abs())))
+            self.known[key] = 1.5 * shared + 0.7 * own
+        return self.known[key]
+
+    def enter(self, count: int, sources: object = None) -> None:
+        self.text = []
+
+    def take(self, rows: Sequence[int]) -> None:
+        self.text = []
+
+    def read(self, pieces: list[list[int]], *, first: int = 0) -> torch.Tensor:
+        self.text += pieces[0]
+        return self.after(self.text)[None]
+
+    def extend(self, tokens: torch.Tensor) -> torch.Tensor:
+        answers = []
+        for token in tokens[0].tolist():
+            self.text.append(token)
+            answers.append(self.after(self.text))
+        return torch.stack(answers)[None]
+
+    def forget(self, lengths: Sequence[int]) -> None:
+        self.text = self.text[: lengths[0]]
+
+
+def exact(target: Table, choice: Choice, prompt: list[int]) -> dict[tuple[int, ...], float]:
+    """P of every text of three tokens, by the chain rule."""
+    found = {}
+    for text in itertools.product(range(SMALL), repeat=LENGTH):
+        chance = 1.0
+        for place, token in enumerate(text):
+            seen = torch.zeros(SMALL, dtype=torch.bool)
+            seen[[*prompt, *text[:place]]] = True
+            logits = target.after([*prompt, *text[:place]]).double()
+            chance *= float(shaped(logits, choice, seen=seen).softmax(-1)[token])
+        found[text] = chance
+    return found
+
+
+def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], float]) -> float:
+    """Pearson's χ²: how likely so large a distance is if the counts are of this distribution."""
+    if any(expected[text] == 0 for text in counts):
+        return 0.0
+    total = sum(counts.values())
+    common = [text for text, chance in expected.items() if chance * total >= 5]
+    pairs = [(counts[text], expected[text] * total) for text in common]
+    rest = (total - sum(count for count, _ in pairs), total - sum(mean for _, mean in pairs))
+    pairs += [rest] if rest[1] > 1 else []
+    distance = sum((count - mean) ** 2 / mean for count, mean in pairs)
+    return float(torch.special.gammaincc(torch.tensor((len(pairs) - 1) / 2), torch.tensor(distance / 2)))
+
+
+def sampled(choice: Choice, *, samples: int = 3000) -> float:
+    target, draft, prompt = Table(1), Table(2), [3]
+    counts: Counter[tuple[int, ...]] = Counter()
+    for one in choice.spread(samples):
+        # A text longer than what is counted, so that proposals go beyond it.
+        written = speculate(Request(prompt, LENGTH + 2, one), target=target, draft=draft, proposals=4)
+        counts[tuple(itertools.islice(written, LENGTH))] += 1
+    return p_value(counts, exact(target, choice, prompt))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [Choice(seed=1), Choice(temperature=0.6, top_k=3, repetition=1.4, seed=2), Choice(top_p=0.8, presence=0.5, seed=3)],
+    ids=["plain", "top-k and repetition", "top-p and presence"],
+)
+def test_the_distribution_is_the_targets_own(choice: Choice) -> None:
+    assert sampled(choice) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("accepts", lambda expected, drafted, token, point: True),
+        ("accepts", lambda expected, drafted, token, point: point * float(expected[token]) < float(drafted[token])),
+        ("left", lambda expected, drafted: expected),
+        ("left", lambda expected, drafted: (drafted - expected).clamp(min=0)),
+    ],
+    ids=["all accepted", "the ratio turned over", "refused ones drawn again", "the wrong rest"],
+)
+def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speculative, name, broken)
+    assert sampled(Choice(seed=1), samples=1000) < 1e-6
+
+
+@pytest.mark.parametrize("position", ["rotary", "learned", "relative"])
+def test_greedy_speculation_is_greedy(position: str) -> None:
+    """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""
+    model, draft = lively("decoder", position), lively("decoder", "none", layers=1)
+    expected = generate(model, prompts(), new=11, temperature=0, end=END, least=3)
+    engines = {"target": TorchEngine(model, rows=1, capacity=40), "draft": TorchEngine(draft, rows=1, capacity=40)}
+    for prompt, text in zip(prompts(), expected, strict=True):
+        request = Request(prompt, 11, Choice(temperature=0), (END,), least=3)
+        assert list(speculate(request, **engines)) == text
+    itself = {**engines, "draft": TorchEngine(model, rows=1, capacity=40)}
+    steps = []
+    extend = itself["target"].extend
+    itself["target"].extend = lambda tokens: (steps.append(tokens.shape[1]), extend(tokens))[1]
+    longest = max(range(len(expected)), key=lambda row: len(expected[row]))
+    assert (
+        list(speculate(Request(prompts()[longest], 11, Choice(temperature=0), (END,), least=3), **itself))
+        == (expected[longest])
+    )
+    assert steps[:3] == [2, 3, 5], "a draft that is always right is asked for more and more"
+
+
+def test_a_translator_may_have_a_draft() -> None:
+    model, draft = (lively("encoder-decoder", "rotary", layers=layers) for layers in (2, 1))
+    source = sources()[0][3, :7].tolist()
+    request = Request([BEGIN], 9, Choice(temperature=0), (END,), source=source)
+    scheduler = Scheduler(TorchEngine(model, rows=1, capacity=19))
+    scheduler.submit(request)
+    expected = []
+    while not scheduler.idle:
+        expected += [event.token for event in scheduler.step() if event.token is not None]
+    engines = {name: TorchEngine(one, rows=1, capacity=19) for name, one in (("target", model), ("draft", draft))}
+    assert list(speculate(request, **engines)) == expected
+
+
+def test_speculations_that_cannot_be() -> None:
+    model, other = lively("decoder", "none"), lively("decoder", "none", vocabulary=31)
+    target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
+    with pytest.raises(UsageError, match="it has 31, and the target 29"):
+        speculate(Request([5], 3), target=target, draft=wrong)
+    with pytest.raises(UsageError, match="a draft proposes 1 token or more"):
+        speculate(Request([5], 3), target=target, draft=draft, proposals=0)
+    with pytest.raises(UsageError, match=f"There is no token {VOCABULARY}"):
+        speculate(Request([5], 3, end=(VOCABULARY,)), target=target, draft=draft)
+    assert list(speculate(Request([5], 0), target=target, draft=draft)) == []
+    assert len(list(speculate(Request([5, 7], 99), target=target, draft=draft))) == 7
