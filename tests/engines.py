@@ -61,7 +61,11 @@ class Mirror:
         self.sources += sources or []
         self.rows += [[] for _ in range(count)]
         self.counts()
-        self.read(first, [self.tokens(1, CAPACITY - 6) for _ in range(count)])
+        if not first and self.random.random() < 0.5:
+            # As translations begin: nothing is read before the first step.
+            self.append([self.tokens(1, 1) for _ in range(count)], step=True)
+        else:
+            self.read(first, [self.tokens(1, CAPACITY - 6) for _ in range(count)])
 
     def read(self, first: int, pieces: list[list[int]]) -> None:
         for row, piece in enumerate(pieces, start=first):
@@ -84,13 +88,16 @@ class Mirror:
         if not room:
             return
         new = self.random.randint(1, min(most, room))
-        given = [self.tokens(new, new) for _ in range(count)]
+        self.append([self.tokens(new, new) for _ in range(count)], step=most == 1)
+
+    def append(self, given: list[list[int]], *, step: bool) -> None:
         for row, piece in enumerate(given):
             self.rows[row] += piece
         tokens = torch.tensor(given, device=self.engine.device)
-        logits = self.engine.step(tokens[:, 0]) if most == 1 else self.engine.extend(tokens)
-        assert logits.shape[1:-1] == ((new,) if most > 1 else ())
-        self.same(logits, 0, [new] * count)
+        logits = self.engine.step(tokens[:, 0]) if step else self.engine.extend(tokens)
+        new = len(given[0])
+        assert logits.shape == (len(given), *(() if step else (new,)), self.model.config.vocabulary)
+        self.same(logits, 0, [new] * len(given))
 
     def step(self) -> None:
         self.extend(most=1)

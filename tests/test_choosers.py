@@ -16,7 +16,6 @@ from chumoku.decoding import choosers
 from chumoku.decoding import chosen as chosen_module
 from chumoku.decoding.choosers import (
     Choice,
-    draw,
     edited,
     keep_min_p,
     keep_top_k,
@@ -26,6 +25,7 @@ from chumoku.decoding.choosers import (
     tempered,
 )
 from chumoku.decoding.chosen import BROKEN, Chooser, Voice
+from chumoku.decoding.select import first_largest, largest, reached
 from chumoku.errors import UsageError
 
 VOCABULARY, END = 29, (3, 5)
@@ -105,9 +105,9 @@ def test_when_a_few_are_not_enough(rows: list[Choice], seed: int) -> None:
 BROKEN_WAYS = [
     (Chooser, "_note", lambda self, chosen: None),
     (Voice, "short", property(lambda voice: False)),
-    (chosen_module, "kept", lambda values, logits, choice: (values / choice.temperature, torch.ones(1))),
-    (chosen_module, "penalised", lambda logits, seen, **_: logits),
-    (chosen_module, "draw", lambda shares, points: draw(shares.flip(-1), points)),
+    (chosen_module, "kept", lambda values, logits, best, choice: (values, torch.ones(1))),
+    (chosen_module, "lessened", lambda logits, **_: logits),
+    (chosen_module, "reached", lambda shares, points: reached(shares.flip(-1), points)),
     (Chooser, "_index", lambda self, rows: None),
 ]
 
@@ -153,14 +153,40 @@ def test_presence_counts_once() -> None:
     assert penalised(torch.tensor([2.0, 2.0]), seen, repetition=1.0, presence=0.5).tolist() == [1.5, 2.0]
 
 
+@settings(max_examples=100, deadline=None)
+@given(
+    size=st.sampled_from([1, 63, 4095, 4096, 4097, 5000]),
+    seed=st.integers(0, 2**32),
+    zeros=st.sampled_from([0.0, 0.5, 0.999]),
+    k=st.sampled_from([1, 3, 8, 16]),
+)
+def test_selections_are_pytorchs_own(size: int, seed: int, zeros: float, k: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    shares = torch.rand(5, size, generator=random) * (torch.rand(5, size, generator=random) >= zeros)
+    shares[:, seed % size] += 0.1
+    values, places = largest(shares, min(k, size))
+    assert torch.equal(values, shares.topk(min(k, size)).values)
+    assert torch.equal(shares.gather(1, places), values)
+    assert all(len(set(row)) == len(row) for row in places.tolist())
+    assert torch.equal(first_largest(shares), shares.argmax(-1))
+    points = torch.rand(5, generator=random, dtype=torch.float64)
+    points[:2] = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    sums = shares.cumsum(-1, dtype=torch.float64)
+    expected = torch.searchsorted(sums, points[:, None] * sums[:, -1:], right=True)[:, 0]
+    assert torch.equal(reached(shares, points), expected)
+
+
 def test_the_impossible_is_never_drawn() -> None:
-    """Not at either end of what a random number may be."""
-    shares = torch.tensor([0.0, 0.3, 0.0, 0.7, 0.0], dtype=torch.float64).expand(2, -1)
-    assert draw(shares, torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)).tolist() == [1, 3]
+    """Not at either end of what a random number may be, in short rows as in long ones."""
+    points = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
+    for size in (5, 4099):
+        shares = torch.zeros(2, size, dtype=torch.float64)
+        shares[:, [size // 3, size // 2]] = torch.tensor([0.3, 0.7], dtype=torch.float64)
+        assert reached(shares, points).tolist() == [size // 3, size // 2]
 
 
-def test_plain_greedy_is_one_argmax(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("likely", "draw", "penalised"):
+def test_plain_greedy_is_the_largest_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("largest", "reached", "lessened"):
         monkeypatch.setattr(chosen_module, name, None)
     assert fast([random_logits(3)], [Choice(temperature=0)] * 3, [[]] * 3, 0) == [
         [token] for token in random_logits(3).argmax(-1).tolist()
@@ -168,8 +194,10 @@ def test_plain_greedy_is_one_argmax(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_top_k_looks_at_k_values_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    widths, inner = [], draw
-    monkeypatch.setattr(chosen_module, "draw", lambda shares, u: (widths.append(shares.shape[-1]), inner(shares, u))[1])
+    widths = []
+    monkeypatch.setattr(
+        chosen_module, "reached", lambda shares, u: (widths.append(shares.shape[-1]), reached(shares, u))[1]
+    )
     fast([random_logits(3)], [Choice(top_k=4)] * 3, [[]] * 3, 0)
     assert widths == [4]
 
@@ -177,7 +205,7 @@ def test_top_k_looks_at_k_values_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_leave_with_what_they_have_seen() -> None:
     rows = [Choice(temperature=0, repetition=9.0, row=row) for row in range(3)]
     chooser = Chooser(VOCABULARY, torch.device("cpu"))
-    chooser.enter([Voice(choice, vocabulary=VOCABULARY) for choice in rows])
+    chooser.enter([Voice(choice, vocabulary=VOCABULARY, prompt=[0]) for choice in rows])
     said = torch.zeros(3, VOCABULARY)
     said[torch.arange(3), torch.tensor([4, 6, 8])] = 1.0
     assert chooser.choose(said.clone()).tolist() == [4, 6, 8]
@@ -214,6 +242,8 @@ def test_choices_that_cannot_be() -> None:
             Choice(**options)
     with pytest.raises(UsageError, match="There is no token 29 to end with, to favour or to forbid; there are 29"):
         Voice(Choice(forbidden=(29,)), vocabulary=29)
+    with pytest.raises(UsageError, match="Penalties are for tokens that were seen"):
+        Voice(Choice(repetition=2.0), vocabulary=29)
     with pytest.raises(UsageError, match="All 29 tokens are forbidden"):
         Voice(Choice(forbidden=range(28)), vocabulary=29, end=(28,), least=1)
 

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from chumoku.decoding.batch import answering, close_ranks, longest
 from chumoku.decoding.engine import Engine, open_engine
+from chumoku.decoding.select import largest
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.nn.tap import record
@@ -230,7 +231,7 @@ def rank(logits: Tensor, totals: Tensor, rules: Rules, *, length: int) -> Candid
     if forbidden:
         logits.index_fill_(-1, torch.tensor(forbidden, device=logits.device), -math.inf)
     # The best of a sentence are among the best of its rows.
-    values, tokens = logits.topk(min(2 * beam, logits.shape[-1]))
+    values, tokens = largest(logits, min(2 * beam, logits.shape[-1]))
     width = values.shape[-1]
     sums = ((values - normaliser).view(sentences, live, width) + totals[:, :, None]).flatten(1)
     # Fewer tokens than beams: the rest of the beam is impossible.

@@ -106,10 +106,13 @@ def keep_min_p(logits: Tensor, *, p: float) -> Tensor:
     return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), -math.inf)
 
 
-def penalised(logits: Tensor, seen: Tensor, *, repetition: float | Tensor, presence: float | Tensor) -> Tensor:
+def penalised(logits: Tensor, seen: Tensor, *, repetition: float, presence: float) -> Tensor:
     """Tokens that were `seen` (bool, of the logits' shape) become less likely."""
-    less = torch.where(logits > 0, logits / repetition, logits * repetition) - presence
-    return torch.where(seen, less, logits)
+    return torch.where(seen, lessened(logits, repetition=repetition, presence=presence), logits)
+
+
+def lessened(logits: Tensor, *, repetition: float | Tensor, presence: float | Tensor) -> Tensor:
+    return torch.where(logits > 0, logits / repetition, logits * repetition) - presence
 
 
 def edited(logits: Tensor, edits: Mapping[int, float]) -> Tensor:
@@ -135,12 +138,6 @@ def shaped(logits: Tensor, choice: Choice, *, seen: Tensor, also: Sequence[int] 
     if choice.min_p is not None:
         logits = keep_min_p(logits, p=choice.min_p)
     return logits
-
-
-def draw(shares: Tensor, points: Tensor) -> Tensor:
-    """The first place in each row of [n, V] where the sum of shares so far exceeds that part of it all."""
-    sums = shares.cumsum(-1, dtype=precise(shares.device))
-    return torch.searchsorted(sums, points[:, None] * sums[:, -1:], right=True)[:, 0]
 
 
 def precise(device: torch.device) -> torch.dtype:

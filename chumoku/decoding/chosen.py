@@ -1,7 +1,8 @@
 """Choosing for a batch: the formulas of `decoding.choosers` for rows that each have a `Choice` of their own.
 
-    plain greedy rows       one argmax for all of them
+    plain greedy rows       the largest of each, in one go
     rows of one Choice      together; where k or p leave few tokens possible, only those few are looked at
+    penalties               of the tokens seen, not of all
 
 What has to be done is planned when rows enter or leave, so a step only does it. Nothing here waits for the device: a
 row whose logits are no finite numbers gets the token −1, for whoever reads the tokens to see.
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
-from chumoku.decoding.choosers import Choice, draw, penalised, precise
+from chumoku.decoding.choosers import Choice, lessened, precise
+from chumoku.decoding.select import first_largest, largest, reached
 from chumoku.errors import UsageError
 
-HEAD = 256  # so many of the likeliest are tried before all are put in order
+HEAD = 64  # so many of the likeliest are tried first, and sixteen times as many when they are not enough
 BROKEN = -1
 
 
@@ -39,6 +41,8 @@ class Voice:
             raise UsageError(
                 f"There is no token {wrong[0]} to end with, to favour or to forbid; there are {vocabulary}."
             )
+        if choice.remembers and not prompt:
+            raise UsageError("Penalties are for tokens that were seen; give a prompt, be it a begin token alone.")
         impossible = sum(value == -math.inf for value in choice.edits(self.end if least else ()).values())
         if impossible == vocabulary:
             raise UsageError(f"All {vocabulary} tokens are forbidden, so there is nothing to choose from.")
@@ -67,7 +71,7 @@ class Chooser:
     def __init__(self, vocabulary: int, device: torch.device) -> None:
         self.voices: list[Voice] = []
         self._vocabulary, self._device = vocabulary, device
-        self._seen: Tensor | None = None  # [rows, V], kept while any row asks for it
+        self._seen: Tensor | None = None  # [rows, t] tokens, some of them twice; kept while any row asks for it
         self._plan: Plan | None = None
         self._age = 0
 
@@ -77,14 +81,12 @@ class Chooser:
         self._plan = None
         if self._seen is None and not any(voice.choice.remembers for voice in voices):
             return
-        first = len(self.voices) - len(voices)
-        if self._seen is None:
-            self._seen = torch.zeros(first, self._vocabulary, dtype=torch.bool, device=self._device)
-        new = torch.zeros(len(voices), self._vocabulary, dtype=torch.bool, device=self._device)
-        for row, voice in enumerate(voices):
-            if voice.choice.remembers and voice.prompt:
-                new[row, torch.tensor(voice.prompt, device=self._device)] = True
-        self._seen = torch.cat([self._seen, new])
+        earlier = [] if self._seen is None else self._seen.tolist()
+        # Rows that were here before and never asked have no penalty: for them any token will do.
+        earlier += [[0]] * (len(self.voices) - len(voices) - len(earlier))
+        seen = [*earlier, *([*voice.prompt] if voice.choice.remembers else [0] for voice in voices)]
+        most = max(map(len, seen))
+        self._seen = torch.tensor([[*row, *row[:1] * (most - len(row))] for row in seen], device=self._device)
 
     def take(self, rows: Sequence[int]) -> None:
         """Row i is now what row rows[i] was; the others are gone."""
@@ -100,7 +102,8 @@ class Chooser:
         plan = self._planned()
         if self._seen is not None and plan.penalties is not None:
             repetition, presence = plan.penalties
-            logits = penalised(logits, self._seen, repetition=repetition, presence=presence)
+            less = lessened(logits.gather(1, self._seen), repetition=repetition, presence=presence)
+            logits.scatter_(1, self._seen, less.to(logits.dtype))
         for rows, tokens, values in plan.edits:
             if rows is None:
                 logits.index_add_(1, tokens, values.to(logits.dtype).expand(len(logits), -1))
@@ -124,7 +127,7 @@ class Chooser:
         for voice in self.voices:
             voice.written += 1
         if self._seen is not None:
-            self._seen.scatter_(1, chosen.clamp(min=0)[:, None], True)
+            self._seen = torch.cat([self._seen, chosen.clamp(min=0)[:, None]], 1)
 
     def _planned(self) -> Plan:
         if self._plan is None or self._age >= self._plan.valid:
@@ -167,49 +170,49 @@ class Chooser:
 def pick(logits: Tensor, choice: Choice, voices: Sequence[Voice]) -> Tensor:
     """A token for each row of [n, V] under one choice, whose penalties and edits are done already."""
     if choice.greedy:
-        best, tokens = logits.max(-1)
+        tokens = first_largest(logits)
+        best = logits.gather(1, tokens[:, None])[:, 0]
         return tokens.where(best.isfinite(), BROKEN)
-    values, places = likely(logits.to(torch.promote_types(logits.dtype, torch.float32)), choice)
-    numbers = [voice.random.random() for voice in voices]
-    points = torch.tensor(numbers, dtype=precise(logits.device)).to(logits.device)
-    drawn = draw(values.exp(), points.clamp(max=1 - torch.finfo(points.dtype).eps / 2))
-    # Where nothing was a number no sum exceeds anything, and the place found is none.
-    fine = values.amax(-1).isfinite()
-    drawn = drawn.clamp(max=values.shape[-1] - 1)
-    chosen = drawn if places is None else places.gather(1, drawn[:, None])[:, 0]
-    return chosen.where(fine, BROKEN)
-
-
-def likely(logits: Tensor, choice: Choice) -> tuple[Tensor, Tensor | None]:
-    """(l − max l) / temperature of tokens by rising number, −∞ where they are impossible; and their numbers."""
-    if choice.top_k is None and choice.top_p is None and choice.min_p is None:
-        return (logits - logits.amax(-1, keepdim=True)) / choice.temperature, None
-    size = logits.shape[-1]
-    width = size if choice.top_k is None else min(choice.top_k, size)
-    if choice.top_k is None and logits.device.type == "cpu":
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    numbers = torch.tensor([voice.random.random() for voice in voices], dtype=precise(logits.device))
+    points = numbers.clamp(max=1 - torch.finfo(numbers.dtype).eps / 2).to(logits.device)
+    best = logits.amax(-1, keepdim=True)
+    if choice.top_k is not None:
+        tokens = among(logits, best, choice, points, min(choice.top_k, logits.shape[-1]))
+    elif choice.top_p is not None or choice.min_p is not None:
         # Elsewhere, asking whether a few were enough would take longer than putting all in order.
-        width = min(HEAD, size)
-    top = logits.topk(width)
-    values, enough = kept(top.values, logits, choice)
-    if choice.top_k is None and width < size and not enough.all():
-        top = logits.topk(size)
-        values, _ = kept(top.values, logits, choice)
-    tokens, order = top.indices.sort(dim=-1)
-    return values.gather(-1, order), tokens
+        few = logits.device.type == "cpu"
+        tokens = among(logits, best, choice, points, min(HEAD, logits.shape[-1]) if few else logits.shape[-1])
+    else:
+        tokens = reached(((logits - best) / choice.temperature).exp(), points)
+    # Where nothing was a number no sum exceeds anything, and the place found is none.
+    return tokens.where(best[:, 0].isfinite(), BROKEN)
 
 
-def kept(values: Tensor, logits: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
+def among(logits: Tensor, best: Tensor, choice: Choice, points: Tensor, width: int) -> Tensor:
+    """A token for each row from its `width` likeliest; from more of them, where a choice without top_k needs more."""
+    top = largest(logits, width)
+    values, enough = kept((top.values - best).to(points.dtype) / choice.temperature, logits, best, choice)
+    tokens, order = top.places.sort(dim=-1)
+    drawn = reached(values.gather(1, order).exp(), points).clamp(max=width - 1)
+    chosen = tokens.gather(1, drawn[:, None])[:, 0]
+    if choice.top_k is None and width < logits.shape[-1] and not enough.all():
+        rows = (~enough).nonzero()[:, 0]
+        wider = min(16 * width, logits.shape[-1])
+        chosen[rows] = among(logits[rows], best[rows], choice, points[rows], wider)
+    return chosen
+
+
+def kept(values: Tensor, logits: Tensor, best: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
     """The likeliest tokens' values, largest first, −∞ where top_p or min_p say so; and whether no others stay."""
-    best = values[:, :1]
-    values = (values - best).to(precise(values.device)) / choice.temperature
     enough = torch.zeros(len(values), dtype=torch.bool, device=values.device)
     shares = values.exp()
     if choice.top_p is not None:
         # Of those that are looked at when k chose them, of all tokens otherwise.
         whole = shares if choice.top_k is not None else ((logits - best) / choice.temperature).exp()
-        reached = shares.cumsum(-1) >= choice.top_p * whole.sum(-1, keepdim=True, dtype=shares.dtype)
-        enough = reached[:, -1]
-        values[:, 1:].masked_fill_(reached[:, :-1], -math.inf)
+        over = shares.cumsum(-1) >= choice.top_p * whole.sum(-1, keepdim=True)
+        enough = over[:, -1]
+        values = torch.cat([values[:, :1], values[:, 1:].masked_fill(over[:, :-1], -math.inf)], 1)
     if choice.min_p is not None:
         unlikely = shares < choice.min_p
         enough = enough | unlikely[:, -1]

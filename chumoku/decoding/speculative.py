@@ -19,10 +19,11 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
-from chumoku.decoding.choosers import Choice, draw, precise, shaped
+from chumoku.decoding.choosers import Choice, precise, shaped
 from chumoku.decoding.chosen import Voice
 from chumoku.decoding.engine import Engine
 from chumoku.decoding.scheduler import Request
+from chumoku.decoding.select import reached
 from chumoku.errors import ChumokuError, UsageError
 
 PROPOSALS = 8  # at most
@@ -46,8 +47,9 @@ class Speculation:
     def __init__(self, request: Request, target: Engine, draft: Engine) -> None:
         self.request, self.target, self.draft = request, target, draft
         # Checks what is named; how a text is chosen here is said below.
-        choice = Voice(request.choice, vocabulary=target.vocabulary, end=request.end, least=request.least).choice
-        self.choice, self.random = choice, generator(choice.seed, choice.row)
+        Voice(request.choice, vocabulary=target.vocabulary, prompt=request.prompt, end=request.end, least=request.least)
+        self.choice = request.choice
+        self.random = generator(self.choice.seed, self.choice.row)
         self.text = list(request.prompt)
 
     def tokens(self, room: int, most: int) -> Iterator[int]:
@@ -127,4 +129,4 @@ def left(expected: Tensor, drafted: Tensor) -> Tensor:
 def drawn(shares: Tensor, random: np.random.Generator) -> int:
     if not bool(shares.isfinite().all()):
         raise ChumokuError("The model's answers are no finite numbers, so no token is likelier than another.")
-    return int(draw(shares[None], shares.new_tensor([random.random()])))
+    return int(reached(shares[None], shares.new_tensor([random.random()])))
