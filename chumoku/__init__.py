@@ -15,7 +15,7 @@ _HOME = {
     "preset": "chumoku.models.presets",
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
-    "load": "chumoku.weights.bundle",
+    "load": "chumoku.speaker",
     "train": "chumoku.training.run",
     "record": "chumoku.nn.tap",
     "addresses": "chumoku.nn.tap",
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from chumoku.models.count import count
     from chumoku.models.presets import preset
     from chumoku.nn.tap import addresses, record
+    from chumoku.speaker import load
     from chumoku.training.run import train
-    from chumoku.weights.bundle import load
 
 
 def __getattr__(name: str) -> Any:

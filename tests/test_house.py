@@ -14,7 +14,7 @@ RANKS = [
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},
-    {"training", "evaluation"},
+    {"training", "evaluation", "speaker"},
     {"lab", "doctor", "server"},
     {"cli"},
 ]

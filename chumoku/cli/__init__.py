@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from chumoku.cli import count, demo, evaluate, prepare, tokenize, train
+from chumoku.cli import chat, count, demo, embed, evaluate, generate, prepare, tokenize, train, translate
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -24,6 +24,10 @@ app.command()(tokenize.tokenize)
 app.command()(prepare.prepare)
 app.command()(train.train)
 app.command()(evaluate.evaluate)
+app.command()(translate.translate)
+app.command()(generate.generate)
+app.command()(chat.chat)
+app.command()(embed.embed)
 
 
 def main() -> None:

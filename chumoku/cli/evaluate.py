@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from chumoku.cli.shared import Device, Precision
+
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
     from chumoku.weights.bundle import Bundle
@@ -24,27 +26,53 @@ def evaluate(
     tokenised: Annotated[bool, typer.Option("--tokenised", help="Texts are already cut into words by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by place or name.")] = "0,1",
     save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
+    precision: Precision = None,
+    device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures)."""
+    """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
+
+    With --precision, the score of the weights as they are stored stands beside it, and what was lost.
+    """
     import json
+
+    import chumoku
+
+    def score(precision: str | None, save: Path | None) -> dict[str, Any]:
+        bundle = chumoku.load(model, device=device, precision=precision)
+        if bundle.config.kind == "encoder-decoder":
+            return _translations(bundle, data, beam, language, tokenised, columns, save)
+        return _text(bundle, data)
 
     if model.is_file():
         found = _scored(_lines(model), _lines(Path(data[-1])), language, tokenised)
     else:
-        import chumoku
-
-        bundle = chumoku.load(model)
-        if bundle.config.kind == "encoder-decoder":
-            found = _translations(bundle, data, beam, language, tokenised, columns, save)
-        else:
-            found = _text(bundle, data)
+        found = score(precision, save)
+        if precision is not None:
+            stored = score(None, None)
+            found |= {"precision": precision, "stored": stored, "difference": difference(found, stored)}
     if as_json:
         print(json.dumps(found, ensure_ascii=False))
-        return
+    else:
+        show(found)
+
+
+def difference(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, float]:
+    """What another precision changed: above 0 is worse for a loss, better for BLEU."""
+    return {key: value - stored[key] for key, value in found.items() if isinstance(value, float)}
+
+
+def show(found: dict[str, Any]) -> None:
+    """A line for each number; beside another precision's, that of the weights as stored, and what lies between."""
+    stored, changed = found.pop("stored", None), found.pop("difference", {})
+    if stored is not None:
+        print(f"{'':<16} {found.pop('precision'):>12} {'as stored':>12} {'difference':>12}")
     for key, value in found.items():
-        if value is not None:
-            print(f"{key.replace('_', ' '):<16} {f'{value:,.4f}' if isinstance(value, float) else value}")
+        name = f"{key.replace('_', ' '):<16}"
+        if key in changed:
+            print(f"{name} {value:>12,.4f} {stored[key]:>12,.4f} {changed[key]:>+12,.4f}")
+        elif value is not None:
+            print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 
 
 def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:

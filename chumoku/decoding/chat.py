@@ -72,8 +72,8 @@ def reply(
     if new < 1:
         raise UsageError(f"A reply of {new} tokens says nothing; give 1 or more.")
     context = model.config.context
-    # A reply may need all that was asked for, but is not kept room for beyond half the context.
-    tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 2))
+    # A reply may need all that was asked for, but room for it is kept only up to a quarter of the context.
+    tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 4))
     ends = {tokenizer.roles.end, tokenizer.specials[END] if format == "chatml" else None} - {None}
     forbidden = [token for token in wordless(model, tokenizer) if token not in ends]
     room = min(new, context - len(tokens))

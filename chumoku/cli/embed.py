@@ -1,0 +1,67 @@
+"""chumoku embed: texts become vectors, and how alike they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from chumoku.cli.shared import Device, Precision, as_line, opened, quiet_pipe, written
+from chumoku.errors import UsageError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SQUARE = 10  # texts of which each two are shown; of more, the nearest of each
+MOST = 4096
+
+
+def embed(
+    model: Annotated[Path, typer.Argument(help="An encoder's folder.")],
+    texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
+    file: Annotated[Path | None, typer.Option(help="More texts: the lines of this file that are not empty.")] = None,
+    precision: Precision = None,
+    device: Device = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON, with the vectors.")] = False,
+) -> None:
+    """Compare texts: the cosine of the angle between their vectors, 1 for the same direction."""
+    quiet_pipe()
+    given = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
+    if file is not None:
+        from chumoku.decoding.lines import texts_of
+
+        given += [text for text in texts_of(file) if text.strip()]
+    if not 1 <= len(given) <= MOST:
+        raise UsageError(f"{len(given):,} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
+    speaker = opened(model, "encoder", device=device, precision=precision)
+    from chumoku.decoding.embed import similarities
+
+    vectors = speaker.embed(given)
+    alike = similarities(vectors)
+    if as_json:
+        print(as_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))
+    elif len(given) == 1:
+        print(f"A vector of {vectors.shape[1]:,} numbers. Give two texts or more to compare them, or --json to see it.")
+    else:
+        show(given, alike)
+
+
+def show(texts: list[str], alike: Tensor) -> None:
+    """Each two texts where they are few; of many, each with the one nearest to it."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    if len(texts) <= SQUARE:
+        for column in ("", "text", *map(str, range(1, len(texts) + 1))):
+            table.add_column(column, justify="left" if column == "text" else "right", no_wrap=column != "text")
+        for number, (text, row) in enumerate(zip(texts, alike.tolist(), strict=True), start=1):
+            table.add_row(str(number), text, *(f"{value:.3f}" for value in row))
+    else:
+        for column in ("text", "nearest", "similarity"):
+            table.add_column(column, justify="right" if column == "similarity" else "left")
+        values, places = alike.clone().fill_diagonal_(-2).max(1)
+        for text, value, place in zip(texts, values.tolist(), places.tolist(), strict=True):
+            table.add_row(text, texts[place], f"{value:.3f}")
+    Console(markup=False, highlight=False).print(table)

@@ -1,0 +1,74 @@
+"""What the commands that ask a model share: options, and how they meet pipes."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chumoku.errors import UsageError
+
+if TYPE_CHECKING:
+    from chumoku.speaker import Speaker
+
+Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
+Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; else as stored.")]
+Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says; above: wilder.")]
+TopK = Annotated[int | None, typer.Option(help="Only among the k likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Only among the fewest likeliest that reach this share together.")]
+MinP = Annotated[float | None, typer.Option(help="Only tokens at least this share as likely as the likeliest.")]
+Repetition = Annotated[float, typer.Option(help="Above 1: tokens that were written become less likely, by division.")]
+Presence = Annotated[float, typer.Option(help="Above 0: tokens that were written become less likely, by subtraction.")]
+Seed = Annotated[int, typer.Option(help="Another seed, another text.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
+
+
+def opened(model: Path, kind: str, *, device: str, precision: str | None) -> Speaker:
+    """The model, when it is of the kind this command needs."""
+    import chumoku
+    from chumoku.speaker import ABILITIES
+
+    speaker = chumoku.load(model, device=device, precision=precision)
+    found = speaker.config.kind
+    if found != kind:
+        raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")
+    return speaker
+
+
+def quiet_pipe() -> None:
+    """When nobody reads our answers any more (as after `| head`), end without a word."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+
+
+def written(text: str, name: str = "The text") -> str:
+    """A text that says something, in whole characters."""
+    if not text.strip():
+        raise UsageError(f"{name} is empty. Give a text, in quotes where it has spaces.")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UsageError(f"{name} is no valid UTF-8. Write it in UTF-8.") from None
+    return text
+
+
+def standard_input() -> str:
+    """All of it; a person at a terminal is told what to do instead."""
+    if sys.stdin.isatty():
+        raise UsageError("Give a text, in quotes where it has spaces, or send one to standard input.")
+    data = sys.stdin.buffer.read()
+    try:
+        return data.decode("utf-8").removesuffix("\n")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UsageError(
+            f"Line {line:,} of standard input is no valid UTF-8. Write it in UTF-8 first, as in: iconv -f SHIFT_JIS "
+            "-t UTF-8."
+        ) from None
+
+
+def as_line(**values: Any) -> str:
+    return json.dumps(values, ensure_ascii=False)

@@ -1,0 +1,158 @@
+"""chumoku translate: sentences, lines as they come, or a file of any length."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from chumoku.cli.shared import Device, Json, Precision, as_line, opened, quiet_pipe, written
+from chumoku.errors import UsageError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from chumoku.decoding.lines import Translate
+
+AT_ONCE = 32  # lines of standard input that wait for each other
+QUIET_SECONDS = 10.0  # between lines about a file where there is no bar
+
+
+def translate(
+    model: Annotated[Path, typer.Argument(help="A translator's folder, as in runs/demo/last.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(metavar="TEXT", help="Sentences; without any, lines of standard input.")
+    ] = None,
+    file: Annotated[Path | None, typer.Option(help="Translate the lines of this file (.gz too) …")] = None,
+    out: Annotated[Path | None, typer.Option(help="… into this one; interrupted, it goes on when asked again.")] = None,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Hypotheses kept at each word.")] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Above 0 long translations gain, below 0 short ones.")] = 1.0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most tokens of a translation.")] = None,
+    into: Annotated[str | None, typer.Option(help="The language, for models that know several.")] = None,
+    precision: Precision = None,
+    device: Device = "cpu",
+    as_json: Json = False,
+) -> None:
+    """Translate sentences; or lines of standard input as they come; or, with --file and --out, a file of any length."""
+    if (file is None) != (out is None) or (file is not None and texts):
+        raise UsageError("A file is translated with --file IN --out OUT, and without other texts.")
+    if not math.isfinite(length_penalty):
+        raise UsageError(f"--length-penalty is a finite number, and 0 prefers no length; {length_penalty} was given.")
+    sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
+    options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
+    speaker = opened(model, "encoder-decoder", device=device, precision=precision)
+
+    def say(some: list[str]) -> list[str]:
+        return speaker.translate(some, **options)
+
+    if file is not None and out is not None:
+        job = {"model": fingerprint(model), "precision": precision, **options}
+        _file(file, out, say, job, as_json)
+    elif sentences:
+        quiet_pipe()
+        show(sentences, say(sentences), as_json)
+    else:
+        quiet_pipe()
+        _arriving(say, as_json)
+
+
+def _arriving(say: Translate, as_json: bool) -> None:
+    from chumoku.decoding.lines import answers, arriving
+
+    if sys.stdin.isatty():
+        typer.echo("A sentence a line; Ctrl-D ends.", err=True)
+    first = 0
+    for lines in arriving(sys.stdin.buffer, most=AT_ONCE):  # type: ignore[arg-type]
+        show(lines, answers(lines, say, first=first), as_json)
+        first += len(lines)
+
+
+def show(texts: list[str], said: list[str], as_json: bool) -> None:
+    for text, translation in zip(texts, said, strict=True):
+        print(as_line(text=text, translation=translation) if as_json else translation)
+    sys.stdout.flush()
+
+
+def _file(file: Path, out: Path, say: Translate, job: dict[str, Any], as_json: bool) -> None:
+    from chumoku.decoding.lines import translate_file
+
+    with Told() as told:
+        try:
+            lines = translate_file(file, out, say, job=job, progress=told)
+        except KeyboardInterrupt:
+            told.close()
+            typer.echo(f"Stopped after {told.done:,} of {told.total:,} lines. The same command goes on.", err=True)
+            raise typer.Exit(130) from None
+    seconds = round(time.monotonic() - told.began, 1)
+    if as_json:
+        print(as_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
+    else:
+        print(f"{lines:,} lines are in {out}.")
+
+
+class Told:
+    """How far a file is, on stderr: a bar, or a line now and then where there is no terminal."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+
+        self.console = Console(stderr=True)
+        self.began = self.spoke = time.monotonic()
+        self.first = self.done = self.total = 0
+        self._bar: Progress | None = None
+
+    def __enter__(self) -> Told:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __call__(self, done: int, total: int) -> None:
+        from chumoku.training.plan import duration
+
+        if self.total == 0:
+            self._open(done, total)
+        self.done, self.total = done, total
+        rate = (done - self.first) / max(time.monotonic() - self.began, 1e-9)
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, description=f"{rate:,.1f} lines/s")
+        elif time.monotonic() - self.spoke > QUIET_SECONDS:
+            self.spoke = time.monotonic()
+            left = duration((total - done) / max(rate, 1e-9))
+            self.console.print(f"{done:,}/{total:,} lines, {rate:,.1f} lines/s, {left} left", highlight=False)
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _open(self, done: int, total: int) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.first, self.began = done, time.monotonic()
+        if done:
+            self.console.print(f"Going on after line {done:,} of {total:,}.", highlight=False)
+        if self.console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.description}"),
+                TimeRemainingColumn(compact=True),
+                console=self.console,
+                expand=True,
+            )
+            self._bar.add_task("…", total=total, completed=done)
+            self._bar.start()
+
+
+def fingerprint(model: Path) -> str:
+    """What the model is, whatever its folder is called: the sum of its sealed sums."""
+    import hashlib
+
+    from chumoku.weights.sealed import MANIFEST
+
+    return hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()

@@ -1,0 +1,45 @@
+"""Small models of random weights, as bundles on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from chumoku import text
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.text.tokenizer import Tokenizer as Ours
+from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
+from chumoku.weights.sealed import sealed
+
+
+def bytewise(languages: tuple[str, ...] = ()) -> Ours:
+    return text.train(["one text"], kind="byte", languages=languages)
+
+
+def chatty(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Ours:
+    """A byte-level tokenizer that knows ChatML's marks."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in marks])
+    return Ours(backend)
+
+
+def made(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any) -> Path:
+    """A model of random weights with a few tokens more than its tokenizer has, as trained ones have.
+
+    The weights are larger than a fresh model's, so that what it says depends on what it reads.
+    """
+    tokenizer = bytewise() if tokenizer is None else tokenizer
+    sizes = {"width": 12, "heads": 3, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
+    config = ModelConfig(**{"kind": kind, **sizes, **changes})
+    weights = {
+        name: weight * (5 if weight.ndim > 1 else 1) for name, weight in tensors_of(build(config, seed=7)).items()
+    }
+    with sealed(folder) as working:
+        write_bundle(working, config, weights, Tokenizers(tokenizer, tokenizer))
+    return folder

@@ -1,0 +1,419 @@
+"""translate, generate, chat, embed and evaluate as a person meets them."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from bundles import bytewise, chatty, made
+
+import chumoku.cli
+from chumoku.decoding.lines import note_of
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Ask = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with one model of each kind, and a few more."""
+    folder = tmp_path_factory.mktemp("models")
+    made(folder / "translator", "encoder-decoder", bytewise(("en", "ja")), tie_output=False)
+    made(folder / "short", "encoder-decoder", position="learned", context=23)
+    made(folder / "decoder", "decoder", width=64, heads=2)
+    made(folder / "chatty", "decoder", chatty(), context=4096, width=64, heads=2)
+    made(folder / "endless", "decoder", chatty(marks=()), context=4096)
+    made(folder / "encoder", "encoder")
+    return folder
+
+
+@pytest.fixture
+def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Run a command in this process, with the models' folder as its own."""
+    monkeypatch.chdir(models)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # how this process meets pipes is not a command's to say
+
+    def run(*words: str, stdin: bytes = b"") -> Ended:
+        monkeypatch.setattr(sys, "argv", ["chumoku", *words])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        capfd.readouterr()
+        try:
+            chumoku.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+def alone(*words: str, cwd: Path, stdin: bytes | None = b"") -> subprocess.Popen[bytes]:
+    """A command in a process of its own."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chumoku", *words],
+        cwd=cwd,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if stdin is not None and process.stdin is not None:
+        process.stdin.write(stdin)
+        process.stdin.close()
+        process.stdin = None  # so that `communicate` leaves it alone
+    return process
+
+
+def test_help_of_no_command_needs_torch() -> None:
+    code = (
+        "import sys, chumoku.cli\n"
+        "for command in sys.argv[1:]:\n"
+        "    sys.argv = ['chumoku', command, '--help']\n"
+        "    try: chumoku.cli.main()\n"
+        "    except SystemExit as end: code = end.code\n"
+        "    if code or 'torch' in sys.modules or 'rich.progress' in sys.modules: sys.exit(f'{command} {code}')\n"
+    )
+    commands = ("translate", "generate", "chat", "embed", "evaluate")
+    finished = subprocess.run([sys.executable, "-c", code, *commands], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+
+
+# Translate
+
+
+def test_translate_sentences(ask: Ask, models: Path) -> None:
+    speaker = chumoku.load(models / "translator")
+    expected = speaker.translate(["one", "two"], beam=2, limit=7)
+    short = ("--beam", "2", "--limit", "7")
+    assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
+    lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
+    assert [json.loads(line) for line in lines[:-1]] == [
+        {"text": text, "translation": said} for text, said in zip(["one", "two"], expected, strict=True)
+    ]
+    into = [ask("translate", "translator", "one", "--into", code, *short).out for code in ("en", "ja")]
+    assert into[0] != into[1]
+
+
+def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
+    one, two = chumoku.load(models / "translator").translate(["one", "two"], limit=7)
+    found = ask("translate", "translator", "--limit", "7", stdin=b"one\r\n\n  \ntwo")
+    assert found == (0, f"{' '.join(one.splitlines())}\n\n\n{' '.join(two.splitlines())}\n", "")
+    found = ask("translate", "translator", "--limit", "7", stdin=b"one\n\x83\x7d\xff\ntwo\n")
+    assert found.code == 2
+    assert found.out == f"{' '.join(one.splitlines())}\n", "what came before is answered"
+    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    found = ask("translate", "short", stdin=b"one\n" + b"x" * 50 + b"\n")
+    assert found.code == 2
+    assert "standard input, line 2: Text 1 has 51 tokens" in found.err
+
+
+def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
+    process = alone("translate", "translator", "--limit", "3", cwd=models, stdin=None)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    for text in (b"one\n", b"\n", b"two\n"):
+        process.stdin.write(text)
+        process.stdin.flush()
+        assert process.stdout.readline().endswith(b"\n")
+    process.stdin.close()
+    assert process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--new", "40"]]
+)
+def test_a_closed_pipe_ends_quietly(words: list[str], models: Path) -> None:
+    process = alone(*words, cwd=models, stdin=None)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    try:
+        for _ in range(1 << 12):
+            process.stdin.write(b"one\n" * 64)
+            process.stdin.flush()
+        process.stdin.close()
+    except BrokenPipeError:
+        pass
+    assert process.wait() in (0, -signal.SIGPIPE)
+    assert process.stderr.read() == b""
+
+
+def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
+    texts = [f"line {number}" if number % 5 else "" for number in range(33)]
+    (tmp_path / "in.txt").write_text("\n".join(texts))
+    out = tmp_path / "new" / "out.txt"
+    words = ("--file", str(tmp_path / "in.txt"), "--out", str(out), "--limit", "5", "--beam", "1")
+    found = ask("translate", "translator", *words)
+    assert found.code == 0, found.err
+    assert found.out == f"33 lines are in {out}.\n"
+    said = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
+    assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in said), ""]
+    again = ask("translate", "translator", *words)
+    assert again.code == 2
+    assert "is there already" in again.err
+    out.unlink()
+    found = ask("translate", "translator", *words, "--json")
+    assert json.loads(found.out)["lines"] == 33
+
+
+def test_a_killed_translation_goes_on(models: Path, tmp_path: Path, ask: Ask) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(2503)))
+    words = ("translate", "translator", "--file", str(tmp_path / "in.txt"), "--limit", "5", "--beam", "1", "--out")
+    whole, out = tmp_path / "whole.txt", tmp_path / "out.txt"
+    assert ask(*words, str(whole)).code == 0
+    process = alone(*words, str(out), cwd=models)
+    wait_for(lambda: out.exists() and out.stat().st_size > 0)
+    process.kill()
+    process.wait()
+    assert note_of(out).exists()
+    assert out.stat().st_size < whole.stat().st_size
+    refused = ask(*words, str(out), "--into", "en")
+    assert refused.code == 2
+    assert "begun with into = None, not en" in refused.err
+    interrupted = alone(*words, str(out), cwd=models)
+    before = out.stat().st_size
+    wait_for(lambda: out.stat().st_size > before)
+    interrupted.send_signal(signal.SIGINT)
+    _, err = interrupted.communicate()
+    assert interrupted.returncode == 130
+    assert b"Going on after line" in err
+    assert b"of 2,503 lines. The same command goes on." in err
+    assert ask(*words, str(out)).code == 0
+    assert out.read_bytes() == whole.read_bytes()
+    assert not note_of(out).exists()
+
+
+def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not held():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+# Generate
+
+
+def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
+    speaker = chumoku.load(models / "decoder")
+    options = {"new": 17, "temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition": 1.1}
+    expected = speaker.generate("Once", **options, presence=0.2, seed=3)  # type: ignore[arg-type]
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    words += ["--presence", "0.2", "--seed", "3"]
+    assert ask("generate", "decoder", "Once", *words) == (0, f"{expected}\n", "")
+    assert ask("generate", "decoder", *words, stdin=b"Once\n") == (0, f"{expected}\n", "")
+    found = json.loads(ask("generate", "decoder", "Once", *words, "--json").out)
+    assert (found["prompt"], found["text"]) == ("Once", expected)
+    letter = expected.strip()[3]
+    stopped = ask("generate", "decoder", "Once", *words, "--stop", "nowhere", "--stop", letter).out
+    assert stopped == expected.partition(letter)[0] + "\n"
+
+
+def test_generate_hears_only_text(ask: Ask) -> None:
+    found = ask("generate", "decoder", stdin=b"one\ntwo \xff")
+    assert found.code == 2
+    assert "Line 2 of standard input is no valid UTF-8" in found.err
+
+
+# Chat
+
+
+def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
+    speaker = chumoku.load(models / "chatty")
+    options = {"new": 9, "seed": 3}
+    first = speaker.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
+    talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
+    second = speaker.chat(talk, **options)  # type: ignore[arg-type]
+    words = ("chat", "chatty", "--system", "Be brief.", "--new", "9", "--seed", "3")
+    assert first
+    assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
+    found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
+    assert found.out == f"{first}\n{first}\n"
+    assert found.err == "A new conversation.\nThere are /reset and /quit.\n"
+    lines = ask(*words, "--json", stdin=b"Hello\nWho?\n").out.split("\n")
+    assert [json.loads(line) for line in lines[:-1]] == [
+        {"role": "assistant", "text": text} for text in (first, second)
+    ]
+    found = ask(*words, stdin=b"Hello\n\xff\n")
+    assert (found.code, found.out) == (2, f"{first}\n")
+    assert "Line 2 of standard input is no valid UTF-8" in found.err
+
+
+def test_chat_forgets_aloud(ask: Ask) -> None:
+    found = ask("chat", "decoder", "--new", "5", stdin=b"one one one one\ntwo two two two\n" + b"x" * 90 + b"\nthree\n")
+    assert found.code == 0
+    assert found.err.count("oldest messages no longer fit") == 2
+    assert found.err.count("The last message alone makes a prompt of") == 1
+
+
+@pytest.fixture
+def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
+    """A chat at a terminal that talks for a long time."""
+    ours, theirs = pty.openpty()
+    words = ["chat", "endless", "--new", "4000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "chumoku", *words],
+        cwd=models,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "TERM": "dumb"},
+        start_new_session=True,
+        preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+    )
+    os.close(theirs)
+    yield ours, process
+    process.kill()
+    process.wait()
+    os.close(ours)
+
+
+def heard(terminal: int, wanted: bytes) -> bytes:
+    """What the terminal shows, up to these bytes."""
+    shown = b""
+    while wanted not in shown:
+        assert select.select([terminal], [], [], 20)[0], shown
+        shown += os.read(terminal, 1 << 12)
+    return shown
+
+
+def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> None:
+    """Ctrl-C stops an answer, or the line being typed, and not the program; Ctrl-D ends it."""
+    ours, process = terminal
+    assert b"Format plain. /reset begins anew" in heard(ours, b"> ")
+    os.write(ours, b"Hello\n")
+    heard(ours, b"Hello\r\n")
+    assert select.select([ours], [], [], 20)[0], "the answer begins"
+    os.write(ours, b"\x03")
+    heard(ours, b" (stopped)\r\n> ")
+    os.write(ours, b"half a line")
+    heard(ours, b"half a line")
+    time.sleep(0.3)  # between a key and the next, Python hears a signal only with the key after it
+    os.write(ours, b"\x03")
+    heard(ours, b"\r\n> ")
+    assert process.poll() is None
+    os.write(ours, b"\x04")
+    assert process.wait(timeout=20) == 0
+
+
+# Embed
+
+
+def test_embed_compares(ask: Ask, models: Path, tmp_path: Path) -> None:
+    speaker = chumoku.load(models / "encoder")
+    alike = speaker.similarity(["one", "two words"])
+    found = ask("embed", "encoder", "one", "two words")
+    assert found.code == 0
+    assert f"{float(alike[0, 1]):.3f}" in found.out
+    assert "1.000" in found.out
+    found = json.loads(ask("embed", "encoder", "one", "two words", "--json").out)
+    assert found["texts"] == ["one", "two words"]
+    assert found["vectors"][1] == pytest.approx(speaker.embed("two words").tolist(), abs=1e-5)
+    assert found["similarities"][0] == pytest.approx(alike[0].tolist(), abs=1e-5)
+    assert "A vector of 12 numbers" in ask("embed", "encoder", "one").out
+    (tmp_path / "texts.txt").write_text("".join(f"line {n} [/]\n\n" for n in range(11)) + "line 3 [/]\n")
+    found = ask("embed", "encoder", "--file", str(tmp_path / "texts.txt"))
+    assert "nearest" in found.out
+    assert found.out.count("line 3 [/]") >= 4, "twins are each other's nearest"
+
+
+# Evaluate
+
+
+def test_evaluate_says_what_a_precision_costs(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three four five " * 20)
+    stored = json.loads(ask("evaluate", "decoder", str(tmp_path / "text.txt"), "--json").out)
+    assert "stored" not in stored
+    found = json.loads(ask("evaluate", "decoder", str(tmp_path / "text.txt"), "--precision", "int8", "--json").out)
+    assert (found["precision"], found["stored"]) == ("int8", stored)
+    assert found["difference"]["perplexity"] == pytest.approx(found["perplexity"] - stored["perplexity"])
+    assert found["loss"] != stored["loss"]
+    shown = ask("evaluate", "decoder", str(tmp_path / "text.txt"), "--precision", "int8").out
+    assert shown.split()[:4] == ["int8", "as", "stored", "difference"]
+    assert f"{stored['perplexity']:,.4f}" in shown
+
+
+def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "pairs.tsv").write_text("one\ttwo three\n" * 3)
+    words = ("evaluate", "translator", str(tmp_path / "pairs.tsv"), "--beam", "1", "--precision", "bf16", "--json")
+    found = json.loads(ask(*words, "--save", str(tmp_path / "said.txt")).out)
+    assert set(found["difference"]) == {"bleu", "chrf"}
+    assert len((tmp_path / "said.txt").read_text().splitlines()) == 3
+
+
+# What cannot be
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["translate", "translator", ""], "Text 1 is empty"),
+        (["translate", "translator", "one", " \n"], "Text 2 is empty"),
+        (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is no valid UTF-8"),
+        (["translate", "short", "x" * 50], "Text 1 has 51 tokens"),
+        (["translate", "translator", "one", "--into", "fr"], "'fr'"),
+        (["translate", "decoder", "one"], "decoder is of kind 'decoder', and this command needs the kind"),
+        (["translate", ".", "one"], "is no model"),
+        (["translate", "nowhere", "one"], "nowhere is no model"),
+        (["translate", "translator", "one", "--limit", "0"], "--limit"),
+        (["translate", "translator", "one", "--beam", "-1"], "--beam"),
+        (["translate", "translator", "one", "--length-penalty", "nan"], "--length-penalty is a finite number"),
+        (["translate", "translator", "one", "--device", "cuda:99"], "Choose cpu"),
+        (["translate", "translator", "one", "--precision", "int3"], "There is no precision 'int3'"),
+        (["translate", "translator", "--file", "in.txt"], "--file IN --out OUT"),
+        (["translate", "translator", "--out", "out.txt"], "--file IN --out OUT"),
+        (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "without other texts"),
+        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt is not there"),
+        (["generate", "decoder", ""], "The text is empty"),
+        (["generate", "decoder"], "The text is empty"),
+        (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),
+        (["generate", "decoder", "one", "--new", "0"], "--new"),
+        (["generate", "decoder", "one", "--new", "-1"], "--new"),
+        (["generate", "decoder", "one", "--temperature", "-1"], "Temperature is a number of 0 or more; -1.0 was given"),
+        (["generate", "decoder", "one", "--temperature", "nan"], "Temperature is a number of 0 or more"),
+        (["generate", "decoder", "one", "--temperature", "warm"], "--temperature"),
+        (["generate", "decoder", "one", "--top-p", "2"], "top_p is above 0 and at most 1"),
+        (["generate", "decoder", "one", "--top-k", "0"], "top_k is 1 or more"),
+        (["generate", "decoder", "one", "--stop", ""], "empty stop string"),
+        (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
+        (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
+        (["chat", "decoder", "--format", "chatml"], "Choose plain"),
+        (["chat", "chatty", "--format", "jinja"], "there are chatml and plain"),
+        (["chat", "chatty", "--temperature", "nan"], "Temperature"),
+        (["chat", "chatty", "--system", " "], "The system's message is empty"),
+        (["chat", "translator"], "translator is of kind 'encoder-decoder'"),
+        (["embed", "encoder"], "0 texts were given"),
+        (["embed", "encoder", "one", ""], "Text 2 is empty"),
+        (["embed", "encoder", "one", "x" * 61], "Text 2 has 62 tokens"),
+        (["embed", "encoder", "--file", "absent.txt"], "absent.txt"),
+        (["embed", "decoder", "one"], "decoder is of kind 'decoder'"),
+        (["evaluate", "decoder", "text.txt", "--precision", "int3"], "There is no precision 'int3'"),
+        (["evaluate", "decoder", "text.txt", "--device", "cuda:99"], "Choose cpu"),
+    ],
+    ids=lambda value: " ".join(value)[:40] if isinstance(value, list) else "",
+)
+def test_wrong_use_ends_with_two_and_a_sentence(words: list[str], message: str, ask: Ask, models: Path) -> None:
+    before = sorted(models.iterdir())
+    found = ask(*words)
+    assert found.code == 2, found
+    assert message in " ".join(found.err.replace("│", " ").split())
+    assert found.out == ""
+    assert "Traceback" not in found.err
+    assert sorted(models.iterdir()) == before
