@@ -82,6 +82,11 @@ def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
+def recording() -> bool:
+    """Whether anyone records anything: ask before computing what leaves no trace."""
+    return bool(_tapes)
+
+
 def watched(module: nn.Module, *names: str) -> bool:
     """Whether someone records one of these: ask before computing what only a viewer needs."""
     if not _tapes or torch.compiler.is_compiling():

@@ -1,0 +1,167 @@
+"""The kernels of a step on a GPU, in Triton; attention has a file of its own.
+
+embed      x = E[token] · factor + P[position], and each row's length grows by one
+product    out = residual + f(W norm(x) + b)                    gated: f(W norm(x) + b) ⊙ (W' norm(x) + b')
+norm       LayerNorm or RMSNorm of each row
+activate   f(x), or f(x) ⊙ x' for the two halves of each row
+likeliest  the token of the largest logit
+
+A step with few rows reads every weight once and computes almost nothing, so the memory must never wait. Each program
+of `product` asks for its share of the weights before it waits for the kernel before it (`follow`): weights do not
+depend on what is computed, so while one kernel ends, the weights of the next are already on their way.
+"""
+
+# mypy: ignore-errors
+# Triton's language has Python's grammar and types of its own.
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+
+@triton.jit
+def follow(EARLY: tl.constexpr):
+    """Let the next kernel start, and wait until the one before has written everything."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@triton.jit
+def activation(x, KIND: tl.constexpr):
+    if KIND == "relu":
+        y = tl.maximum(x, 0.0)
+    elif KIND == "gelu":
+        y = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
+    elif KIND == "gelu_tanh":
+        # (1 + tanh a) / 2 = sigmoid(2 a)
+        y = x * tl.sigmoid(1.5957691216057308 * (x + 0.044715 * x * x * x))
+    else:
+        y = x * tl.sigmoid(x)
+    return y
+
+
+@triton.jit
+def normalised(x, gamma, beta, inside, epsilon, WIDTH: tl.constexpr, NORM: tl.constexpr):
+    """A row x, zeros outside, as its norm makes it; still zeros outside."""
+    if NORM == "layer":
+        x = tl.where(inside, x - tl.sum(x, 0) / WIDTH, 0.0)
+    x = x * tl.rsqrt(tl.sum(x * x, 0) / WIDTH + epsilon) * gamma.to(tl.float32)
+    if NORM == "layer":
+        x += beta.to(tl.float32)
+    return x
+
+
+@triton.jit
+def embed(
+    tokens, lengths, advance, table, places, x, positions, factor,
+    WIDTH: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    follow(EARLY)
+    row = tl.program_id(0)
+    k = tl.arange(0, BLOCK)
+    inside = k < WIDTH
+    position = tl.load(lengths + row)
+    value = tl.load(table + tl.load(tokens + row) * WIDTH + k, inside, 0.0).to(tl.float32) * factor
+    if PLACES:
+        value += tl.load(places + position * WIDTH + k, inside, 0.0).to(tl.float32)
+    tl.store(x + row * WIDTH + k, value, inside)
+    tl.store(positions + row, position)
+    tl.store(lengths + row, position + tl.load(advance + row))
+
+
+@triton.jit
+def product(
+    x, weight, bias, gamma, beta, residual, out, epsilon,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
+    NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_N outputs of every row: whole rows of the weight at once, so that nothing is asked for twice."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    there, inside = n < OUTPUTS, k < INPUTS
+    at = n.to(tl.int64)[:, None] * INPUTS + k[None, :]
+    real = there[:, None] & inside[None, :]
+    first = tl.load(weight + at, real, 0.0)
+    if GATED:
+        second = tl.load(weight + OUTPUTS * INPUTS + at, real, 0.0)
+    if NORM != "none":
+        scale, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
+    follow(EARLY)
+    for row in tl.static_range(ROWS):
+        vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
+        if NORM != "none":
+            vector = normalised(vector, scale, shift, inside, epsilon, INPUTS, NORM)
+        y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
+        if BIAS:
+            y += tl.load(bias + n, there, 0.0).to(tl.float32)
+        if KIND != "none":
+            y = activation(y, KIND)
+        if GATED:
+            z = tl.sum(second.to(tl.float32) * vector[None, :], 1)
+            if BIAS:
+                z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
+            y *= z
+        if RESIDUAL:
+            y += tl.load(residual + row * OUTPUTS + n, there, 0.0).to(tl.float32)
+        tl.store(out + row * OUTPUTS + n, y, there)
+
+
+@triton.jit
+def norm(
+    x, gamma, beta, out, epsilon,
+    WIDTH: tl.constexpr, NORM: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    k = tl.arange(0, BLOCK)
+    inside = k < WIDTH
+    scale, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
+    follow(EARLY)
+    vector = tl.load(x + row * WIDTH + k, inside, 0.0).to(tl.float32)
+    tl.store(out + row * WIDTH + k, normalised(vector, scale, shift, inside, epsilon, WIDTH, NORM), inside)
+
+
+@triton.jit
+def activate(
+    x, out,
+    HIDDEN: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    follow(EARLY)
+    row = tl.program_id(0)
+    k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = k < HIDDEN
+    source = x + row * HIDDEN * (2 if GATED else 1) + k
+    y = activation(tl.load(source, inside, 0.0).to(tl.float32), KIND)
+    if GATED:
+        y *= tl.load(source + HIDDEN, inside, 0.0).to(tl.float32)
+    tl.store(out + row * HIDDEN + k, y, inside)
+
+
+@triton.jit
+def likeliest(
+    logits, largest, places,
+    VOCABULARY: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The largest logit of each part of a row, and where it stands."""
+    follow(EARLY)
+    row, part = tl.program_id(0), tl.program_id(1)
+    n = part * BLOCK + tl.arange(0, BLOCK)
+    values = tl.load(logits + row.to(tl.int64) * VOCABULARY + n, n < VOCABULARY, -float("inf")).to(tl.float32)
+    value, place = tl.max(values, 0, return_indices=True)
+    tl.store(largest + row * PARTS + part, value)
+    tl.store(places + row * PARTS + part, part * BLOCK + place)
+
+
+@triton.jit
+def likeliest_of_parts(
+    largest, places, tokens,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    follow(EARLY)
+    row = tl.program_id(0)
+    part = tl.arange(0, BLOCK)
+    values = tl.load(largest + row * PARTS + part, part < PARTS, -float("inf"))
+    place = tl.argmax(values, 0)
+    tl.store(tokens + row, tl.load(places + row * PARTS + place).to(tl.int64))

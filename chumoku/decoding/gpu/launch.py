@@ -1,0 +1,222 @@
+"""Each kernel as a function of tensors: the sizes of blocks, the grids, and for many rows the library's products.
+
+    rows ≤ FEW     `product` reads each weight once for all rows, norm and activation inside
+    more           norm, the matrix library's product, activation
+
+Sizes are those that were fastest on an H200 for a Llama of 1.1 B and for GPT-2 124M (docs/log.md).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+import triton  # type: ignore[import-not-found,unused-ignore]
+from torch import Tensor
+
+from chumoku.decoding.gpu import attention, kernels
+from chumoku.decoding.gpu.weights import Matrix, Norm
+
+FEW = 2
+PAST = 64  # keys looked at together
+ALONE = 512  # a past of up to so many keys is not cut into parts: joining them takes longer than looking at them
+PROGRAMS, MOST_PARTS = 264, 32  # parts of all pasts together: two for each of an H200's processors
+PART = 4096  # logits compared by one program
+
+
+class Launcher(NamedTuple):
+    """How kernels start on this device: `early` lets one start while the one before it ends (Hopper and later)."""
+
+    early: bool
+
+    @classmethod
+    def on(cls, device: torch.device) -> Launcher:
+        return cls(device.type == "cuda" and torch.cuda.get_device_capability(device)[0] >= 9)
+
+    def options(self, *, warps: int = 4, first: bool = False) -> dict[str, object]:
+        early = self.early and not first
+        return {"EARLY": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
+
+
+def power(size: float) -> int:
+    """The smallest power of two that is not below."""
+    return 1 << max(0, int(-(-size // 1)) - 1).bit_length()
+
+
+def tile(outputs: int, inputs: int, *, gated: bool, normed: bool) -> tuple[int, int, int]:
+    """Outputs and inputs of one program of `product`, and its warps.
+
+    A program with a norm inside computes it for its few outputs alone, so it has more threads for them.
+    """
+    width = power(inputs)
+    if gated:
+        block = max(1, 4096 // width)
+        return block, width, warps(2 * block * width / 64)
+    weights, programs = (8192, 1024) if normed else (16384, 256)
+    block = max(1, min(weights // width, power(outputs / programs + 1) // 2))
+    return block, width, warps(width / 8 if normed else block * width / 128)
+
+
+def warps(threads: float) -> int:
+    return min(16, max(2, power(threads / 32)))
+
+
+def embed(
+    start: Launcher,
+    tokens: Tensor,
+    lengths: Tensor,
+    advance: Tensor,
+    *,
+    table: Tensor,
+    places: Tensor | None,
+    factor: float,
+) -> tuple[Tensor, Tensor]:
+    """The vectors that enter the first block [rows, D], and where they stand [rows]."""
+    rows, width = len(tokens), table.shape[1]
+    x, positions = table.new_empty(rows, width), torch.empty_like(lengths[:rows])
+    kernels.embed[(rows,)](
+        tokens, lengths, advance, table, table if places is None else places, x, positions, factor,
+        WIDTH=width, PLACES=places is not None, BLOCK=power(width), **start.options(first=True),
+    )  # fmt: skip
+    return x, positions
+
+
+def normalise(start: Launcher, x: Tensor, norm: Norm) -> Tensor:
+    out = torch.empty_like(x)
+    kernels.norm[(len(x),)](
+        x, norm.gamma, norm.beta, out, norm.epsilon,
+        WIDTH=x.shape[1], NORM=norm.kind, BLOCK=power(x.shape[1]), **start.options(),
+    )  # fmt: skip
+    return out
+
+
+def multiply(
+    start: Launcher,
+    x: Tensor,
+    matrix: Matrix,
+    *,
+    norm: Norm | None = None,
+    activation: str = "none",
+    gated: bool = False,
+    residual: Tensor | None = None,
+    first: bool = False,
+) -> Tensor:
+    """residual + f(W norm(x) + b) for every row of x [rows, K].
+
+    The `first` one waits for all before it to be over: later kernels may then read what those wrote before waiting.
+    """
+    if len(x) > FEW:
+        return multiply_many(start, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
+    outputs = len(matrix.weight) // (2 if gated else 1)
+    out = x.new_empty(len(x), outputs)
+    block, inputs, many = tile(outputs, x.shape[1], gated=gated, normed=norm is not None)
+    kernels.product[(triton.cdiv(outputs, block),)](
+        x,
+        matrix.weight,
+        x if matrix.bias is None else matrix.bias,
+        x if norm is None else norm.gamma,
+        x if norm is None else norm.beta,
+        x if residual is None else residual,
+        out,
+        0.0 if norm is None else norm.epsilon,
+        INPUTS=x.shape[1],
+        OUTPUTS=outputs,
+        ROWS=len(x),
+        NORM="none" if norm is None else norm.kind,
+        KIND=activation,
+        GATED=gated,
+        BIAS=matrix.bias is not None,
+        RESIDUAL=residual is not None,
+        BLOCK_N=block,
+        BLOCK_K=inputs,
+        **start.options(warps=many, first=first),
+    )
+    return out
+
+
+def multiply_many(
+    start: Launcher,
+    x: Tensor,
+    matrix: Matrix,
+    *,
+    norm: Norm | None,
+    activation: str,
+    gated: bool,
+    residual: Tensor | None,
+) -> Tensor:
+    if norm is not None:
+        x = normalise(start, x, norm)
+    if residual is not None and matrix.bias is None:
+        return torch.addmm(residual, x, matrix.weight.T)
+    y = F.linear(x, matrix.weight, matrix.bias)
+    if residual is not None:
+        y += residual
+    return y if activation == "none" else activate(start, y, activation, gated=gated)
+
+
+def activate(start: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+    rows, hidden = len(x), x.shape[1] // (2 if gated else 1)
+    out = x.new_empty(rows, hidden)
+    block = min(1024, power(hidden))
+    kernels.activate[(rows, triton.cdiv(hidden, block))](
+        x, out, HIDDEN=hidden, KIND=kind, GATED=gated, BLOCK=block, **start.options()
+    )
+    return out
+
+
+class Desk(NamedTuple):
+    """Where the parts of a long past leave what they found."""
+
+    outputs: Tensor
+    logs: Tensor
+    arrived: Tensor  # how many parts of a row and key head are there; zero between steps
+    parts: int
+
+    @classmethod
+    def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Desk:
+        parts = min(MOST_PARTS, power(max(1, PROGRAMS // (rows * kv_heads)) + 1) // 2)  # a power of two
+        shape = (rows, kv_heads, parts, max(16, power(heads // kv_heads)))
+        outputs = torch.empty(*shape, max(16, power(width)), device=device)
+        arrived = torch.zeros(rows, kv_heads, dtype=torch.int32, device=device)
+        return cls(outputs, torch.empty(shape, device=device), arrived, parts)
+
+
+def look(
+    start: Launcher,
+    projected: Tensor,
+    store: Tensor,
+    positions: Tensor,
+    *,
+    rotation: tuple[Tensor, Tensor, str] | None,
+    desk: Desk,
+    heads: int,
+) -> Tensor:
+    """Attention of each row's new token; `store` [2, rows, G, C, K] is one layer of the cache."""
+    kv_heads, capacity, width = store.shape[2:]
+    out = projected.new_empty(len(projected), heads * width)
+    cos, sin, pairing = (desk.logs, desk.logs, "none") if rotation is None else rotation
+    attention.attend[(len(projected), kv_heads, desk.parts)](
+        projected, cos, sin, store[0], store[1], positions, out, desk.outputs, desk.logs, desk.arrived,
+        width**-0.5, capacity,
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, PARTS=desk.parts, ALONE=ALONE // PAST, BLOCK=PAST,
+        BLOCK_S=power(heads // kv_heads), BLOCK_H=desk.outputs.shape[3], BLOCK_K=desk.outputs.shape[4],
+        **start.options(),
+    )  # fmt: skip
+    return out
+
+
+def likeliest(start: Launcher, logits: Tensor) -> Tensor:
+    """The token of the largest logit of each row [rows]."""
+    rows, vocabulary = logits.shape
+    block = min(PART, power(vocabulary))
+    parts = triton.cdiv(vocabulary, block)
+    largest = torch.empty(rows, parts, device=logits.device)
+    places = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
+    tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
+    sizes = {"VOCABULARY": vocabulary, "PARTS": parts, "BLOCK": block}
+    kernels.likeliest[(rows, parts)](logits, largest, places, **sizes, **start.options())
+    kernels.likeliest_of_parts[(rows,)](
+        largest, places, tokens, PARTS=parts, BLOCK=power(parts), **start.options(warps=1)
+    )
+    return tokens

@@ -1,0 +1,142 @@
+"""Steps by our kernels equal the plain model's: on a GPU as they run, elsewhere in Triton's interpreter (float32).
+
+Without Triton nothing can be compared; then these tests say so and pass on.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+import chumoku
+from chumoku.decoding.engine import TorchEngine
+from chumoku.errors import UsageError
+from chumoku.models.model import DecoderModel
+
+if importlib.util.find_spec("triton") is None:
+    pytest.skip("Triton is not installed, so there are no kernels to test.", allow_module_level=True)
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+if DEVICE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from chumoku.decoding.gpu import available, launch  # noqa: E402 - after the interpreter is chosen
+from chumoku.decoding.gpu.engine import GpuEngine, bucket  # noqa: E402
+from chumoku.decoding.gpu.weights import joined, unsupported  # noqa: E402
+
+LENGTHS = [40, 1, 17]
+CELLS = {
+    "llama": {"position": "rotary", "pairing": "half", "norm": "rms", "feedforward": "swiglu", "bias": False},
+    "gpt2": {"position": "learned", "feedforward": "gelu_tanh", "kv_heads": 6},
+    "post": {"position": "sinusoidal", "placement": "post", "feedforward": "relu", "embedding_norm": True},
+    "interleaved": {"position": "rotary", "norm": "rms", "placement": "post", "feedforward": "silu"},
+    "none": {"position": "none", "feedforward": "geglu", "output_bias": True, "tie_output": False, "kv_heads": 1},
+    "exact gelu": {"position": "learned", "feedforward": "gelu", "scale_embedding": True},
+}
+
+
+def model_of(dtype: torch.dtype = torch.float32, **changes: object) -> DecoderModel:
+    sizes = {"vocabulary": 61, "context": 90, "width": 60, "layers": 2, "heads": 6, "kv_heads": 2}
+    config = chumoku.ModelConfig(**{"kind": "decoder", "feedforward_width": 53, **sizes, **changes})
+    model = chumoku.build(config, device=DEVICE, dtype=dtype)
+    generator = torch.Generator(DEVICE).manual_seed(3)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(1.0 if "gamma" in name else 0.0, 0.15, generator=generator)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few programs, and pasts in parts, though they are short."""
+    monkeypatch.setattr(launch, "PROGRAMS", 24)
+    monkeypatch.setattr(launch, "PAST", 16)
+    monkeypatch.setattr(launch, "ALONE", 16)
+
+
+def prompts(lengths: list[int] = LENGTHS) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randint(61, (length,), generator=generator).tolist() for length in lengths]
+
+
+def steps(engine: TorchEngine, *, count: int = 2) -> torch.Tensor:
+    """The logits of some steps after the prompts [steps, rows, V]."""
+    engine.enter(len(LENGTHS))
+    engine.read(prompts())
+    tokens = torch.arange(count * len(LENGTHS), device=DEVICE).view(count, -1)
+    return torch.stack([engine.step(one) for one in tokens])
+
+
+def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
+    return bool((one - other).abs().max() <= within * other.abs().max())
+
+
+@pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
+@pytest.mark.parametrize("cell", CELLS)
+def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "FEW", few)
+    model = model_of(**CELLS[cell])
+    plain = steps(TorchEngine(model, rows=3, capacity=80))
+    engine = GpuEngine(model, rows=3, capacity=80)
+    assert close(steps(engine), plain)
+    assert engine.lengths == [length + 2 for length in LENGTHS]
+    assert torch.equal(engine.likeliest, plain[-1].argmax(-1))
+
+
+def test_rows_move_forget_and_leave() -> None:
+    model = model_of()
+    answers = []
+    for kind in (TorchEngine, GpuEngine):
+        engine = kind(model, rows=4, capacity=80)
+        steps(engine)
+        engine.forget([40, 3, 15])
+        engine.take([2, 0, 2])
+        engine.step(torch.tensor([7, 8], device=DEVICE))  # the third row stays where it is
+        engine.enter(1)
+        engine.read([[3, 4]], first=3)
+        extended = engine.extend(torch.tensor([[9, 1], [2, 3], [4, 5], [6, 7]], device=DEVICE))
+        stepped = engine.step(torch.tensor([1, 2, 3, 4], device=DEVICE))
+        assert engine.lengths == [19, 44, 18, 5]
+        engine.take([])
+        answers.append(torch.cat([extended.flatten(0, 1), stepped, steps(engine).flatten(0, 1)]))
+    assert close(answers[1], answers[0])
+
+
+def test_a_row_is_what_it_is_alone() -> None:
+    model = model_of()
+    together = steps(GpuEngine(model, rows=3, capacity=80), count=1)
+    alone = GpuEngine(model, rows=1, capacity=80)
+    alone.enter(1)
+    alone.read(prompts()[2:])
+    assert close(alone.step(torch.tensor([2], device=DEVICE)), together[0, 2:])
+
+
+def test_weights_are_joined_without_a_copy() -> None:
+    model = model_of()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    first, again = (GpuEngine(model, rows=1, capacity=8)._layers[0].projection.weight for _ in range(2))
+    assert first.data_ptr() == again.data_ptr() == model.decoder.blocks[0].attention.query.weight.data_ptr()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    linear = model.decoder.blocks[0].attention.output
+    assert joined([linear.weight]).data_ptr() == linear.weight.data_ptr()
+
+
+def test_who_is_served() -> None:
+    assert available(model_of()) == (DEVICE.type == "cuda")
+    assert unsupported(model_of()) is None
+    assert "relative" in str(unsupported(model_of(position="relative")))
+    with pytest.raises(UsageError, match="experts"):
+        GpuEngine(model_of(experts=2), rows=1, capacity=8)
+    assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]
+
+
+@pytest.mark.skipif(DEVICE.type == "cpu", reason="The interpreter multiplies bf16 numbers as if they were integers.")
+def test_bf16_is_no_worse_than_the_plain_model() -> None:
+    exact, half = model_of(**CELLS["llama"]), model_of(torch.bfloat16, **CELLS["llama"])
+    half.load_state_dict(exact.state_dict())
+    exact.load_state_dict(half.state_dict())
+    true = steps(TorchEngine(exact, rows=3, capacity=80))
+    plain, ours = (steps(kind(half, rows=3, capacity=80)).float() for kind in (TorchEngine, GpuEngine))
+    assert (ours - true).norm() <= 1.1 * (plain - true).norm()
