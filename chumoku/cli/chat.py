@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import (
+    LONGEST,
     Device,
     MinP,
     Precision,
@@ -34,7 +35,7 @@ def chat(
     model: Annotated[Path, typer.Argument(help="A language model's folder.")],
     system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
     format: Annotated[str | None, typer.Option(help="chatml or plain; else what the tokenizer knows.")] = None,
-    new: Annotated[int, typer.Option(min=1, help="Most tokens of a reply.")] = 512,
+    new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
     temperature: Temperature = 1.0,
     top_k: TopK = None,
     top_p: TopP = None,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from chumoku.cli.shared import (
+    LONGEST,
     Device,
     Json,
     MinP,
@@ -31,8 +32,8 @@ from chumoku.cli.shared import (
 def generate(
     model: Annotated[Path, typer.Argument(help="A language model's folder, as in runs/shakespeare-cpu/last.")],
     text: Annotated[str | None, typer.Argument(help="What to go on from; without it, standard input.")] = None,
-    new: Annotated[int, typer.Option(min=1, help="Most tokens to write.")] = 128,
-    least: Annotated[int, typer.Option(min=0, help="Fewest tokens to write.")] = 0,
+    new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to write.")] = 128,
+    least: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to write.")] = 0,
     temperature: Temperature = 1.0,
     top_k: TopK = None,
     top_p: TopP = None,

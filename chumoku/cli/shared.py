@@ -15,6 +15,8 @@ from chumoku.errors import UsageError
 if TYPE_CHECKING:
     from chumoku.speaker import Speaker
 
+LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
+
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; else as stored.")]
 Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says; above: wilder.")]

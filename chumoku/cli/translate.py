@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import Device, Json, Precision, as_line, opened, quiet_pipe, written
+from chumoku.cli.shared import LONGEST, Device, Json, Precision, as_line, opened, quiet_pipe, written
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def translate(
     out: Annotated[Path | None, typer.Option(help="… into this one; interrupted, it goes on when asked again.")] = None,
     beam: Annotated[int, typer.Option(min=1, max=64, help="Hypotheses kept at each word.")] = 4,
     length_penalty: Annotated[float, typer.Option(help="Above 0 long translations gain, below 0 short ones.")] = 1.0,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most tokens of a translation.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="The language, for models that know several.")] = None,
     precision: Precision = None,
     device: Device = "cpu",

@@ -83,16 +83,19 @@ def reply(
 
 
 def _spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
-    """Pieces as they come, without the space before the first word."""
+    """Pieces as they come, without the space before the first word. Closing the iterator frees its row."""
     begun = False
-    while not scheduler.idle and not utterance.stopped:
-        for event in scheduler.step():
-            piece = "" if event.token is None else utterance.push(event.token)
-            piece = piece if begun else piece.lstrip()
-            begun = begun or bool(piece)
-            yield piece
-    rest = utterance.finish()
-    yield rest if begun else rest.lstrip()
+    try:
+        while not scheduler.idle and not utterance.stopped:
+            for event in scheduler.step():
+                piece = "" if event.token is None else utterance.push(event.token)
+                piece = piece if begun else piece.lstrip()
+                begun = begun or bool(piece)
+                yield piece
+        rest = utterance.finish()
+        yield rest if begun else rest.lstrip()
+    finally:
+        scheduler.close()
 
 
 def conversation(messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]]) -> list[Message]:
