@@ -154,3 +154,69 @@ def attend(
         found / total[:, None], most + tl.log(total), out, outputs, logs, arrived, place, part, parts, head, k,
         WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
     )  # fmt: skip
+
+
+@triton.jit
+def attend_alone(
+    projected, cos, sin, keys, values, positions, out, outputs, logs, arrived, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The same for few rows: a program is (row, query head, part).
+
+    Each of the BLOCK lanes keeps a softmax of its own over every BLOCK-th key, so that nothing has to wait for the
+    others before the end.
+    """
+    row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    SHARED: tl.constexpr = HEADS // KV_HEADS
+    position = tl.load(positions + row)
+    blocks = tl.cdiv(position, BLOCK)
+    each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
+    parts = tl.maximum(tl.cdiv(blocks, each), 1)
+    if part >= parts:
+        return
+    group = head // SHARED
+    start = (row * KV_HEADS + group).to(tl.int64) * capacity * WIDTH
+    keys += start
+    values += start
+    k = tl.arange(0, BLOCK_K)[None, :]
+    s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
+    at = s.to(tl.int64)[:, None] * WIDTH + k
+    seen = (s < end)[:, None] & (k < WIDTH)
+    block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
+    follow(EARLY)
+    new = projected + row * (HEADS + 2 * KV_HEADS) * WIDTH
+    query = turned(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
+    query = query.to(keys.dtype.element_ty).to(tl.float32)
+    key = turned(new + (HEADS + group) * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
+    key = key.to(keys.dtype.element_ty)
+    value = tl.load(new + (HEADS + KV_HEADS + group) * WIDTH + k, k < WIDTH, 0.0)
+    last = part == parts - 1
+    kept = (k < WIDTH) & last & (head % SHARED == 0) & (position < capacity)
+    tl.store(keys + position * WIDTH + k, key, kept)
+    tl.store(values + position * WIDTH + k, value, kept)
+    own = tl.sum(query * key.to(tl.float32)) * scale
+    # Finite, for a lane that sees nothing; and what is no part's own must not count in it.
+    most = tl.zeros([BLOCK], tl.float32) + tl.where(last, own, -1e30)
+    total = tl.zeros([BLOCK], tl.float32)
+    found = tl.zeros([BLOCK, BLOCK_K], tl.float32)
+    for _ in range(part * each, tl.cdiv(end, BLOCK)):
+        scores = tl.where(s < end, tl.sum(block_keys.to(tl.float32) * query, 1) * scale, -float("inf"))
+        larger = tl.maximum(most, scores)
+        weights, fading = tl.exp(scores - larger), tl.exp(most - larger)
+        found = found * fading[:, None] + weights[:, None] * block_values.to(tl.float32)
+        total = total * fading + weights
+        most = larger
+        s += BLOCK
+        at += BLOCK * WIDTH
+        seen = (s < end)[:, None] & (k < WIDTH)
+        block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
+    top = tl.max(most, 0)
+    share = tl.exp(most - top)
+    itself = tl.where(last, tl.exp(own - top), 0.0)
+    total = tl.sum(total * share, 0) + itself
+    found = (tl.sum(found * share[:, None], 0)[None, :] + itself * value.to(tl.float32)) / total
+    leave(
+        found, tl.zeros([1], tl.float32) + top + tl.log(total), out, outputs, logs, arrived,
+        row * HEADS + head, part, parts, tl.zeros([1, 1], tl.int32), k, WIDTH, 1, PARTS, 1, 1, BLOCK_K,
+    )  # fmt: skip

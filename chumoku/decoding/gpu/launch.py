@@ -20,6 +20,7 @@ from chumoku.decoding.gpu.weights import Matrix, Norm
 
 FEW = 2
 PAST = 64  # keys looked at together
+LANES = (256, 8)  # the same for a query head alone, and its warps
 ALONE = 512  # a past of up to so many keys is not cut into parts: joining them takes longer than looking at them
 PROGRAMS, MOST_PARTS = 264, 32  # parts of all pasts together: two for each of an H200's processors
 PART = 4096  # logits compared by one program
@@ -170,16 +171,19 @@ class Desk(NamedTuple):
 
     outputs: Tensor
     logs: Tensor
-    arrived: Tensor  # how many parts of a row and key head are there; zero between steps
+    arrived: Tensor  # how many parts of a row and head are there; zero between steps
     parts: int
+    alone: bool  # a program for each query head, not for each key head
 
     @classmethod
     def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Desk:
-        parts = min(MOST_PARTS, power(max(1, PROGRAMS // (rows * kv_heads)) + 1) // 2)  # a power of two
-        shape = (rows, kv_heads, parts, max(16, power(heads // kv_heads)))
+        alone = rows * heads <= PROGRAMS
+        places = rows * (heads if alone else kv_heads)
+        parts = min(MOST_PARTS, power(max(1, PROGRAMS // places) + 1) // 2)  # a power of two
+        shape = (places, parts, 1 if alone else max(16, power(heads // kv_heads)))
         outputs = torch.empty(*shape, max(16, power(width)), device=device)
-        arrived = torch.zeros(rows, kv_heads, dtype=torch.int32, device=device)
-        return cls(outputs, torch.empty(shape, device=device), arrived, parts)
+        arrived = torch.zeros(places, dtype=torch.int32, device=device)
+        return cls(outputs, torch.empty(shape, device=device), arrived, parts, alone)
 
 
 def look(
@@ -196,13 +200,15 @@ def look(
     kv_heads, capacity, width = store.shape[2:]
     out = projected.new_empty(len(projected), heads * width)
     cos, sin, pairing = (desk.logs, desk.logs, "none") if rotation is None else rotation
-    attention.attend[(len(projected), kv_heads, desk.parts)](
-        projected, cos, sin, store[0], store[1], positions, out, desk.outputs, desk.logs, desk.arrived,
-        width**-0.5, capacity,
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, PARTS=desk.parts, ALONE=ALONE // PAST, BLOCK=PAST,
-        BLOCK_S=power(heads // kv_heads), BLOCK_H=desk.outputs.shape[3], BLOCK_K=desk.outputs.shape[4],
-        **start.options(),
-    )  # fmt: skip
+    block, many = LANES if desk.alone else (PAST, 4)
+    tensors = projected, cos, sin, store[0], store[1], positions, out, desk.outputs, desk.logs, desk.arrived
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PAIRING": pairing, "PARTS": desk.parts}
+    sizes |= {"ALONE": ALONE // block, "BLOCK": block, "BLOCK_K": desk.outputs.shape[3], **start.options(warps=many)}
+    if desk.alone:
+        attention.attend_alone[(len(projected), heads, desk.parts)](*tensors, width**-0.5, capacity, **sizes)
+    else:
+        sizes |= {"BLOCK_S": power(heads // kv_heads), "BLOCK_H": desk.outputs.shape[2]}
+        attention.attend[(len(projected), kv_heads, desk.parts)](*tensors, width**-0.5, capacity, **sizes)
     return out
 
 

@@ -1,0 +1,176 @@
+"""Decoding on a GPU in bf16: tokens a second, and at batch 1 the share of the memory's bandwidth that the weights take.
+
+    python benchmarks/decode_gpu.py [--peer]
+
+share = bytes of weights a token must read · tokens/s / (bytes read and written a second by a large copy in this run).
+A table of token embeddings that is not the output matrix too is not counted: a token reads one row of it.
+
+generate    what a user waits for: `generate` with an open engine, a prompt of 128 tokens read and 256 written, greedy
+step        the engine's steps alone, each fed the likeliest token of the one before, over the same lengths
+plain       `generate` with the plain engine
+batch       three times as many requests, of 32 to 256 tokens and 32 to 256 behind them, through the scheduler:
+            rows leave and enter all the time; tokens written a second, reading the prompts included
+--peer      transformers' generate with a static cache, compiled, the same lengths
+
+Every figure is the median of ROUNDS runs after one that is not measured, with the lowest and highest. Prints one JSON
+line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+
+import chumoku
+from chumoku.decoding.engine import Engine, TorchEngine
+from chumoku.decoding.generate import generate
+from chumoku.decoding.gpu.engine import GpuEngine
+from chumoku.decoding.scheduler import Choice, Request, Scheduler
+from chumoku.models.model import DecoderModel
+
+DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
+PROMPT, NEW, ROUNDS = 128, 256, 5
+LLAMA = {
+    **{"kind": "decoder", "vocabulary": 32000, "context": 2048, "width": 2048, "layers": 22, "heads": 32},
+    **{"kv_heads": 4, "feedforward_width": 5632, "feedforward": "swiglu", "norm": "rms", "position": "rotary"},
+    **{"pairing": "half", "bias": False, "tie_output": False},
+}
+SHAPES = {"llama 1.1B": chumoku.ModelConfig(**LLAMA), "gpt2 124M": chumoku.preset("gpt2")}
+
+
+def rates(tokens: int, run: Callable[[], object], *, rounds: int = ROUNDS) -> dict[str, object]:
+    """Tokens a second of `run`: median and spread."""
+    speeds = []
+    for number in range(rounds + 1):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        run()
+        torch.cuda.synchronize()
+        if number:
+            speeds.append(tokens / (time.perf_counter() - start))
+    return {"tokens_per_s": round(statistics.median(speeds)), "spread": [round(min(speeds)), round(max(speeds))]}
+
+
+def bandwidth() -> float:
+    """Bytes a second, read and written, of a copy of 4 GiB."""
+    source = torch.empty(1 << 32, dtype=torch.uint8, device=DEVICE).random_()
+    target = torch.empty_like(source)
+    found = rates(2 * source.numel(), lambda: target.copy_(source), rounds=20)
+    return float(str(found["tokens_per_s"]))
+
+
+def bytes_a_token(model: DecoderModel) -> int:
+    weights = sum(value.nbytes for name, value in model.named_parameters() if "position" not in name)
+    return weights if model.head.weight is None else weights - model.decoder.embedding.table.nbytes
+
+
+def prompt_of(model: DecoderModel, length: int, seed: int = 0) -> list[int]:
+    return random.Random(seed).choices(range(model.config.vocabulary), k=length)
+
+
+def writing(model: DecoderModel, engine: Engine) -> Callable[[], object]:
+    prompt = [prompt_of(model, PROMPT)]
+    return lambda: generate(model, prompt, new=NEW, temperature=0.0, engine=engine)
+
+
+def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
+    def run() -> None:
+        engine.forget([PROMPT])
+        tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
+        for _ in range(NEW):
+            engine.step(tokens)
+            tokens = engine.likeliest
+
+    engine.take([])
+    engine.enter(1)
+    engine.read([prompt_of(model, PROMPT)])
+    return run
+
+
+def single(model: DecoderModel, copy: float) -> dict[str, object]:
+    engine = GpuEngine(model, rows=1, capacity=PROMPT + NEW)
+    found: dict[str, dict[str, object]] = {
+        "generate": rates(NEW, writing(model, engine)),
+        "step": rates(NEW, stepping(model, engine)),
+        "plain": rates(NEW, writing(model, TorchEngine(model, rows=1, capacity=PROMPT + NEW)), rounds=2),
+    }
+    for one in found.values():
+        one["share"] = round(float(str(one["tokens_per_s"])) * bytes_a_token(model) / copy, 4)
+    return {"bytes_a_token": bytes_a_token(model), **found}
+
+
+def batch(model: DecoderModel, rows: int) -> dict[str, object]:
+    chance = random.Random(rows)
+    lengths = [(chance.randint(32, 256), chance.randint(32, 256)) for _ in range(3 * rows)]
+    greedy = Choice(temperature=0.0)
+    asked = [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
+    engine = GpuEngine(model, rows=rows, capacity=512)
+
+    def run() -> None:
+        scheduler = Scheduler(engine, chunk=2048)
+        for request in asked:
+            scheduler.submit(request)
+        while not scheduler.idle:
+            scheduler.step()
+
+    return rates(sum(new for _, new in lengths), run, rounds=3)
+
+
+def peer(name: str) -> dict[str, object]:
+    """transformers on the same shape, as it is fastest there: a static cache and a compiled step."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    if name.startswith("gpt2"):
+        theirs = GPT2LMHeadModel(GPT2Config())
+    else:
+        sizes = {"hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 22, "vocab_size": 32000}
+        theirs = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=32, num_key_value_heads=4))
+    theirs = theirs.to(DEVICE, DTYPE).eval()
+    ids = torch.randint(32000, (1, PROMPT), device=DEVICE)
+    asked = {"max_new_tokens": NEW, "min_new_tokens": NEW, "do_sample": False, "pad_token_id": 0}
+
+    def run() -> None:
+        with torch.inference_mode():
+            theirs.generate(ids, attention_mask=torch.ones_like(ids), cache_implementation="static", **asked)
+
+    run()  # compiles
+    return rates(NEW, run, rounds=3)
+
+
+def attempt(run: Callable[[], dict[str, object]]) -> dict[str, object]:
+    """A part that fails says so, and the others go on."""
+    try:
+        return run()
+    except Exception as error:
+        return {"error": repr(error)[:300], "where": traceback.format_exc()[-600:]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", action="store_true")
+    chosen = parser.parse_args()
+    copy = bandwidth()
+    result: dict[str, object] = {"benchmark": "decode_gpu", "device": torch.cuda.get_device_name()}
+    result |= {"torch": torch.__version__, "copy_gb_per_s": round(copy / 1e9)}
+    for name, config in SHAPES.items():
+        model = chumoku.build(config, device=DEVICE, dtype=DTYPE)
+        found = attempt(lambda model=model: single(model, copy))
+        for rows in (64, 256):
+            found[f"batch {rows}"] = attempt(lambda model=model, rows=rows: batch(model, rows))
+        if chosen.peer:
+            found["transformers"] = attempt(lambda name=name: peer(name))
+        result[name] = found
+        del model
+        torch.cuda.empty_cache()
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
