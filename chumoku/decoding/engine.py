@@ -27,7 +27,7 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
-from chumoku.nn.tap import tap
+from chumoku.nn.tap import recording, tap
 
 AT_ONCE = 512  # positions of one row that are read in one pass …
 TOGETHER = 8192  # … and of all rows
@@ -82,6 +82,11 @@ class Engine(Protocol):
 
 def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
     """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
+    from chumoku.decoding.native import call, engine
+
+    # What a library computes leaves no trace for those who record.
+    if not recording() and call.supports(model):
+        return engine.NativeEngine(model, rows=rows, capacity=capacity)
     return TorchEngine(model, rows=rows, capacity=capacity)
 
 

@@ -49,16 +49,18 @@ _crew: tuple[tuple[int, int], int] | None = None
 
 def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
     """The model's matrices, packed once for as long as they stay what they are."""
-    # A tensor's version counts the changes made to it in place, as training does.
-    state = [(tensor.data_ptr(), 0 if tensor.is_inference() else tensor._version) for tensor in _tensors(model)]
-    known = _weights.get(model)
+    known, state = _weights.get(model), fingerprint(model)
     if known is None or known[0] != state:
         known = _weights[model] = (state, Weights(model))
     return known[1]
 
 
-def _tensors(model: Model) -> list[Tensor]:
-    return [*model.parameters(), *model.buffers()]
+def fingerprint(model: Model) -> list[tuple[int, int]]:
+    """What every tensor holds. PyTorch counts changes in place too, but not those of its fused optimisers."""
+    _library().fingerprint.restype = ctypes.c_uint64
+    tensors = [tensor.detach().contiguous() for tensor in (*model.parameters(), *model.buffers())]
+    ask = _library().fingerprint
+    return [(t.data_ptr(), ask(ctypes.c_void_p(t.data_ptr()), ctypes.c_size_t(t.nbytes))) for t in tensors]
 
 
 def supports(model: Model) -> bool:

@@ -70,7 +70,8 @@ class NativeEngine:
     def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
         if not pieces or not all(map(len, pieces)):
             raise UsageError("A piece to read has one token or more.")
-        self._fits(first + len(pieces), max(self.lengths[first + i] + len(piece) for i, piece in enumerate(pieces)))
+        self._fits(first + len(pieces), 0)
+        self._fits(0, max(self.lengths[first + number] + len(piece) for number, piece in enumerate(pieces)))
         tokens = [token for piece in pieces for token in piece]
         rows = [first + number for number, piece in enumerate(pieces) for _ in piece]
         ends = list(itertools.accumulate(map(len, pieces)))

@@ -103,8 +103,11 @@ class Crew {
     template <class Work> void run(const Work& work) {
         call = [](const void* w) { (*static_cast<const Work*>(w))(); };
         argument = &work;
+        finished = 0;
         begin();
         work();
+        // What the work stands on may be gone once this returns.
+        patiently([this] { return finished == size - 1; });
     }
     // Items 0 … count−1, each taken by one thread; all are done when anyone goes on.
     template <class Item> void each(int count, const Item& item) {
@@ -125,6 +128,7 @@ class Crew {
             seen = round.load();
             if (leaving) return;
             call(argument);
+            finished++;
         }
     }
     void barrier() {
@@ -135,12 +139,15 @@ class Crew {
             turns.fetch_add(1);
             return;
         }
-        // Spinning is quickest while everyone has a core; whoever waits long gives its own away.
-        for (int spins = 0; turns.load(std::memory_order_acquire) == turn; spins++)
+        patiently([&] { return turns != turn; });
+    }
+    // Spinning is quickest while everyone has a core; whoever waits long gives its own away.
+    template <class Happened> void patiently(const Happened& happened) {
+        for (int spins = 0; !happened(); spins++)
             if (spins > 20000) std::this_thread::yield();
     }
     std::atomic<unsigned> round{0}, turns{0};
-    std::atomic<int> arrived{0}, next{0};
+    std::atomic<int> arrived{0}, next{0}, finished{0};
     std::atomic<bool> leaving{false};
     void (*call)(const void*) = nullptr;
     const void* argument = nullptr;
@@ -280,6 +287,7 @@ template <int R> void block_int8(const Product& p, int block, const Inputs& in, 
         ahead(w, GROUP * LANES);
         Bytes part[8];
         for (int j = 0; j < 8; j++) part[j] = load<Bytes>(w + j * 64);
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             // Weights are stored with 128 added, which is taken off here.
             Ints dots = Ints{} - 128 * sum[r * (stride / GROUP) + g];
@@ -307,6 +315,7 @@ template <int R> void block_int4(const Product& p, int block, const Inputs& in, 
             part[j + 4] = both >> 4;
         }
         Floats steps = from_half(w + 4 * 64), lows = from_half(w + 4 * 64 + 2 * LANES);
+#pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             Ints dots = {};
             for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * stride + g * GROUP + j * 4);
@@ -606,6 +615,16 @@ void step(void* threads, const Stack* stack, const Batch* batch) {
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated));
     Worker worker{*stack, *batch, crew, in, hidden, projected, gates};
     crew.run([&] { worker.step(); });
+}
+
+// A number that changes with any of the bytes and with their order: 8 sums side by side, each times 31.
+uint64_t fingerprint(const uint8_t* bytes, size_t size) {
+    uint64_t sums[8] = {size}, found = 0;
+    for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums)
+        for (int i = 0; i < 8; i++) sums[i] = (sums[i] << 5) - sums[i] + load<uint64_t>(bytes + 8 * i);
+    for (uint64_t sum : sums) found = found * 31 + sum;
+    for (; size; bytes++, size--) found = found * 31 + *bytes;
+    return found;
 }
 
 // y [count, N] of x [count, K]

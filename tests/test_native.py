@@ -1,0 +1,288 @@
+"""The native engine: the same answers as the model, in every cell it takes, from every kind of weight."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from cells import Cell, model_of
+from engines import check_engine
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from chumoku.decoding.engine import TorchEngine, open_engine
+from chumoku.decoding.generate import generate
+from chumoku.decoding.native import build as build_module
+from chumoku.decoding.native import call
+from chumoku.decoding.native.engine import NativeEngine
+from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Product, StackFields
+from chumoku.errors import LengthError, UsageError
+from chumoku.models.build import build
+from chumoku.models.model import Model
+from chumoku.models.precision import at_precision
+from chumoku.nn.quantised import GROUP, Int4, Int8, Quantised
+from chumoku.nn.tap import record
+
+pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
+
+FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu")
+PLACES = [
+    (kind, position, norm, placement)
+    for kind in ("decoder", "encoder-decoder")
+    for position in ("sinusoidal", "learned", "rotary", "none")
+    for norm in ("layer", "rms", "batch")
+    for placement in ("pre", "post")
+]
+
+
+def lively(kind: str, position: str, **changes: object) -> Model:
+    """A small model all of whose numbers matter."""
+    return model_of(Cell(kind, position), torch.float32, **changes)
+
+
+@pytest.mark.parametrize(("number", "place"), list(enumerate(PLACES)))
+def test_it_answers_as_the_model(number: int, place: tuple[str, ...]) -> None:
+    kind, position, norm, placement = place
+    choices = {"norm": norm, "placement": placement, "feedforward": FEEDFORWARDS[number % 6]}
+    choices |= {"pairing": ("half", "interleaved")[number % 2], "tie_output": number % 3 > 0}
+    choices |= {"output_bias": number % 5 == 0, "bias": number % 7 > 0}
+    model = lively(kind, position, **choices)
+    check_engine(NativeEngine, model, seed=number, turns=13, tolerance=2e-3)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+@pytest.mark.parametrize(("width", "heads", "kv_heads"), [(160, 2, 1), (96, 3, 3), (66, 6, 2), (320, 10, 1)])
+def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_heads: int) -> None:
+    """80 numbers a head are one vector of 64 and a rest; ten heads share one key."""
+    model = lively(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
+    check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
+
+
+def share_homes(engine: NativeEngine, homes: list[int | None]) -> None:
+    engine._homes = [home or 0 for home in homes]
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("_house", share_homes),
+        ("_settle", lambda engine: None),
+    ],
+    ids=["two rows in one home", "a shared past is written over"],
+)
+def test_broken_homes_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lively("decoder", "rotary")
+    monkeypatch.setattr(NativeEngine, name, broken)
+    with pytest.raises(AssertionError):
+        for seed in range(5):
+            check_engine(NativeEngine, model, seed=seed, turns=40, tolerance=3e-4)
+
+
+def test_beams_never_move_a_key() -> None:
+    model = lively("encoder-decoder", "sinusoidal")
+    engine = NativeEngine(model, rows=6, capacity=11)
+    engine.enter(2, [[5, 7, 3], [2, 11]])
+    engine.read([[1], [1]])
+    engine.take([0, 0, 0, 1, 1, 1])
+    engine.step(torch.arange(6))
+    before = engine._store[:, :, :, :2].clone()
+    engine.take([2, 2, 0, 4, 3, 4])
+    engine.step(torch.arange(6))
+    assert torch.equal(engine._store[:, :, :, :2], before)
+    assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
+
+
+def product(module: nn.Linear | Quantised, x: Tensor) -> Tensor:
+    packed = Packed.__new__(Packed)
+    packed._memory = Memory()
+    described = packed._product([module])
+    y = torch.full((len(x), described.outputs), torch.nan)
+    pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y))
+    call._library().product(call.crew(), ctypes.byref(described), len(x), *pointers)
+    return y
+
+
+def as_whole_numbers(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x ≈ scale · q, with one scale for 32 inputs: what step.cpp makes of a product's inputs."""
+    groups = nn.functional.pad(x, (0, -x.shape[1] % GROUP)).view(len(x), -1, GROUP)
+    most = groups.abs().amax(-1, keepdim=True)
+    return (groups * (127 / most).nan_to_num(posinf=0.0)).round(), most / 127
+
+
+@given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 5), st.integers(0, 999))
+def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, groups: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    for kind, inputs in (("int8", GROUP * groups - 13), ("int4", GROUP * groups)):
+        x = torch.randn(rows, inputs, generator=random) * 3
+        x[0] = 0
+        weight, bias = (torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,)))
+        module = Quantised(weight, bias, kind)  # type: ignore[arg-type]
+        q, scale = as_whole_numbers(x)
+        near = (q * scale).flatten(1)[:, :inputs].double()
+        expected = near @ module.stored.dequantised().double().T + bias
+        torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 41), st.integers(0, 999))
+def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int, seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, inputs, generator=random)
+    module = nn.Linear(inputs, outputs, bias=seed % 2 > 0)
+    with torch.no_grad():
+        module.weight.normal_(generator=random)
+        for dtype in (torch.float32, torch.bfloat16):
+            module = module.to(dtype)
+            expected = x.double() @ module.weight.double().T
+            if module.bias is not None:
+                expected = expected + module.bias.double()
+            torch.testing.assert_close(product(module, x).double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize(("precision", "most"), [("bf16", 0.02), ("int8", 0.03), ("int4", 0.25)])
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_lower_precisions_stay_near(kind: str, precision: str, most: float) -> None:
+    model = build(Cell(kind, "rotary").config(width=96, feedforward_width=64, layers=3))
+    engines = [TorchEngine(model, rows=3, capacity=17), NativeEngine(at_precision(model, precision), rows=3, capacity=17)]
+    answers = []
+    for engine in engines:
+        engine.enter(3, [[5, 3], [7, 2, 11], [13]] if kind == "encoder-decoder" else None)
+        answers.append(torch.cat([engine.read([[5, 7], [3], [2, 11, 13]]), engine.step(torch.tensor([1, 2, 3]))]))
+    error = (answers[1] - answers[0]).std() / answers[0].std()
+    assert 0 < float(error) < most
+
+
+def test_training_in_between_is_noticed() -> None:
+    """Weights are packed once, until they change."""
+    model = copy.deepcopy(lively("decoder", "learned"))
+    first = call.weights(model)
+    assert call.weights(model) is first
+    for optimizer in (
+        torch.optim.AdamW(model.parameters(), lr=0.1, fused=True),
+        torch.optim.SGD(model.parameters(), lr=0.1),
+    ):
+        before = NativeEngine(model, rows=1, capacity=5)
+        before.enter(1)
+        old = before.read([[3, 5]])
+        model(torch.tensor([[3, 5, 7]])).logits.square().sum().backward()
+        optimizer.step()
+        check_engine(NativeEngine, model, seed=1, turns=5, tolerance=1e-3)
+        after = NativeEngine(model, rows=1, capacity=5)
+        after.enter(1)
+        assert not torch.allclose(after.read([[3, 5]]), old)
+
+
+def test_a_forked_process_has_its_own_threads() -> None:
+    model = lively("decoder", "none")
+
+    def answer() -> list[list[int]]:
+        engine = NativeEngine(model, rows=1, capacity=17)
+        return generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+
+    here = answer()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        torch.set_num_threads(1)
+        os.write(writing, bytes(answer()[0]))
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert list(os.read(reading, 99)) == here[0]
+
+
+def test_which_engine_a_model_gets() -> None:
+    small = {"rows": 1, "capacity": 7}
+    assert isinstance(open_engine(lively("decoder", "rotary"), **small), NativeEngine)
+    for odd in (lively("decoder", "relative"), lively("decoder", "none", experts=3), copy.deepcopy(lively("decoder", "none")).double()):
+        assert isinstance(open_engine(odd, **small), TorchEngine)
+        with pytest.raises(UsageError, match="cannot run this model"):
+            NativeEngine(odd, **small)
+    model = lively("decoder", "none")
+    with record(model, "decoder.norm") as tape:
+        assert isinstance(open_engine(model, **small), TorchEngine), "what the library computes leaves no trace"
+        generate(model, [[5, 7]], new=3)
+    assert "decoder.norm" in tape
+
+
+def test_what_it_refuses() -> None:
+    model = lively("decoder", "learned")
+    engine = NativeEngine(model, rows=2, capacity=10**6)
+    assert engine.capacity == model.config.context
+    engine.enter(1)
+    for wrong, error in (
+        (lambda: engine.enter(2), LengthError),
+        (lambda: engine.enter(1, [[5]]), UsageError),
+        (lambda: engine.read([[]]), UsageError),
+        (lambda: engine.read([[1]], first=1), LengthError),
+        (lambda: engine.read([[1] * 99]), LengthError),
+        (lambda: engine.forget([1]), LengthError),
+        (lambda: engine.take([0, 0, 0]), LengthError),
+        (lambda: engine.take([1]), LengthError),
+        (lambda: NativeEngine(model, rows=0, capacity=1), LengthError),
+    ):
+        with pytest.raises(error):
+            wrong()
+    with pytest.raises(LengthError, match="There is no token 10000"):
+        engine.read([[10000]])
+
+
+def test_structures_are_the_librarys() -> None:
+    library = call._library()
+    for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch)):
+        assert library.sizes(number) == ctypes.sizeof(structure)
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """As if nothing had ever been compiled."""
+    monkeypatch.setattr(build_module, "library", build_module.library.__wrapped__)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_it_is_compiled_once(fresh: Path) -> None:
+    assert build_module.why_not() is None
+    (made,) = fresh.glob("chumoku/*.so")
+    before = made.stat()
+    assert build_module.why_not() is None
+    assert made.stat() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (("CHUMOKU_NATIVE", "0"), "switches the native library off"),
+        (("PATH", ""), "no C.* compiler here"),
+        (("CXX", "false"), "did not compile"),
+    ],
+)
+def test_without_it_a_sentence_says_why(
+    fresh: Path, change: tuple[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(*change)
+    assert build_module.library() is None
+    why = build_module.why_not()
+    assert why is not None
+    assert re.search(sentence, why)
+    assert not list(fresh.glob("chumoku/*.so"))
+    assert isinstance(open_engine(lively("decoder", "rotary"), rows=1, capacity=3), TorchEngine)
+
+
+def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
+    (fresh / "chumoku").mkdir()
+    (fresh / "chumoku").chmod(0o777)
+    assert build_module.library() is None
+    assert "can be written by others" in str(build_module.why_not())
+
+
+def test_stored_kinds_know_their_formula() -> None:
+    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantised().tolist() == [[1.5, -2.5]]
+    packed = torch.zeros(1, 16, dtype=torch.uint8)
+    packed[0, 0] = 2 + 16 * 7
+    found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantised()
+    assert found[0, :3].tolist() == [0.0, 2.5, -1.0]
