@@ -226,6 +226,14 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
     assert stopped == expected.partition(letter)[0] + "\n"
 
 
+def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
+    speaker = chumoku.load(models / "decoder")
+    seed = next(seed for seed in range(999) if len(speaker.generate("Once", new=31, seed=seed)) < 15)
+    words = ("generate", "decoder", "Once", "--new", "31", "--seed", str(seed))
+    assert ask(*words, "--least", "31").out == speaker.generate("Once", new=31, least=31, seed=seed) + "\n"
+    assert len(ask(*words).out) < len(ask(*words, "--least", "31").out)
+
+
 def test_generate_hears_only_text(ask: Ask) -> None:
     found = ask("generate", "decoder", stdin=b"one\ntwo \xff")
     assert found.code == 2
