@@ -72,7 +72,7 @@ def alone(*words: str, cwd: Path, stdin: bytes | None = b"") -> subprocess.Popen
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""},
     )
     if stdin is not None and process.stdin is not None:
         process.stdin.write(stdin)
@@ -119,9 +119,9 @@ def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
     assert found.code == 2
     assert found.out == f"{' '.join(one.splitlines())}\n", "what came before is answered"
     assert "Line 2 of standard input is no valid UTF-8" in found.err
-    found = ask("translate", "short", stdin=b"one\n" + b"x" * 50 + b"\n")
+    found = ask("translate", "short", stdin=b"\n" * 40 + b"x" * 50 + b"\n")
     assert found.code == 2
-    assert "standard input, line 2: Text 1 has 51 tokens" in found.err
+    assert "standard input, line 41: Text 1 has 51 tokens" in found.err
 
 
 def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
