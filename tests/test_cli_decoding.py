@@ -131,6 +131,7 @@ def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
     for text in (b"one\n", b"\n", b"two\n"):
         process.stdin.write(text)
         process.stdin.flush()
+        assert select.select([process.stdout], [], [], 60)[0], "no answer is held back"
         assert process.stdout.readline().endswith(b"\n")
     process.stdin.close()
     assert process.wait() == 0
