@@ -544,8 +544,8 @@ def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
 
 def test_translations_that_cannot_be(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
-    with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and the learned positions .* end at 23"):
-        translate(translator(letters, "learned"), ["a", "a" * 30], **options)
+    with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and this model reads 23 at most"):
+        translate(translator(letters, "rotary"), ["a", "a" * 30], **options)
     with pytest.raises(UsageError, match=r"knows no language 'fr'\. The languages it knows: none"):
         translate(translator(letters), ["a"], into="fr", **options)
     with pytest.raises(UsageError, match="Texts are a list"):

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from chumoku.decoding.choosers import Choice
-from chumoku.decoding.generate import PLAIN, start, wordless
-from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.decoding.generate import PLAIN, spoken, start, wordless
+from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stopping import Utterance
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel
@@ -79,23 +79,16 @@ def reply(
     room = min(new, context - len(tokens))
     request = Request(tokens, room, choice.without(forbidden), [end for end in ends if end is not None])
     utterance = Utterance(tokenizer, before=tokens, stop=STOPS[format])
-    return Reply(_spoken(start(model, [request], None), utterance), dropped)
+    return Reply(_trimmed(spoken(start(model, [request], None), utterance)), dropped)
 
 
-def _spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
-    """Pieces as they come, without the space before the first word. Closing the iterator frees its row."""
+def _trimmed(pieces: Iterator[str]) -> Iterator[str]:
+    """Without the space before the first word."""
     begun = False
-    try:
-        while not scheduler.idle and not utterance.stopped:
-            for event in scheduler.step():
-                piece = "" if event.token is None else utterance.push(event.token)
-                piece = piece if begun else piece.lstrip()
-                begun = begun or bool(piece)
-                yield piece
-        rest = utterance.finish()
-        yield rest if begun else rest.lstrip()
-    finally:
-        scheduler.close()
+    for piece in pieces:
+        piece = piece if begun else piece.lstrip()
+        begun = begun or bool(piece)
+        yield piece
 
 
 def conversation(messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]]) -> list[Message]:

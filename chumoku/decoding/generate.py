@@ -107,10 +107,11 @@ def stream(
     asked = request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
     utterance = Utterance(tokenizer, before=asked.prompt, stop=stop)
     # Made here, so that what cannot be is said at the call and not at the first piece.
-    return _spoken(start(model, [asked], engine), utterance)
+    return spoken(start(model, [asked], engine), utterance)
 
 
-def _spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
+def spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
+    """The pieces of the one text that a scheduler writes; closed early, its row is free."""
     try:
         while not scheduler.idle and not utterance.stopped:
             for _, token, _ in scheduler.step():

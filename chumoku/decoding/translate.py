@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from chumoku.decoding.batch import longest
 from chumoku.decoding.beam import search
 from chumoku.decoding.engine import Engine, open_engine
 from chumoku.errors import LengthError, UsageError
@@ -83,10 +82,10 @@ def encode(
     marked = [] if into is None else tokenizer.encode("", language=into)
     sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
     for number, source in enumerate(sources):
-        if longest(model, len(source)) < len(source):
+        if len(source) > model.config.context:
             raise LengthError(
-                f"Text {number + 1} has {len(source)} tokens with its end, and the learned positions of this model end "
-                f"at {model.config.context}. Split it into sentences, or use a model with a larger context."
+                f"Text {number + 1} has {len(source):,} tokens with its end, and this model reads "
+                f"{model.config.context:,} at most. Split it into sentences, or use a model with a larger context."
             )
     return sources
 

@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 
 GROUP = 32
+FEW = 32  # rows; for more, reading the formula backwards once and one large product are quicker
+OUTPUTS = 16  # the int4 kernel makes so many at a time
 Kind = Literal["int8", "int4"]
 
 
@@ -84,7 +86,7 @@ class Quantised(nn.Module):
         for name, tensor in stored._asdict().items():
             self.register_buffer(name, tensor)
         self.register_buffer("bias", None if bias is None else bias.detach())
-        self._made: tuple[torch.device, tuple[Tensor, ...]] | None = None
+        self._made: tuple[Tensor, Tensor] | None = None  # for PyTorch's kernels, when they are first used
 
     @property
     def stored(self) -> Int8 | Int4:
@@ -92,29 +94,31 @@ class Quantised(nn.Module):
         return made(*(getattr(self, name) for name in made._fields))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":
-            y = self._packed(x.flatten(0, -2)).view(*x.shape[:-1], -1)
-            return y if self.bias is None else y + self.bias.to(y.dtype)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(x, self.stored.dequantised().to(x.dtype), bias)
+        rows = x.flatten(0, -2)
+        if x.device.type != "cpu" or len(rows) > FEW:
+            return F.linear(x, self.stored.dequantised().to(x.dtype), bias)
+        y = self._packed(rows).view(*x.shape[:-1], -1)
+        return y if bias is None else y + bias
 
     def _packed(self, x: Tensor) -> Tensor:
         """PyTorch's own kernels for processors, which want bf16 inputs."""
-        if self._made is None or self._made[0] != x.device:
-            self._made = (x.device, self._pack())
-        inputs = x.to(torch.bfloat16)
+        if self._made is None:
+            self._made = self._pack()
+        inputs, (weight, scales) = x.to(torch.bfloat16), self._made
         if self.kind == "int8":
-            return torch._weight_int8pack_mm(inputs, *self._made[1]).to(x.dtype)
-        weight, scales = self._made[1]
-        return torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, weight, GROUP, scales).to(x.dtype)  # type: ignore[no-any-return]
+            return torch._weight_int8pack_mm(inputs, weight, scales).to(x.dtype)
+        y = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, weight, GROUP, scales)
+        return y[:, : self.out_features].to(x.dtype)  # type: ignore[no-any-return]
 
-    def _pack(self) -> tuple[Tensor, ...]:
+    def _pack(self) -> tuple[Tensor, Tensor]:
         stored = self.stored
         if isinstance(stored, Int8):
             return stored.q, stored.scale.to(torch.bfloat16)
-        weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(stored.unpacked().int(), 2)
+        fill = (0, 0, 0, -self.out_features % OUTPUTS)
+        weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(F.pad(stored.unpacked(), fill).int(), 2)
         # There w = s (q − 8) + z, so z = m + 8 s.
-        scale, low = stored.scale.float(), stored.low.float()
+        scale, low = F.pad(stored.scale.float(), fill), F.pad(stored.low.float(), fill)
         scales = torch.stack([scale, low + 8 * scale], dim=-1).transpose(0, 1)
         return weight, scales.to(torch.bfloat16).contiguous()
 

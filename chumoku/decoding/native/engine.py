@@ -35,6 +35,7 @@ class NativeEngine:
         self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
         self.device, self.vocabulary = model.device, model.config.vocabulary
         self.lengths: list[int] = []
+        self._parts = tuple(model.modules())
         config = model.config
         self._weights = weights(model)
         wide = config.key_heads * config.head_width
@@ -60,7 +61,7 @@ class NativeEngine:
         if isinstance(self.model, EncoderDecoderModel):
             if sources is None or len(sources) != count or not all(map(len, sources)):
                 raise UsageError(f"{count} rows of an encoder-decoder need {count} sources of one token or more.")
-            with answering(self.model):
+            with answering(self.model, self._parts):
                 self._memory += encoded(self.model, self._weights, sources)
         elif sources is not None:
             raise UsageError("Sources were given, and this model has no encoder to read them.")
@@ -160,5 +161,5 @@ class NativeEngine:
         row, position, homes, numbers = torch.tensor([rows, places, [self._homes[r] for r in rows], tokens])
         self._origin[row, position] = homes.int()
         past = Past(self._store, self._origin, self._memory)
-        with answering(self.model):
+        with answering(self.model, self._parts):
             return run(self._weights.decoder, self.model.decoder, numbers, row, position, position + 1, past, asked)

@@ -1,7 +1,7 @@
 """Weights in the order in which step.cpp reads them: blocks of 16 outputs.
 
     float32   [N/16][K][16]              bf16   [N/16][K/2][16][2]
-    int8      [N/16][K/32][8][16][4]     int4   [N/16][K/32], of each group [4][16][4] with two q a byte, s [16], m [16]
+    int8      [N/16][K/4][16][4]         int4   [N/16][K/32], of each group [4][16][4] with two q a byte, s [16], m [16]
 
 The structures below are those of step.cpp, field by field.
 """
@@ -23,9 +23,10 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantised import GROUP, Int4, Int8, Quantised
+from chumoku.nn.quantised import Int4, Int8, Quantised
 
 LANES = 16
+INPUTS = 64  # products of int8 take so many at a time
 KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int4": 3}
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
@@ -190,7 +191,7 @@ def packed(parts: Sequence[nn.Linear | Quantised]) -> tuple[str, Tensor, Tensor 
 
 
 def _int8(stored: Int8) -> tuple[str, Tensor, Tensor]:
-    shifted = (_filled(stored.q, GROUP).to(torch.int16) + 128).to(torch.uint8)
+    shifted = (_filled(stored.q, INPUTS).to(torch.int16) + 128).to(torch.uint8)
     return "int8", _blocks(_parts(shifted, 4)), F.pad(stored.scale, (0, -len(stored.scale) % LANES))
 
 

@@ -8,8 +8,8 @@
 // sum for each of them and nothing is ever added up across a register:
 //
 //     float32, bf16   [N/16][K][16]                     products of floats
-//     int8            [N/16][K/32][8][16][4], q + 128   8 × (16 outputs × 4 inputs), inputs as int8 with a scale for 32
-//     int4            [N/16][K/32] × 320 bytes          the same with two q in a byte [4][16][4], then s [16] and m [16]
+//     int8            [N/16][K/4][16][4], q + 128       inputs as int8 with one scale
+//     int4            [N/16][K/32] × 320 bytes          two q in a byte [4][16][4], s [16] and m [16]; a scale for 32 inputs
 //
 // step.py packs the weights and calls; nothing here allocates more than working space.
 
@@ -23,15 +23,20 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace {
 
-constexpr int LANES = 16, GROUP = 32, ROWS = 8, AHEAD = 2048;
+constexpr int LANES = 16, GROUP = 32, ROWS = 8, TILE = 16, AHEAD = 2048;
 
 typedef float Floats __attribute__((vector_size(64)));
 typedef int32_t Ints __attribute__((vector_size(64)));
 typedef uint32_t Words __attribute__((vector_size(64)));
 typedef uint8_t Bytes __attribute__((vector_size(64)));
+typedef int8_t Chars __attribute__((vector_size(16)));
 typedef _Float16 Halves __attribute__((vector_size(32)));
 
 template <class V> V load(const void* from) {
@@ -60,33 +65,51 @@ inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 #endif
 }
 
+Floats least(Floats a, Floats b) { return a < b ? a : b; }
+Floats most(Floats a, Floats b) { return a > b ? a : b; }
+Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
+
+// The nearest whole numbers: added to 1.5 · 2²³, a float has no room for anything behind the point.
+Ints nearest(Floats x) { return (Ints)(x + 12582912.0f) - 0x4b400000; }
+
 // eˣ to 1e-7: 2ⁿ · e^r with |r| ≤ ln 2 / 2.
-inline float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;
-    float n = std::nearbyint(x * 1.44269504f);
-    float r = x - n * 0.693145752f - n * 1.42860677e-6f;
-    float p = 1 + r * (1 + r * (0.5f + r * (0.166666667f + r * (0.0416666667f + r * (0.00833333333f + r * 0.00138888889f)))));
-    int32_t bits = (int32_t(n) + 127) << 23;
-    float power;
-    std::memcpy(&power, &bits, 4);
-    return p * power;
+Floats exponential(Floats x) {
+    x = most(least(x, Floats{} + 88.0f), Floats{} - 87.0f);
+    Ints n = nearest(x * 1.44269504f);
+    Floats whole = __builtin_convertvector(n, Floats);
+    Floats r = x - whole * 0.693145752f - whole * 1.42860677e-6f;
+    Floats p = 0.00833333333f + r * 0.00138888889f;
+    p = 1.0f + r * (1.0f + r * (0.5f + r * (0.166666667f + r * (0.0416666667f + r * p))));
+    return p * (Floats)((n + 127) << 23);
 }
-inline float sigmoid(float x) { return 1 / (1 + exponential(-x)); }
+Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
 // Abramowitz and Stegun 7.1.26, to 1.5e-7.
-inline float error_function(float x) {
-    float a = std::fabs(x), t = 1 / (1 + 0.3275911f * a);
-    float p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    return std::copysign(1 - p * exponential(-a * a), x);
+Floats error_function(Floats x) {
+    Floats a = magnitude(x), t = 1.0f / (1.0f + 0.3275911f * a);
+    Floats p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
+    Floats above = 1.0f - p * exponential(-a * a);
+    return x < 0.0f ? -above : above;
 }
 
 enum Activation { RELU, GELU, GELU_TANH, SILU };
-inline float activated(int kind, float x) {
+Floats activated(int kind, Floats x) {
     switch (kind) {
-        case RELU: return x > 0 ? x : 0;
-        case GELU: return 0.5f * x * (1 + error_function(x * 0.707106781f));
+        case RELU: return most(x, Floats{});
+        case GELU: return 0.5f * x * (1.0f + error_function(x * 0.707106781f));
         case GELU_TANH: return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));  // ½(1 + tanh u) = σ(2u)
         default: return x * sigmoid(x);
     }
+}
+
+float total(Floats x) {
+    float sum = 0;
+    for (int i = 0; i < LANES; i++) sum += x[i];
+    return sum;
+}
+float largest(Floats x) {
+    float found = x[0];
+    for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;
+    return found;
 }
 
 // A crew of threads that goes through one piece of work together.
@@ -197,45 +220,48 @@ struct Batch {
 
 namespace {
 
-int padded(int inputs) { return (inputs + GROUP - 1) / GROUP * GROUP; }
+int padded(int inputs) { return (inputs + 63) / 64 * 64; }
 
-// The inputs of a product, in the form its weights want.
+// The inputs of a product, in the form its weights want: floats, or q with x ≈ scale · q for each `group` of them.
 struct Inputs {
-    int stride = 0;
+    int stride = 0, groups = 0;
     std::vector<float> floats, scale;
     std::vector<int8_t> q;
     std::vector<int32_t> sum;
 
     void reserve(int count, int inputs) {
         stride = padded(inputs);
-        floats.resize(size_t(count) * stride);
+        groups = stride / GROUP;
+        size_t rows = (count + TILE - 1) / TILE * TILE;  // whole tiles are read
+        floats.resize(rows * stride);
         q.resize(floats.size());
-        scale.resize(floats.size() / GROUP);
-        sum.resize(floats.size() / GROUP);
+        scale.resize(rows * groups);
+        sum.resize(rows * groups);
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
 
-    // x ≈ scale · q, a scale for 32 inputs.
-    void quantise(int r, int inputs) {
-        const float* x = row(r);
-        for (int g = 0; g < padded(inputs) / GROUP; g++) {
-            const float* from = x + g * GROUP;
-            int8_t* to = q.data() + size_t(r) * stride + g * GROUP;
-            float most = 0;
-            for (int i = 0; i < GROUP; i++) most = std::max(most, std::fabs(from[i]));
-            float inverse = most > 0 ? 127 / most : 0;
-            int32_t total = 0;
-            for (int i = 0; i < GROUP; i++) {
-                to[i] = int8_t(std::nearbyint(from[i] * inverse));
-                total += to[i];
-            }
-            scale[size_t(r) * stride / GROUP + g] = most / 127;
-            sum[size_t(r) * stride / GROUP + g] = total;
-        }
-    }
     void form(int r, const Product& product) {
-        std::fill(row(r) + product.inputs, row(r) + padded(product.inputs), 0.0f);
-        if (product.kind >= INT8) quantise(r, product.inputs);
+        std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
+        if (product.kind < INT8) return;
+        int group = product.kind == INT8 ? stride : GROUP;
+        for (int g = 0; g < stride / group; g++) quantise(r, g, group);
+    }
+    void quantise(int r, int g, int group) {
+        const float* from = row(r) + g * group;
+        int8_t* to = q.data() + size_t(r) * stride + g * group;
+        Floats far = {};
+        for (int i = 0; i < group; i += LANES) far = most(far, magnitude(load<Floats>(from + i)));
+        float top = largest(far), inverse = top > 0 ? 127 / top : 0;
+        Ints sums = {};
+        for (int i = 0; i < group; i += LANES) {
+            Ints whole = nearest(load<Floats>(from + i) * inverse);
+            store(to + i, __builtin_convertvector(whole, Chars));
+            sums += whole;
+        }
+        int32_t all = 0;
+        for (int i = 0; i < LANES; i++) all += sums[i];
+        scale[size_t(r) * groups + g] = top / 127;
+        sum[size_t(r) * groups + g] = all;
     }
 };
 
@@ -244,68 +270,67 @@ inline void ahead(const void* from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + AHEAD + i);
 }
 
-// R rows against one block of 16 outputs. `sums` [R] are in registers.
-template <int R> void block_floats(const Product& p, int block, const float* x, int stride, Floats* sums) {
-    const char* w = static_cast<const char*>(p.weight);
-    if (p.kind == FLOAT32) {
-        w += size_t(block) * p.inputs * sizeof(Floats);
-        Floats odd[R] = {};
-        int i = 0;
-        for (; i + 1 < p.inputs; i += 2) {
-            Floats a = load<Floats>(w + i * sizeof(Floats)), b = load<Floats>(w + (i + 1) * sizeof(Floats));
-            for (int r = 0; r < R; r++) {
-                sums[r] += a * x[r * stride + i];
-                odd[r] += b * x[r * stride + i + 1];
-            }
-        }
-        if (i < p.inputs)
-            for (int r = 0; r < R; r++) sums[r] += load<Floats>(w + i * sizeof(Floats)) * x[r * stride + i];
-        for (int r = 0; r < R; r++) sums[r] += odd[r];
-        return;
-    }
-    // Two inputs' bf16 in a word: the upper half of a float is the bf16 itself.
-    w += size_t(block) * ((p.inputs + 1) / 2) * sizeof(Words);
-    Floats odd[R] = {};
-    for (int i = 0; i < p.inputs; i += 2) {
-        Words both = load<Words>(w + i / 2 * sizeof(Words));
-        Floats a = (Floats)(both << 16), b = (Floats)(both & 0xffff0000u);
-        for (int r = 0; r < R; r++) {
-            sums[r] += a * x[r * stride + i];
-            odd[r] += b * x[r * stride + i + 1];
-        }
-    }
-    for (int r = 0; r < R; r++) sums[r] += odd[r];
-}
+// R rows against B blocks of 16 outputs, the sums of which stay in registers.
+template <int R, int B> struct Sums {
+    Floats of[B][R] = {};
+};
 
-template <int R> void block_int8(const Product& p, int block, const Inputs& in, int first, Floats* sums) {
-    int groups = padded(p.inputs) / GROUP, stride = in.stride;
-    const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * GROUP * LANES;
-    const int8_t* q = in.q.data() + size_t(first) * stride;
-    const float* scale = in.scale.data() + size_t(first) * stride / GROUP;
-    const int32_t* sum = in.sum.data() + size_t(first) * stride / GROUP;
-    for (int g = 0; g < groups; g++, w += GROUP * LANES) {
-        ahead(w, GROUP * LANES);
-        Bytes part[8];
-        for (int j = 0; j < 8; j++) part[j] = load<Bytes>(w + j * 64);
+template <int R, int B> void multiply_float32(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
+    const Floats* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
+    for (int i = 0; i < p.inputs; i++)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i, 64);
+            Floats weights = load<Floats>(w[b] + i);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            // Weights are stored with 128 added, which is taken off here.
-            Ints dots = Ints{} - 128 * sum[r * (stride / GROUP) + g];
-            for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * stride + g * GROUP + j * 4);
-            sums[r] += __builtin_convertvector(dots, Floats) * scale[r * (stride / GROUP) + g];
+            for (int r = 0; r < R; r++) sums.of[b][r] += weights * x[r * stride + i];
         }
-    }
-    Floats channel = load<Floats>(p.scale + block * LANES);
-    for (int r = 0; r < R; r++) sums[r] *= channel;
 }
 
-template <int R> void block_int4(const Product& p, int block, const Inputs& in, int first, Floats* sums) {
+// Two inputs' bf16 in a word: the upper half of a float is the bf16 itself.
+template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
+    const Words* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
+    for (int i = 0; i < p.inputs; i += 2)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i / 2, 64);
+            Words both = load<Words>(w[b] + i / 2);
+            Floats first = (Floats)(both << 16), second = (Floats)(both & 0xffff0000u);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) sums.of[b][r] += first * x[r * stride + i] + second * x[r * stride + i + 1];
+        }
+}
+
+template <int R, int B> void multiply_int8(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    int parts = in.stride / 4;
+    const Bytes* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
+    const int8_t* q = in.q.data() + size_t(first) * in.stride;
+    Ints dots[B][R];
+    // Weights are stored with 128 added, which is taken off here.
+    for (int b = 0; b < B; b++)
+        for (int r = 0; r < R; r++) dots[b][r] = Ints{} - 128 * in.sum[size_t(first + r) * in.groups];
+    for (int i = 0; i < parts; i++)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i, 64);
+            Bytes weights = load<Bytes>(w[b] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) dots[b][r] = dot4(dots[b][r], weights, q + r * in.stride + i * 4);
+        }
+    for (int b = 0; b < B; b++)
+        for (int r = 0; r < R; r++) {
+            Floats channel = load<Floats>(p.scale + (block + b) * LANES);
+            sums.of[b][r] = __builtin_convertvector(dots[b][r], Floats) * channel * in.scale[size_t(first + r) * in.groups];
+        }
+}
+
+template <int R> void multiply_int4(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
     constexpr int SIZE = GROUP * LANES / 2 + 4 * LANES;
-    int groups = padded(p.inputs) / GROUP, stride = in.stride;
+    int groups = p.inputs / GROUP;
     const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * SIZE;
-    const int8_t* q = in.q.data() + size_t(first) * stride;
-    const float* scale = in.scale.data() + size_t(first) * stride / GROUP;
-    const int32_t* sum = in.sum.data() + size_t(first) * stride / GROUP;
+    const int8_t* q = in.q.data() + size_t(first) * in.stride;
+    const float* scale = in.scale.data() + size_t(first) * in.groups;
+    const int32_t* sum = in.sum.data() + size_t(first) * in.groups;
     for (int g = 0; g < groups; g++, w += SIZE) {
         ahead(w, SIZE);
         Bytes part[8];
@@ -318,49 +343,129 @@ template <int R> void block_int4(const Product& p, int block, const Inputs& in, 
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
             Ints dots = {};
-            for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * stride + g * GROUP + j * 4);
-            float each = scale[r * (stride / GROUP) + g];
-            sums[r] += steps * (__builtin_convertvector(dots, Floats) * each);
-            sums[r] += lows * (each * float(sum[r * (stride / GROUP) + g]));
+            for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * in.stride + g * GROUP + j * 4);
+            float each = scale[r * in.groups + g];
+            sums.of[0][r] += steps * (__builtin_convertvector(dots, Floats) * each);
+            sums.of[0][r] += lows * (each * float(sum[r * in.groups + g]));
         }
     }
 }
 
-template <int R>
-void block_rows(const Product& p, int block, const Inputs& in, int first, float* y, int stride, bool add) {
-    Floats sums[R] = {};
-    if (p.kind == INT4) block_int4<R>(p, block, in, first, sums);
-    else if (p.kind == INT8) block_int8<R>(p, block, in, first, sums);
-    else block_floats<R>(p, block, in.floats.data() + size_t(first) * in.stride, in.stride, sums);
-    int there = std::min(LANES, p.outputs - block * LANES);
-    for (int r = 0; r < R; r++) {
-        float* to = y + size_t(first + r) * stride + block * LANES;
+// Where results go: y = W x + b, or y += it.
+struct Output {
+    float* y;
+    int stride;
+    bool add;
+
+    void write(const Product& p, int block, int row, Floats sums) const {
+        float* to = y + size_t(row) * stride + block * LANES;
+        int there = std::min(LANES, p.outputs - block * LANES);
+        if (there == LANES) {
+            if (p.bias) sums += load<Floats>(p.bias + block * LANES);
+            store(to, add ? load<Floats>(to) + sums : sums);
+            return;
+        }
         for (int o = 0; o < there; o++) {
-            float value = sums[r][o] + (p.bias ? p.bias[block * LANES + o] : 0.0f);
+            float value = sums[o] + (p.bias ? p.bias[block * LANES + o] : 0.0f);
             to[o] = add ? to[o] + value : value;
         }
     }
+};
+
+template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
+    Sums<R, B> sums;
+    const float* x = in.floats.data() + size_t(first) * in.stride;
+    if constexpr (B == 1)
+        if (p.kind == INT4) multiply_int4<R>(p, block, in, first, sums);
+    if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
+    if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
+    if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
+    for (int b = 0; b < B; b++)
+        for (int r = 0; r < R; r++) out.write(p, block + b, first + r, sums.of[b][r]);
 }
 
-// y = W x + b for all rows, or y += it.
-void multiply(Crew& crew, const Product& p, const Inputs& from, int count, float* y, int stride, bool add) {
-    int blocks = (p.outputs + LANES - 1) / LANES;
-    // A few blocks an item: taking one costs more than a small block does.
-    int each = std::max(1, std::min(8, blocks / (crew.size * 8)));
+template <int B, int R = ROWS>
+void multiply_some(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
+    if constexpr (R == 1) multiply_rows<1, B>(p, block, in, first, out);
+    else if (rows == R) multiply_rows<R, B>(p, block, in, first, out);
+    else multiply_some<B, R - 1>(p, block, in, first, rows, out);
+}
+
+#if defined(__AMX_INT8__) && defined(__linux__)
+// Processors with matrix tiles multiply 16 rows by 16 outputs over 64 inputs at once. Linux asks to be asked first.
+bool tiles_there() {
+    static const bool there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return there;
+}
+
+void tiles_begin() {
+    struct Form {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    static const Form form;  // static: of one on the stack the compiler would see no use, and leave it empty
+    _tile_loadconfig(&form);
+}
+
+// 32 rows against two blocks of outputs, in four tiles of sums.
+void multiply_tiles(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
+    int stride = in.stride, parts = stride / 4, two = (block + 1) * LANES < p.outputs, more = rows > TILE;
+    const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * parts * 64;
+    const uint8_t* v = w + two * parts * 64;
+    const int8_t *q = in.q.data() + size_t(first) * stride, *s = q + more * TILE * stride;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = 0; i < stride; i += 64) {
+        ahead(w + i * LANES, 1024);
+        ahead(v + i * LANES, 1024);
+        _tile_loadd(4, q + i, stride);
+        _tile_loadd(5, s + i, stride);
+        _tile_loadd(6, w + i * LANES, 64);
+        _tile_loadd(7, v + i * LANES, 64);
+        _tile_dpbsud(0, 4, 6);
+        _tile_dpbsud(1, 4, 7);
+        _tile_dpbsud(2, 5, 6);
+        _tile_dpbsud(3, 5, 7);
+    }
+    alignas(64) int32_t sums[2][2][TILE][LANES];
+    _tile_stored(0, sums[0][0], 64);
+    _tile_stored(1, sums[0][1], 64);
+    _tile_stored(2, sums[1][0], 64);
+    _tile_stored(3, sums[1][1], 64);
+    for (int b = 0; b <= two; b++) {
+        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
+        for (int r = 0; r < rows; r++) {
+            size_t place = size_t(first + r) * in.groups;
+            Ints dots = load<Ints>(sums[r / TILE][b][r % TILE]) - 128 * in.sum[place];
+            out.write(p, block + b, first + r, __builtin_convertvector(dots, Floats) * channel * in.scale[place]);
+        }
+    }
+}
+#else
+bool tiles_there() { return false; }
+void tiles_begin() {}
+void multiply_tiles(const Product&, int, const Inputs&, int, int, const Output&) {}
+#endif
+
+void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const Output& out) {
+    bool tiles = p.kind == INT8 && count >= TILE / 2 && tiles_there();
+    int blocks = (p.outputs + LANES - 1) / LANES, rows = tiles ? 2 * TILE : ROWS;
+    // A few pairs of blocks an item: taking one costs more than a small block does.
+    int each = std::max(1, std::min(4, blocks / (crew.size * 16))) * 2;
+    if (tiles) tiles_begin();
     crew.each((blocks + each - 1) / each, [&](int item) {
-        for (int r = 0; r < count;) {
-            int rows = std::min(ROWS, count - r);
-            for (int b = item * each; b < std::min(blocks, (item + 1) * each); b++) switch (rows) {
-                case 1: block_rows<1>(p, b, from, r, y, stride, add); break;
-                case 2: block_rows<2>(p, b, from, r, y, stride, add); break;
-                case 3: block_rows<3>(p, b, from, r, y, stride, add); break;
-                case 4: block_rows<4>(p, b, from, r, y, stride, add); break;
-                case 5: block_rows<5>(p, b, from, r, y, stride, add); break;
-                case 6: block_rows<6>(p, b, from, r, y, stride, add); break;
-                case 7: block_rows<7>(p, b, from, r, y, stride, add); break;
-                default: block_rows<8>(p, b, from, r, y, stride, add);
+        int end = std::min(blocks, (item + 1) * each);
+        for (int r = 0; r < count; r += rows) {
+            int some = std::min(rows, count - r);
+            for (int b = item * each; b < end; b += 2) {
+                if (tiles) multiply_tiles(p, b, in, r, some, out);
+                else if (p.kind != INT4 && b + 1 < end) multiply_some<2>(p, b, in, r, some, out);
+                else
+                    for (int one = b; one < std::min(end, b + 2); one++) multiply_some<1>(p, one, in, r, some, out);
             }
-            r += rows;
         }
     });
 }
@@ -423,10 +528,6 @@ struct Worker {
     Inputs &in, &hidden;
     std::vector<float>&projected, &gates;
 
-    void multiply(const Product& p, const Inputs& from, int count, float* y, int stride, bool add) {
-        ::multiply(crew, p, from, count, y, stride, add);
-    }
-
     static void normalise(const Norm& norm, int width, const float* x, float* y) {
         float mean = 0, square = 0;
         if (norm.kind == LAYER) {
@@ -481,10 +582,18 @@ struct Worker {
             for (int h = 0; h < shared; h++) store(scores + h * stride + t, dots(query + h * width, keys, width) * scale);
         }
         for (int h = 0; h < shared; h++) {
-            float *s = scores + h * stride, most = -INFINITY, total = 0;
-            for (int t = 0; t < length; t++) most = std::max(most, s[t]);
-            for (int t = 0; t < length; t++) total += s[t] = exponential(s[t] - most);
-            for (int t = 0; t < length; t++) s[t] /= total;
+            float* s = scores + h * stride;
+            for (int t = length; t < stride; t++) s[t] = -INFINITY;
+            Floats top = load<Floats>(s), sum = {};
+            for (int t = LANES; t < stride; t += LANES) top = most(top, load<Floats>(s + t));
+            float highest = largest(top);
+            for (int t = 0; t < stride; t += LANES) {
+                Floats share = exponential(load<Floats>(s + t) - highest);
+                store(s + t, share);
+                sum += share;
+            }
+            float all = total(sum);
+            for (int t = 0; t < stride; t += LANES) store(s + t, load<Floats>(s + t) / all);
         }
         for (int h = 0; h < shared; h += 4) {
             float *s = scores + h * stride, *to = out + h * width;
@@ -501,7 +610,7 @@ struct Worker {
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
-        multiply(l.attention, in, batch.count, projected.data(), wide, false);
+        multiply(crew, l.attention, in, batch.count, {projected.data(), wide, false});
         crew.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
@@ -520,13 +629,13 @@ struct Worker {
                  in.row(r) + g * shared * width);
         });
         formed(l.output, in);
-        multiply(l.output, in, batch.count, batch.x, stack.width, true);
+        multiply(crew, l.output, in, batch.count, {batch.x, stack.width, true});
     }
 
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G;
-        multiply(l.cross_query, in, batch.count, projected.data(), stack.width, false);
+        multiply(crew, l.cross_query, in, batch.count, {projected.data(), stack.width, false});
         crew.each(batch.count * G, [&](int item) {
             int r = item / G, g = item % G, length = batch.memory_length[batch.row[r]];
             size_t one = size_t(length) * G * width;
@@ -536,25 +645,26 @@ struct Worker {
                  in.row(r) + g * shared * width);
         });
         formed(l.cross_output, in);
-        multiply(l.cross_output, in, batch.count, batch.x, stack.width, true);
+        multiply(crew, l.cross_output, in, batch.count, {batch.x, stack.width, true});
     }
 
     void feed_forward(int layer) {
         const Layer& l = stack.layer[layer];
         int F = stack.hidden, wide = F * (1 + stack.gated);
-        multiply(l.up, in, batch.count, gates.data(), wide, false);
+        multiply(crew, l.up, in, batch.count, {gates.data(), wide, false});
         // Rows in pieces of a few groups, since a step has often one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
         crew.each(batch.count * pieces, [&](int item) {
             int r = item / pieces, from = item % pieces * 8 * GROUP, to = std::min(F, from + 8 * GROUP);
             const float *gate = gates.data() + size_t(r) * wide, *up = gate + F;
             float* h = hidden.row(r);
-            for (int i = from; i < to; i++) h[i] = activated(stack.activation, gate[i]);
-            if (stack.gated)
-                for (int i = from; i < to; i++) h[i] *= up[i];
+            for (int i = from; i < to; i += LANES) {
+                Floats value = activated(stack.activation, load<Floats>(gate + i));
+                store(h + i, stack.gated ? value * load<Floats>(up + i) : value);
+            }
         });
         formed(l.down, hidden);
-        multiply(l.down, hidden, batch.count, batch.x, stack.width, true);
+        multiply(crew, l.down, hidden, batch.count, {batch.x, stack.width, true});
     }
 
     void formed(const Product& product, Inputs& inputs) {
@@ -569,7 +679,8 @@ struct Worker {
             if (stack.logits.outputs) in.form(r, stack.logits);
             else std::memcpy(batch.logits + size_t(r) * stack.width, in.row(r), stack.width * sizeof(float));
         });
-        if (stack.logits.outputs) multiply(stack.logits, in, batch.asked, batch.logits, stack.logits.outputs, false);
+        int outputs = stack.logits.outputs;
+        if (outputs) multiply(crew, stack.logits, in, batch.asked, {batch.logits, outputs, false});
     }
 
     void step() {
@@ -612,7 +723,8 @@ void step(void* threads, const Stack* stack, const Batch* batch) {
     in.reserve(most, stack->width);
     hidden.reserve(batch->count, stack->hidden);
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
-    gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated));
+    // Whole vectors are read, the last of them past the end.
+    gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
     Worker worker{*stack, *batch, crew, in, hidden, projected, gates};
     crew.run([&] { worker.step(); });
 }
@@ -637,7 +749,7 @@ void product(void* threads, const Product* p, int count, const float* x, float* 
             std::memcpy(in.row(r), x + size_t(r) * p->inputs, p->inputs * sizeof(float));
             in.form(r, *p);
         });
-        multiply(crew, *p, in, count, y, p->outputs, false);
+        multiply(crew, *p, in, count, {y, p->outputs, false});
     });
 }
 

@@ -1,0 +1,140 @@
+"""Weights as whole numbers: near what they were, by as much as the formula says; and models made of them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from cells import Cell, model_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chumoku.decoding.engine import TorchEngine
+from chumoku.errors import ShapeError, UsageError
+from chumoku.models.build import build
+from chumoku.models.model import Model
+from chumoku.models.precision import PRECISIONS, at_precision
+from chumoku.nn.quantised import FEW, GROUP, Quantised, QuantisedLogits, to_int4, to_int8
+
+SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
+
+
+def drawn(outputs: int, inputs: int, seed: int) -> torch.Tensor:
+    random = torch.Generator().manual_seed(seed)
+    rows = torch.rand(outputs, 1, generator=random) * 9
+    return torch.randn(outputs, inputs, generator=random) * rows
+
+
+@given(*SIZES)
+def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
+    weight = drawn(outputs, 13 * groups, seed)
+    stored = to_int8(weight)
+    assert ((stored.dequantised() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
+    assert stored.q.abs().amax(1).tolist() == [127] * outputs, "the largest weight of every output uses all there is"
+
+
+@given(*SIZES)
+def test_int4_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
+    weight = drawn(outputs, GROUP * groups, seed)
+    stored = to_int4(weight)
+    assert stored.packed.shape == (outputs, GROUP * groups // 2)
+    error = (stored.dequantised() - weight).abs().view(outputs, groups, GROUP)
+    # Half a step, and what rounding s and m to 16 bits may move the far end by.
+    step, most = stored.scale.float()[..., None], weight.abs().amax()
+    assert (error <= step * 0.5 + 15 * step * 2**-11 + most * 2**-11 + 1e-6).all()
+
+
+def test_what_is_on_the_grid_stays_there() -> None:
+    for number in range(16):
+        q = (torch.arange(GROUP) * 7 + number) % 16
+        weight = q[None] * 0.25 - 1.5
+        assert torch.equal(to_int4(weight).dequantised(), weight)
+        assert torch.equal(to_int4(weight).unpacked()[0], q.to(torch.uint8))
+    whole = torch.tensor([[127.0, -127.0, 5.0, 0.0]]) / 8
+    assert torch.equal(to_int8(whole).dequantised(), whole)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.375, -2.0])
+def test_equal_weights_are_kept(value: float) -> None:
+    weight = torch.full((3, GROUP), value)
+    for stored in (to_int8(weight), to_int4(weight)):
+        torch.testing.assert_close(stored.dequantised(), weight)
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("outputs", [7, 32, 67])
+@pytest.mark.parametrize("rows", [1, 5, FEW + 3])
+def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
+    """PyTorch's packed kernels round their inputs to bf16; many rows go by the formula itself."""
+    weight, x = drawn(outputs, 2 * GROUP, 3), drawn(rows, 2 * GROUP, 5)
+    bias = torch.arange(outputs) * 1.0
+    module = Quantised(weight, bias, kind)  # type: ignore[arg-type]
+    expected = x @ module.stored.dequantised().T + bias
+    tolerance = 1e-5 if rows > FEW else 0.04
+    error = (module(x[:, None])[:, 0] - expected).abs().max() / expected.std()
+    assert float(error) < tolerance
+    if rows <= FEW:
+        module._made = None
+        module.scale.mul_(1.3)
+        assert float((module(x[:, None])[:, 0] - expected).abs().max() / expected.std()) > tolerance, "seen to fail"
+
+
+def model(kind: str, **changes: object) -> Model:
+    sizes = {"width": 96, "feedforward_width": 64, "layers": 3}
+    return build(Cell(kind, "rotary").config(**{**sizes, **changes}))
+
+
+def answer(one: Model) -> torch.Tensor:
+    tokens = torch.arange(14).view(2, 7)
+    with torch.inference_mode():
+        output = one(tokens, tokens + 3) if one.config.kind == "encoder-decoder" else one(tokens)
+    return output.logits.float()
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_every_kind_at_every_precision(kind: str, tied: bool) -> None:
+    one = model(kind, tie_output=tied, output_bias=True)
+    before = {name: tensor.clone() for name, tensor in one.state_dict().items()}
+    exact = answer(one)
+    errors = {}
+    for precision in PRECISIONS:
+        other = at_precision(one, precision)
+        errors[precision] = float((answer(other) - exact).std() / exact.std())
+        assert not other.training
+        assert not any(parameter.requires_grad for parameter in other.parameters())
+    assert errors["float32"] == 0
+    assert 0 < errors["bf16"] < 0.03
+    assert 0 < errors["int8"] < 0.03
+    assert errors["int8"] < errors["int4"] < 0.25
+    assert all(torch.equal(tensor, before[name]) for name, tensor in one.state_dict().items())
+    assert all(parameter.requires_grad for parameter in one.parameters())
+
+
+def test_every_matrix_is_stored_so_and_the_rest_is_shared() -> None:
+    one = model("encoder-decoder", share_embeddings=True)
+    small = at_precision(one, "int4")
+    assert not [name for name, part in small.named_modules() if isinstance(part, torch.nn.Linear)]
+    assert isinstance(small.head, QuantisedLogits)
+    assert small.encoder.embedding is small.decoder.embedding
+    assert small.decoder.embedding.table.data_ptr() == one.decoder.embedding.table.data_ptr()
+    matrices = sum(p.numel() for name, p in one.named_parameters() if p.ndim == 2) * 4
+    stored = sum(
+        b.nbytes for part in small.modules() if isinstance(part, Quantised) for b in part.buffers(recurse=False)
+    )
+    assert stored < 0.2 * matrices
+    engine = TorchEngine(small, rows=1, capacity=5)
+    engine.enter(1, [[5, 7]])
+    assert engine.read([[1, 3]]).isfinite().all()
+
+
+def test_what_cannot_be_stored_so() -> None:
+    with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
+        at_precision(model("decoder"), "int3")
+    with pytest.raises(UsageError, match="already whole numbers"):
+        at_precision(at_precision(model("decoder"), "int8"), "int4")
+    with pytest.raises(UsageError, match="a width of 30 here"):
+        at_precision(model_of(Cell("decoder"), torch.float32), "int4")
+    with pytest.raises(UsageError, match="not there for models with experts"):
+        at_precision(model("decoder", experts=3), "int8")
+    with pytest.raises(ShapeError, match="groups of 32 divide"):
+        to_int4(torch.ones(3, 33))
