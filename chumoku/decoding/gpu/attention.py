@@ -1,11 +1,13 @@
-"""Attention of one new token a row over the row's own past, in Triton.
+"""Attention of new tokens, each over its own row's past, in Triton.
 
     out = softmax(q [k₀ … k_{p−1} | k_p]ᵀ / √d_k) [v₀ … v_{p−1} | v_p]          p: where the new token stands
 
 Queries and the new key are turned here, and the new key and value go into the cache here. Positions are read on the
 device, so one captured graph serves rows of all lengths, and of a row only its own past is read.
 
-A program is (row, key head, part): a long past is cut into parts of whole blocks, for one program alone could not ask
+Several new tokens of one row are kept before any of them looks (`keep`), and then each is a new token by itself.
+
+A program is (token, key head, part): a long past is cut into parts of whole blocks, for one program alone could not ask
 for memory fast enough. Each part leaves its softmax's logarithm l and its output o; the last to arrive joins them:
 
     out = Σ exp(l_i) o_i / Σ exp(l_i)
@@ -40,26 +42,47 @@ def turned(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: 
 
 
 @triton.jit
+def keep(
+    projected, cos, sin, keys, values, rows, positions, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The keys, turned, and the values of new tokens into the cache; a program is (token, key head)."""
+    follow(EARLY)
+    token, group = tl.program_id(0), tl.program_id(1)
+    k = tl.arange(0, BLOCK_K)
+    inside = k < WIDTH
+    position = tl.load(positions + token)
+    new = projected + (token * (HEADS + 2 * KV_HEADS) + HEADS + group) * WIDTH
+    at = ((tl.load(rows + token) * KV_HEADS + group) * capacity + position) * WIDTH + k
+    tl.store(keys + at, turned(new, k, inside, cos, sin, position, WIDTH, PAIRING), inside)
+    tl.store(values + at, tl.load(new + KV_HEADS * WIDTH + k, inside, 0.0), inside)
+
+
+@triton.jit
+def cut(position, PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr):
+    """Blocks of each part of a past, and how many parts that makes."""
+    blocks = tl.cdiv(position, BLOCK)
+    each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
+    return each, tl.maximum(tl.cdiv(blocks, each), 1)
+
+
+@triton.jit
 def itself(
-    query, new, keys, values, cos, sin, position, scale, capacity, k, last,
+    query, new, keys, values, cos, sin, position, scale, k, kept,
     KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
 ):  # fmt: skip
-    """What the new token finds in itself: largest score, sum of weights, output. The last part keeps its key, value."""
-    inside = k < WIDTH
-    key = turned(new, k, inside, cos, sin, position, WIDTH, PAIRING).to(keys.dtype.element_ty)
-    value = tl.load(new + KV_HEADS * WIDTH + k, inside, 0.0)
-    kept = inside & last & (position < capacity)
-    tl.store(keys + position * WIDTH + k, key, kept)
-    tl.store(values + position * WIDTH + k, value, kept)
-    score = tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale
-    most = tl.where(last, score, -float("inf"))
-    total = tl.where(last, tl.zeros_like(score) + 1.0, 0.0)
-    return most, total, tl.where(last, value.to(tl.float32) + tl.zeros(query.shape, tl.float32), 0.0)
+    """The new token's score for its own key, and its value; both go into the cache where `kept`."""
+    key = turned(new, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING).to(keys.dtype.element_ty)
+    value = tl.load(new + KV_HEADS * WIDTH + k, k < WIDTH, 0.0)
+    tl.store(keys + position * WIDTH + k, key, (k < WIDTH) & kept)
+    tl.store(values + position * WIDTH + k, value, (k < WIDTH) & kept)
+    return tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale, value.to(tl.float32)
 
 
 @triton.jit
 def look_at(query, keys, values, seen, most, total, found, scale):
-    """The same after it has also seen a block of keys and values, those where `seen`."""
+    """Largest score, sum of weights and output, after a block of keys and values too, those where `seen`."""
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     scores = tl.where(seen[None, :], scores, -float("inf"))
     larger = tl.maximum(most, tl.max(scores, 1))
@@ -112,22 +135,20 @@ def leave(
 
 @triton.jit
 def attend(
-    projected, cos, sin, keys, values, positions, out, outputs, logs, arrived, scale, capacity,
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, scale, capacity,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    row, group, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    token, group, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     SHARED: tl.constexpr = HEADS // KV_HEADS
-    position = tl.load(positions + row)
-    blocks = tl.cdiv(position, BLOCK)
-    each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
-    parts = tl.maximum(tl.cdiv(blocks, each), 1)
+    position = tl.load(positions + token)
+    each, parts = cut(position, PARTS, ALONE, BLOCK)
     if part >= parts:
         return
-    place = row * KV_HEADS + group
-    keys += place.to(tl.int64) * capacity * WIDTH
-    values += place.to(tl.int64) * capacity * WIDTH
+    start = (tl.load(rows + token) * KV_HEADS + group) * capacity * WIDTH
+    keys += start
+    values += start
     head, k = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_K)[None, :]
     s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
     at = s.to(tl.int64)[:, None] * WIDTH + k
@@ -136,13 +157,17 @@ def attend(
     first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
     follow(EARLY)
     inside = (head < SHARED) & (k < WIDTH)
-    new = projected + row * (HEADS + 2 * KV_HEADS) * WIDTH
+    new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
     query = turned(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, WIDTH, PAIRING)
     query = query.to(keys.dtype.element_ty)
-    most, total, found = itself(
-        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, capacity, k, part == parts - 1,
+    last = part == parts - 1
+    own, value = itself(
+        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k, last & (position < capacity),
         KV_HEADS, WIDTH, PAIRING,
     )  # fmt: skip
+    most = tl.where(last, own, -float("inf"))
+    total = tl.where(last, tl.zeros_like(own) + 1.0, 0.0)
+    found = tl.where(last, value + tl.zeros([BLOCK_H, BLOCK_K], tl.float32), 0.0)
     most, total, found = look_at(query, first_keys, first_values, s < end, most, total, found, scale)
     for _ in range(part * each + 1, tl.cdiv(end, BLOCK)):
         s += BLOCK
@@ -151,56 +176,24 @@ def attend(
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
         most, total, found = look_at(query, block_keys, block_values, s < end, most, total, found, scale)
     leave(
-        found / total[:, None], most + tl.log(total), out, outputs, logs, arrived, place, part, parts, head, k,
-        WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
+        found / total[:, None], most + tl.log(total), out, outputs, logs, arrived,
+        token * KV_HEADS + group, part, parts, head, k, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
     )  # fmt: skip
 
 
 @triton.jit
-def attend_alone(
-    projected, cos, sin, keys, values, positions, out, outputs, logs, arrived, scale, capacity,
-    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
-    PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+def look_in_lanes(
+    query, keys, values, first_keys, first_values, s, end, least, k, scale,
+    WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """The same for few rows: a program is (row, query head, part).
-
-    Each of the BLOCK lanes keeps a softmax of its own over every BLOCK-th key, so that nothing has to wait for the
-    others before the end.
-    """
-    row, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    SHARED: tl.constexpr = HEADS // KV_HEADS
-    position = tl.load(positions + row)
-    blocks = tl.cdiv(position, BLOCK)
-    each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
-    parts = tl.maximum(tl.cdiv(blocks, each), 1)
-    if part >= parts:
-        return
-    group = head // SHARED
-    start = (row * KV_HEADS + group).to(tl.int64) * capacity * WIDTH
-    keys += start
-    values += start
-    k = tl.arange(0, BLOCK_K)[None, :]
-    s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
-    at = s.to(tl.int64)[:, None] * WIDTH + k
-    seen = (s < end)[:, None] & (k < WIDTH)
-    block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
-    follow(EARLY)
-    new = projected + row * (HEADS + 2 * KV_HEADS) * WIDTH
-    query = turned(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
-    query = query.to(keys.dtype.element_ty).to(tl.float32)
-    key = turned(new + (HEADS + group) * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
-    key = key.to(keys.dtype.element_ty)
-    value = tl.load(new + (HEADS + KV_HEADS + group) * WIDTH + k, k < WIDTH, 0.0)
-    last = part == parts - 1
-    kept = (k < WIDTH) & last & (head % SHARED == 0) & (position < capacity)
-    tl.store(keys + position * WIDTH + k, key, kept)
-    tl.store(values + position * WIDTH + k, value, kept)
-    own = tl.sum(query * key.to(tl.float32)) * scale
-    # Finite, for a lane that sees nothing; and what is no part's own must not count in it.
-    most = tl.zeros([BLOCK], tl.float32) + tl.where(last, own, -1e30)
+    """As `look_at`, for all keys s, s + BLOCK … before `end`, with a softmax of its own in each of the BLOCK lanes."""
+    # Finite, for a lane that sees nothing.
+    most = tl.zeros([BLOCK], tl.float32) + least
     total = tl.zeros([BLOCK], tl.float32)
     found = tl.zeros([BLOCK, BLOCK_K], tl.float32)
-    for _ in range(part * each, tl.cdiv(end, BLOCK)):
+    at = s.to(tl.int64)[:, None] * WIDTH + k
+    block_keys, block_values = first_keys, first_values
+    for _ in range(tl.min(s, 0), end, BLOCK):
         scores = tl.where(s < end, tl.sum(block_keys.to(tl.float32) * query, 1) * scale, -float("inf"))
         larger = tl.maximum(most, scores)
         weights, fading = tl.exp(scores - larger), tl.exp(most - larger)
@@ -211,12 +204,50 @@ def attend_alone(
         at += BLOCK * WIDTH
         seen = (s < end)[:, None] & (k < WIDTH)
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
+    return most, total, found
+
+
+@triton.jit
+def attend_alone(
+    projected, cos, sin, keys, values, rows, positions, out, outputs, logs, arrived, scale, capacity,
+    HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
+    PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The same for few tokens: a program is (token, query head, part), and its lanes wait for each other only once."""
+    token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    SHARED: tl.constexpr = HEADS // KV_HEADS
+    position = tl.load(positions + token)
+    each, parts = cut(position, PARTS, ALONE, BLOCK)
+    if part >= parts:
+        return
+    group = head // SHARED
+    start = (tl.load(rows + token) * KV_HEADS + group) * capacity * WIDTH
+    keys += start
+    values += start
+    k = tl.arange(0, BLOCK_K)[None, :]
+    s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
+    at = s.to(tl.int64)[:, None] * WIDTH + k
+    seen = (s < end)[:, None] & (k < WIDTH)
+    first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
+    follow(EARLY)
+    new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
+    query = turned(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
+    query = query.to(keys.dtype.element_ty).to(tl.float32)
+    last = part == parts - 1
+    own, value = itself(
+        query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k,
+        last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, PAIRING,
+    )  # fmt: skip
+    own = tl.where(last, tl.max(own, 0), -1e30)
+    most, total, found = look_in_lanes(
+        query, keys, values, first_keys, first_values, s, end, own, k, scale, WIDTH, BLOCK, BLOCK_K
+    )
     top = tl.max(most, 0)
     share = tl.exp(most - top)
-    itself = tl.where(last, tl.exp(own - top), 0.0)
-    total = tl.sum(total * share, 0) + itself
-    found = (tl.sum(found * share[:, None], 0)[None, :] + itself * value.to(tl.float32)) / total
+    mine = tl.where(last, tl.exp(own - top), 0.0)
+    total = tl.sum(total * share, 0) + mine
+    found = (tl.sum(found * share[:, None], 0)[None, :] + mine * value) / total
     leave(
         found, tl.zeros([1], tl.float32) + top + tl.log(total), out, outputs, logs, arrived,
-        row * HEADS + head, part, parts, tl.zeros([1, 1], tl.int32), k, WIDTH, 1, PARTS, 1, 1, BLOCK_K,
+        token * HEADS + head, part, parts, tl.zeros([1, 1], tl.int32), k, WIDTH, 1, PARTS, 1, 1, BLOCK_K,
     )  # fmt: skip

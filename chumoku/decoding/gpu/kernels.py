@@ -1,10 +1,11 @@
 """The kernels of a step on a GPU, in Triton; attention has a file of its own.
 
-embed      x = E[token] · factor + P[position], and each row's length grows by one
+embed      x = E[token] · factor + P[position]; in a step, each row's length grows by one
 product    out = residual + f(W norm(x) + b)                    gated: f(W norm(x) + b) ⊙ (W' norm(x) + b')
 norm       LayerNorm or RMSNorm of each row
 activate   f(x), or f(x) ⊙ x' for the two halves of each row
 likeliest  the token of the largest logit
+move       rows of the cache go to other places
 
 A step with few rows reads every weight once and computes almost nothing, so the memory must never wait. Each program
 of `product` asks for its share of the weights before it waits for the kernel before it (`follow`): weights do not
@@ -55,20 +56,23 @@ def normalised(x, gamma, beta, inside, epsilon, WIDTH: tl.constexpr, NORM: tl.co
 
 @triton.jit
 def embed(
-    tokens, lengths, advance, table, places, x, positions, factor,
-    WIDTH: tl.constexpr, PLACES: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
+    tokens, positions, lengths, advance, table, places, x, factor,
+    WIDTH: tl.constexpr, PLACES: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     follow(EARLY)
-    row = tl.program_id(0)
+    token = tl.program_id(0)
     k = tl.arange(0, BLOCK)
     inside = k < WIDTH
-    position = tl.load(lengths + row)
-    value = tl.load(table + tl.load(tokens + row) * WIDTH + k, inside, 0.0).to(tl.float32) * factor
+    if COUNT:
+        position = tl.load(lengths + token)
+        tl.store(positions + token, position)
+        tl.store(lengths + token, position + tl.load(advance + token))
+    else:
+        position = tl.load(positions + token)
+    value = tl.load(table + tl.load(tokens + token) * WIDTH + k, inside, 0.0).to(tl.float32) * factor
     if PLACES:
         value += tl.load(places + position * WIDTH + k, inside, 0.0).to(tl.float32)
-    tl.store(x + row * WIDTH + k, value, inside)
-    tl.store(positions + row, position)
-    tl.store(lengths + row, position + tl.load(advance + row))
+    tl.store(x + token * WIDTH + k, value, inside)
 
 
 @triton.jit
@@ -165,3 +169,16 @@ def likeliest_of_parts(
     values = tl.load(largest + row * PARTS + part, part < PARTS, -float("inf"))
     place = tl.argmax(values, 0)
     tl.store(tokens + row, tl.load(places + row * PARTS + place).to(tl.int64))
+
+
+@triton.jit
+def move(store, moves, rows, used, size, BLOCK: tl.constexpr):
+    """What row moves[1] of one layer's keys or values holds, for row moves[0]; `size` numbers a row and head."""
+    part, head, number = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
+    heads = tl.num_programs(1)
+    place, row = tl.load(moves + 2 * number), tl.load(moves + 2 * number + 1)
+    target = store + ((part * rows + place) * heads + head) * size
+    source = store + ((part * rows + row) * heads + head) * size
+    for start in range(0, used, BLOCK):
+        k = start + tl.arange(0, BLOCK)
+        tl.store(target + k, tl.load(source + k, k < used), k < used)

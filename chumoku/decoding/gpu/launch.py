@@ -66,21 +66,27 @@ def warps(threads: float) -> int:
 def embed(
     start: Launcher,
     tokens: Tensor,
-    lengths: Tensor,
-    advance: Tensor,
+    positions: Tensor,
     *,
     table: Tensor,
     places: Tensor | None,
     factor: float,
-) -> tuple[Tensor, Tensor]:
-    """The vectors that enter the first block [rows, D], and where they stand [rows]."""
-    rows, width = len(tokens), table.shape[1]
-    x, positions = table.new_empty(rows, width), torch.empty_like(lengths[:rows])
-    kernels.embed[(rows,)](
-        tokens, lengths, advance, table, table if places is None else places, x, positions, factor,
-        WIDTH=width, PLACES=places is not None, BLOCK=power(width), **start.options(first=True),
+    counted: tuple[Tensor, Tensor] | None = None,
+) -> Tensor:
+    """The vectors that enter the first block [n, D].
+
+    Where they stand is read from `positions`; or it is the lengths in `counted`, which then grow by its second part
+    and are left in `positions`.
+    """
+    width = table.shape[1]
+    x = table.new_empty(len(tokens), width)
+    lengths, advance = counted or (positions, positions)
+    kernels.embed[(len(tokens),)](
+        tokens, positions, lengths, advance, table, table if places is None else places, x, factor,
+        WIDTH=width, PLACES=places is not None, COUNT=counted is not None, BLOCK=power(width),
+        **start.options(first=True),
     )  # fmt: skip
-    return x, positions
+    return x
 
 
 def normalise(start: Launcher, x: Tensor, norm: Norm) -> Tensor:
@@ -177,6 +183,7 @@ class Desk(NamedTuple):
 
     @classmethod
     def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Desk:
+        """For `rows` tokens a step."""
         alone = rows * heads <= PROGRAMS
         places = rows * (heads if alone else kv_heads)
         parts = min(MOST_PARTS, power(max(1, PROGRAMS // places) + 1) // 2)  # a power of two
@@ -186,30 +193,52 @@ class Desk(NamedTuple):
         return cls(outputs, torch.empty(shape, device=device), arrived, parts, alone)
 
 
+class Sight(NamedTuple):
+    """Where n new tokens stand: in which rows of the cache, at which positions, and how far those turn."""
+
+    rows: Tensor  # [n]
+    positions: Tensor  # [n]
+    rotation: tuple[Tensor, Tensor, str] | None  # cos, sin [C, K / 2] and the pairing
+
+
 def look(
-    start: Launcher,
-    projected: Tensor,
-    store: Tensor,
-    positions: Tensor,
-    *,
-    rotation: tuple[Tensor, Tensor, str] | None,
-    desk: Desk,
-    heads: int,
+    start: Launcher, projected: Tensor, store: Tensor, sight: Sight, desk: Desk, *, heads: int, first: bool = False
 ) -> Tensor:
-    """Attention of each row's new token; `store` [2, rows, G, C, K] is one layer of the cache."""
+    """Attention of new tokens; `store` [2, rows, G, C, K] is one layer of the cache.
+
+    As the `first` it waits before it reads the past, which another kernel may just be writing.
+    """
     kv_heads, capacity, width = store.shape[2:]
     out = projected.new_empty(len(projected), heads * width)
-    cos, sin, pairing = (desk.logs, desk.logs, "none") if rotation is None else rotation
+    cos, sin, pairing = sight.rotation or (desk.logs, desk.logs, "none")
     block, many = LANES if desk.alone else (PAST, 4)
-    tensors = projected, cos, sin, store[0], store[1], positions, out, desk.outputs, desk.logs, desk.arrived
+    tensors = projected, cos, sin, store[0], store[1], sight.rows, sight.positions
+    left = out, desk.outputs, desk.logs, desk.arrived
     sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PAIRING": pairing, "PARTS": desk.parts}
-    sizes |= {"ALONE": ALONE // block, "BLOCK": block, "BLOCK_K": desk.outputs.shape[3], **start.options(warps=many)}
+    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": desk.outputs.shape[3]}
+    sizes |= start.options(warps=many, first=first)
     if desk.alone:
-        attention.attend_alone[(len(projected), heads, desk.parts)](*tensors, width**-0.5, capacity, **sizes)
+        attention.attend_alone[(len(projected), heads, desk.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
     else:
         sizes |= {"BLOCK_S": power(heads // kv_heads), "BLOCK_H": desk.outputs.shape[2]}
-        attention.attend[(len(projected), kv_heads, desk.parts)](*tensors, width**-0.5, capacity, **sizes)
+        attention.attend[(len(projected), kv_heads, desk.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
     return out
+
+
+def keep(start: Launcher, projected: Tensor, store: Tensor, sight: Sight, *, heads: int) -> None:
+    """The keys and values of new tokens into the cache, for those of one row to see each other."""
+    kv_heads, capacity, width = store.shape[2:]
+    cos, sin, pairing = sight.rotation or (projected, projected, "none")
+    attention.keep[(len(projected), kv_heads)](
+        projected, cos, sin, store[0], store[1], sight.rows, sight.positions, capacity,
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, BLOCK_K=power(width), **start.options(warps=1),
+    )  # fmt: skip
+
+
+def move(store: Tensor, moves: Tensor, used: int) -> None:
+    """Row moves[i, 0] of the cache becomes what row moves[i, 1] is, its first `used` positions; no row is in both."""
+    layers, _, rows, kv_heads, capacity, width = store.shape
+    kernels.move[(2 * layers, kv_heads, len(moves))](store, moves, rows, used * width, capacity * width, BLOCK=1024)
 
 
 def likeliest(start: Launcher, logits: Tensor) -> Tensor:
