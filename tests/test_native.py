@@ -6,6 +6,8 @@ import copy
 import ctypes
 import os
 import re
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -108,7 +110,7 @@ def product(module: nn.Linear | Quantised, x: Tensor) -> Tensor:
     described = packed._product([module])
     y = torch.full((len(x), described.outputs), torch.nan)
     pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y))
-    call._library().product(call.crew(), ctypes.byref(described), len(x), *pointers)
+    call.work("product", ctypes.byref(described), len(x), *pointers)
     return y
 
 
@@ -202,6 +204,47 @@ def test_a_forked_process_has_its_own_threads() -> None:
     assert list(os.read(reading, 99)) == here[0]
 
 
+def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The crew does one piece of work at a time; two at once would read and write each other's."""
+    model, library = lively("decoder", "none"), call._library()
+    inside: list[int] = []
+    most: list[int] = []
+
+    class Watched:
+        def __getattr__(self, name: str) -> object:
+            return getattr(library, name)
+
+        def step(self, *arguments: object) -> None:
+            inside.append(1)
+            most.append(len(inside))
+            time.sleep(0.001)
+            if most[-1] == 1:
+                library.step(*arguments)
+            inside.pop()
+
+    def write(written: list[list[int]]) -> None:
+        engine = NativeEngine(model, rows=1, capacity=17)
+        written += generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+
+    monkeypatch.setattr(call, "_library", Watched)
+    texts: list[list[list[int]]] = [[] for _ in range(3)]
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert max(most) == 1
+    assert texts == [texts[0]] * 3 != [[]] * 3
+
+
+def test_a_fork_while_others_are_at_work_goes_on() -> None:
+    with call._one_at_a_time:
+        child = os.fork()
+        if child == 0:
+            os._exit(not call._one_at_a_time.acquire(blocking=False))
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_which_engine_a_model_gets() -> None:
     small = {"rows": 1, "capacity": 7}
     assert isinstance(open_engine(lively("decoder", "rotary"), **small), NativeEngine)
@@ -240,6 +283,7 @@ def test_what_it_refuses() -> None:
             wrong()
     with pytest.raises(LengthError, match="There is no token 10000"):
         engine.read([[10000]])
+    assert engine.lengths == [0], "what was refused was not read"
 
 
 def test_structures_are_the_librarys() -> None:

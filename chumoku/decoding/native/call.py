@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import os
+import threading
 import weakref
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -45,6 +46,7 @@ class Past(NamedTuple):
 
 _weights: weakref.WeakKeyDictionary[Model, tuple[object, Weights]] = weakref.WeakKeyDictionary()
 _crew: tuple[tuple[int, int], int] | None = None
+_one_at_a_time = threading.Lock()  # the crew goes through one piece of work, whoever brings it
 
 
 def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
@@ -94,6 +96,22 @@ def crew() -> ctypes.c_void_p:
     return ctypes.c_void_p(_crew[1])
 
 
+def work(name: str, *arguments: object) -> None:
+    """Have the crew do one piece of the library's work; who comes meanwhile waits."""
+    with _one_at_a_time:
+        getattr(_library(), name)(crew(), *arguments)
+
+
+def _unlock() -> None:
+    """In a forked process nobody is at work, whatever the lock says."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_unlock)
+
+
 def run(
     packed: Packed,
     stack: Stack,
@@ -131,7 +149,7 @@ def run(
         wanted=numbers[3].data_ptr(),
         logits=answer.data_ptr(),
     )
-    _library().step(crew(), ctypes.byref(packed.fields), ctypes.byref(batch))
+    work("step", ctypes.byref(packed.fields), ctypes.byref(batch))
     return answer
 
 
@@ -143,7 +161,7 @@ def encoded(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Seque
     for product in packed.decoder.memory:
         both = torch.empty(len(states), product.outputs)
         pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(both.data_ptr()))
-        _library().product(crew(), ctypes.byref(product), len(states), *pointers)
+        work("product", ctypes.byref(product), len(states), *pointers)
         layers.append(both.view(len(both), 2, -1).transpose(0, 1))
     together = torch.stack(layers)  # [L, 2, all tokens, G·K]
     return [part.contiguous() for part in torch.split(together, lengths, dim=2)]

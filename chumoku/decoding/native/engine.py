@@ -154,12 +154,14 @@ class NativeEngine:
     def _call(self, tokens: list[int], rows: list[int], start: int, wanted: list[int]) -> Tensor:
         tokens, rows = tokens[start : start + AT_ONCE], rows[start : start + AT_ONCE]
         asked = [place - start for place in wanted if start <= place < start + len(tokens)]
-        places = []
+        lengths, places = list(self.lengths), []
         for row in rows:
-            places.append(self.lengths[row])
-            self.lengths[row] += 1
+            places.append(lengths[row])
+            lengths[row] += 1
         row, position, homes, numbers = torch.tensor([rows, places, [self._homes[r] for r in rows], tokens])
         self._origin[row, position] = homes.int()
         past = Past(self._store, self._origin, self._memory)
         with answering(self.model, self._parts):
-            return run(self._weights.decoder, self.model.decoder, numbers, row, position, position + 1, past, asked)
+            said = run(self._weights.decoder, self.model.decoder, numbers, row, position, position + 1, past, asked)
+        self.lengths = lengths
+        return said
