@@ -210,10 +210,20 @@ def test_rows_leave_with_what_they_have_seen() -> None:
     said[torch.arange(3), torch.tensor([4, 6, 8])] = 1.0
     assert chooser.choose(said.clone()).tolist() == [4, 6, 8]
     chooser.take([2, 1])
+    assert chooser.choose((said + 0.5)[[2, 1]]).tolist() == [1, 1], "each remembers its own"
     # What was written is less likely now, what another row wrote is not.
     assert chooser.choose((said + 0.5)[[1, 2]]).tolist() == [6, 8]
     chooser.enter([Voice(Choice(temperature=0), vocabulary=VOCABULARY)])
     assert chooser.choose((said + 0.5)[[1, 2, 0]]).tolist()[2] == 4
+
+
+def test_rows_that_remember_come_behind_rows_that_do_not() -> None:
+    chooser = Chooser(VOCABULARY, torch.device("cpu"))
+    for choice in (Choice(temperature=0), Choice(temperature=0, repetition=9.0)):
+        chooser.enter([Voice(choice, vocabulary=VOCABULARY, prompt=[4])])
+    said = torch.zeros(2, VOCABULARY)
+    said[:, 4], said[:, 6] = 2.0, 1.0
+    assert chooser.choose(said).tolist() == [4, 6]
 
 
 def test_numbers_that_are_none_are_told() -> None:
@@ -225,18 +235,44 @@ def test_numbers_that_are_none_are_told() -> None:
             assert first != [BROKEN] == second
 
 
+@pytest.mark.parametrize("vocabulary", [29, 5000])
+@pytest.mark.parametrize("few", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
+def test_the_furthest_choices_are_still_numbers(vocabulary: int, few: dict[str, float]) -> None:
+    """Whatever may be asked for, a token that there is is chosen; close to cold it is the likeliest."""
+    logits = torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(5))
+    for options in (
+        *({"temperature": t} for t in (1e-300, 1e-50, 1e-7, 1e-6, 1e6)),
+        *({"repetition": r} for r in (1e-6, 1e6)),
+        *({"presence": p} for p in (-1e6, 1e6)),
+        {"bias": {7: 1e6}},
+    ):
+        choice = Choice(**options, **few, forbidden=(3,))  # type: ignore[arg-type]
+        chooser = Chooser(vocabulary, torch.device("cpu"))
+        chooser.enter([Voice(choice, vocabulary=vocabulary, prompt=[1])])
+        (token,) = chooser.choose(logits.clone()).tolist()
+        assert 0 <= token < vocabulary
+        assert token != 3
+        if choice.temperature < 1e-5:
+            assert token == int(logits.argmax())
+
+
 def test_choices_that_cannot_be() -> None:
     for options, message in (
-        ({"temperature": -1.0}, "Temperature is a number of 0 or more; -1.0 was given"),
-        ({"temperature": math.nan}, "Temperature is a number of 0 or more; nan was given"),
+        ({"temperature": -1.0}, "Temperature is a number of 0 or more, up to 1,000,000; -1.0 was given"),
+        ({"temperature": math.nan}, "Temperature is a number of 0 or more, .*; nan was given"),
         ({"temperature": math.inf}, "Temperature is a number of 0 or more"),
+        ({"temperature": 1e300}, "Temperature is a number of 0 or more, up to 1,000,000"),
         ({"top_k": 0}, "top_k is 1 or more; 0 was given"),
         ({"top_p": 0.0}, "top_p is above 0 and at most 1"),
         ({"top_p": math.nan}, "top_p is above 0"),
         ({"min_p": 1.5}, "min_p is above 0 and at most 1"),
-        ({"repetition": 0.0}, "Repetition is a number above 0"),
-        ({"presence": math.nan}, "Presence is a finite number"),
+        ({"repetition": 0.0}, "Repetition is a number from 0.000001 to 1,000,000"),
+        ({"repetition": 1e-300}, "Repetition is a number"),
+        ({"repetition": math.nan}, "Repetition is a number"),
+        ({"presence": math.nan}, "Presence is a number from −1,000,000 to 1,000,000"),
+        ({"presence": -1e300}, "Presence is a number"),
         ({"bias": {5: math.nan}}, "A bias is a number"),
+        ({"bias": {5: 1e300}}, "A bias is a number"),
     ):
         with pytest.raises(UsageError, match=message):
             Choice(**options)

@@ -243,6 +243,8 @@ def test_searches_that_cannot_be() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     for options, message in (
         ({"beam": 2, "best": 3}, "The 3 best of a beam of 2"),
+        ({"length_penalty": 1e300}, "A length penalty is a number from −10 to 10"),
+        ({"length_penalty": -1e300}, "A length penalty is a number from −10 to 10"),
         ({"limit": 0}, "A limit is 1 or more"),
         ({"limit": [3]}, "for each of the 2"),
         ({"least": 11, "limit": 11}, "At least 11 tokens were asked for, and a row may have 11"),

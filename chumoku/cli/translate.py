@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from chumoku.decoding.lines import Translate
 
 AT_ONCE = 32  # lines of standard input that wait for each other
+STEEPEST = 10  # as in decoding.beam, which is too heavy for --help
 QUIET_SECONDS = 10.0  # between lines about a file where there is no bar
 
 
@@ -40,8 +40,11 @@ def translate(
     """Translate sentences; or lines of standard input as they come; or, with --file and --out, a file of any length."""
     if (file is None) != (out is None) or (file is not None and texts):
         raise UsageError("A file is translated with --file IN --out OUT, and without other texts.")
-    if not math.isfinite(length_penalty):
-        raise UsageError(f"--length-penalty is a finite number, and 0 prefers no length; {length_penalty} was given.")
+    if not abs(length_penalty) <= STEEPEST:
+        raise UsageError(
+            f"--length-penalty is a number from −{STEEPEST} to {STEEPEST}, and 0 prefers no length; "
+            f"{length_penalty} was given."
+        )
     sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
     speaker = opened(model, "encoder-decoder", device=device, precision=precision)

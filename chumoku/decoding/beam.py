@@ -32,6 +32,8 @@ from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.nn.tap import record
 
+STEEPEST = 10  # steeper, a score leaves what a float holds
+
 
 class Hypothesis(NamedTuple):
     tokens: list[int]  # without begin and end
@@ -195,8 +197,11 @@ def check(model: Model, rows: int, rules: Rules, *, kind: type[Model]) -> None:
         raise UsageError(f"This search reads and writes as models of kind '{name}' do, and needs one of them.")
     if not 1 <= rules.best <= rules.beam:
         raise UsageError(f"The {rules.best} best of a beam of {rules.beam} were asked for; give 1 ≤ best ≤ beam.")
-    if not math.isfinite(rules.length_penalty):
-        raise UsageError(f"A length penalty is a finite number, 0 for none; {rules.length_penalty} was given.")
+    if not abs(rules.length_penalty) <= STEEPEST:
+        raise UsageError(
+            f"A length penalty is a number from −{STEEPEST} to {STEEPEST}, 0 for none; "
+            f"{rules.length_penalty} was given."
+        )
     if len(rules.limits) != rows or min(rules.limits, default=0) < 1:
         raise UsageError(
             f"A limit is 1 or more, for all rows or for each of the {rows}, and there must be a row; "

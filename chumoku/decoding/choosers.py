@@ -25,6 +25,9 @@ from torch import Tensor
 
 from chumoku.errors import UsageError
 
+# Numbers beyond these leave float32, and then nothing is likelier than anything else. Logits themselves stay below 1e3.
+COLD, MOST = 1e-6, 1e6
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -43,17 +46,18 @@ class Choice:
 
     def __post_init__(self) -> None:
         rules = {
-            f"Temperature is a number of 0 or more; {self.temperature} was given.": 0 <= self.temperature < math.inf,
+            f"Temperature is a number of 0 or more, up to {MOST:,.0f}; {self.temperature} was given.": 0
+            <= self.temperature
+            <= MOST,
             f"top_k is 1 or more; {self.top_k} was given.": self.top_k is None or self.top_k >= 1,
             f"top_p is above 0 and at most 1; {self.top_p} was given.": self.top_p is None or 0 < self.top_p <= 1,
             f"min_p is above 0 and at most 1; {self.min_p} was given.": self.min_p is None or 0 < self.min_p <= 1,
-            f"Repetition is a number above 0, and 1 changes nothing; {self.repetition} was given.": 0
-            < self.repetition
-            < math.inf,
-            f"Presence is a finite number; {self.presence} was given.": math.isfinite(self.presence),
-            "A bias is a number, or −∞; forbid what must not be, and leave the rest possible.": all(
-                value < math.inf for value in self.bias.values()
-            ),
+            f"Repetition is a number from {COLD:.6f} to {MOST:,.0f}, and 1 changes nothing; "
+            f"{self.repetition} was given.": COLD <= self.repetition <= MOST,
+            f"Presence is a number from −{MOST:,.0f} to {MOST:,.0f}; {self.presence} was given.": abs(self.presence)
+            <= MOST,
+            f"A bias is a number from −{MOST:,.0f} to {MOST:,.0f}, or −∞; forbid what must not be, and leave the rest "
+            "possible.": all(abs(value) <= MOST or value == -math.inf for value in self.bias.values()),
         }
         for sentence, held in rules.items():
             if not held:
@@ -61,7 +65,8 @@ class Choice:
 
     @property
     def greedy(self) -> bool:
-        return self.temperature == 0
+        """Whether the likeliest token is all there is to choose: so cold, every other is impossible."""
+        return self.temperature < COLD
 
     @property
     def remembers(self) -> bool:
