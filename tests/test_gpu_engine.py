@@ -5,6 +5,7 @@ Without Triton nothing can be compared; then these tests say so and pass on.
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import os
 
@@ -15,6 +16,8 @@ import chumoku
 from chumoku.decoding.engine import TorchEngine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
+from chumoku.models.precision import at_precision
+from chumoku.nn import quantised
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed, so there are no kernels to test.", allow_module_level=True)
@@ -71,6 +74,23 @@ def steps(engine: TorchEngine, *, count: int = 2) -> torch.Tensor:
 
 def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
     return bool((one - other).abs().max() <= within * other.abs().max())
+
+
+@pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "FEW", few)
+    sizes = {"width": 96, "feedforward_width": 64, "bias": True, "output_bias": True}
+    small = at_precision(model_of(**{**CELLS["none"], **sizes}), precision)
+    plain = copy.deepcopy(small)
+    # The formula on every device: what its kernels round is not compared here.
+    monkeypatch.setattr(quantised, "FEW", 0)
+    within = 0.05 if DEVICE.type == "cuda" else 1e-5
+    assert available(small) == (DEVICE.type == "cuda")
+    made, expected = (steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain)))
+    assert close(made, expected, within)
+    plain.head.scale.mul_(1.3)
+    assert not close(made, steps(TorchEngine(plain, rows=3, capacity=60)), within), "seen to fail"
 
 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])

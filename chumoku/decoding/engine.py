@@ -82,12 +82,20 @@ class Engine(Protocol):
 
 def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
     """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
-    from chumoku.decoding.native import call, engine
+    from chumoku.decoding import gpu
+    from chumoku.decoding.native import call
 
-    # What a library computes leaves no trace for those who record.
+    sizes = {"rows": rows, "capacity": capacity}
+    # What a library or a graph computes leaves no trace for those who record.
     if not recording() and call.supports(model):
-        return engine.NativeEngine(model, rows=rows, capacity=capacity)
-    return TorchEngine(model, rows=rows, capacity=capacity)
+        from chumoku.decoding.native.engine import NativeEngine
+
+        return NativeEngine(model, **sizes)
+    if not recording() and isinstance(model, DecoderModel) and gpu.available(model):
+        from chumoku.decoding.gpu.engine import GpuEngine
+
+        return GpuEngine(model, **sizes)
+    return TorchEngine(model, **sizes)
 
 
 class TorchEngine:

@@ -3,7 +3,8 @@
     float32   4 bytes a weight      int8   1 byte,      a scale an output           (nn/quantised.py)
     bf16      2 bytes               int4   ½ + ⅛ byte,  a scale and a shift for 32
 
-Whole numbers are for the matrices, where nearly all weights are; norms, biases and the embedding's table stay floats.
+Whole numbers are for the matrices, where nearly all weights are; norms, biases and the embedding's table stay floats,
+on a GPU of 16 bits.
 """
 
 from __future__ import annotations
@@ -41,7 +42,18 @@ def at_precision(model: Model, precision: str) -> Model:
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
             setattr(parent, name, QuantisedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
-    return copy.eval()
+    return _sixteen_bits(copy).eval() if copy.device.type == "cuda" else copy.eval()
+
+
+def _sixteen_bits(model: Model) -> Model:
+    """What is neither a scale nor a whole number, in bf16: memory and matrix units of a GPU are made for it."""
+    for module in model.modules():
+        if isinstance(module, Quantised):
+            module.bias = None if module.bias is None else module.bias.to(torch.bfloat16)
+        else:
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(torch.bfloat16)
+    return model
 
 
 def _shared(model: Model) -> Model:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chumoku.decoding.engine import TorchEngine
 from chumoku.decoding.gpu import launch
-from chumoku.decoding.gpu.weights import Matrix, read_layers, read_norm, unsupported
+from chumoku.decoding.gpu.weights import read_layers, read_logits, read_norm, unsupported
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.nn.tap import recording
@@ -57,7 +57,7 @@ class Tables(NamedTuple):
 
 
 class GpuEngine(TorchEngine):
-    """For decoders without experts and relative positions, whose weights are plain matrices."""
+    """For decoders without experts and relative positions, of floats or of whole numbers."""
 
     model: DecoderModel
 
@@ -70,8 +70,7 @@ class GpuEngine(TorchEngine):
         stack, head = model.decoder, model.head
         self._norm = None if stack.norm is None else read_norm(stack.norm)
         self._embedding_norm = None if stack.embedding_norm is None else read_norm(stack.embedding_norm)
-        table = stack.embedding.table if head.weight is None else head.weight
-        self._logits = Matrix(table.detach(), None if head.bias is None else head.bias.detach())
+        self._logits = read_logits(head, stack.embedding.table)
         self._steps: dict[int, Callable[[], Answer]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
         self._stepping = 0  # rows whose lengths a step counts on

@@ -76,9 +76,23 @@ def embed(
 
 
 @triton.jit
+def weights(weight, scale, low, n, k, real, INPUTS: tl.constexpr, STORED: tl.constexpr):
+    """The weights of outputs n [N, 1] for inputs k [1, K]; int8 still without the scale of their output."""
+    if STORED == "int4":
+        # Two q a byte, the even input's in its lower half; s and m for 32 inputs.
+        both = tl.load(weight + n * (INPUTS // 2) + k // 2, real, 0)
+        group = n * (INPUTS // 32) + k // 32
+        q = ((both >> ((k % 2) * 4).to(tl.uint8)) & 15).to(tl.float32)
+        found = q * tl.load(scale + group, real, 0.0).to(tl.float32) + tl.load(low + group, real, 0.0).to(tl.float32)
+    else:
+        found = tl.load(weight + n * INPUTS + k, real, 0)
+    return found
+
+
+@triton.jit
 def product(
-    x, weight, bias, gamma, beta, residual, out, epsilon,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
+    x, weight, scale, low, bias, gamma, beta, residual, out, epsilon,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, STORED: tl.constexpr,
     NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -86,25 +100,29 @@ def product(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     there, inside = n < OUTPUTS, k < INPUTS
-    at = n.to(tl.int64)[:, None] * INPUTS + k[None, :]
+    output, input = n.to(tl.int64)[:, None], k[None, :]
     real = there[:, None] & inside[None, :]
-    first = tl.load(weight + at, real, 0.0)
+    first = weights(weight, scale, low, output, input, real, INPUTS, STORED)
     if GATED:
-        second = tl.load(weight + OUTPUTS * INPUTS + at, real, 0.0)
+        second = weights(weight, scale, low, output + OUTPUTS, input, real, INPUTS, STORED)
     if NORM != "none":
-        scale, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
+        by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
     follow(EARLY)
     for row in tl.static_range(ROWS):
         vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
         if NORM != "none":
-            vector = normalised(vector, scale, shift, inside, epsilon, INPUTS, NORM)
+            vector = normalised(vector, by, shift, inside, epsilon, INPUTS, NORM)
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
+        if STORED == "int8":
+            y *= tl.load(scale + n, there, 0.0)
         if BIAS:
             y += tl.load(bias + n, there, 0.0).to(tl.float32)
         if KIND != "none":
             y = activation(y, KIND)
         if GATED:
             z = tl.sum(second.to(tl.float32) * vector[None, :], 1)
+            if STORED == "int8":
+                z *= tl.load(scale + OUTPUTS + n, there, 0.0)
             if BIAS:
                 z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
             y *= z

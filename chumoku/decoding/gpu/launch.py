@@ -1,7 +1,7 @@
 """Each kernel as a function of tensors: the sizes of blocks, the grids, and for many rows the library's products.
 
     rows ≤ FEW     `product` reads each weight once for all rows, norm and activation inside
-    more           norm, the matrix library's product, activation
+    more           norm, the matrix library's product (of whole numbers made floats first), activation
 
 Sizes are those that were fastest on an H200 for a Llama of 1.1 B and for GPT-2 124M (docs/log.md).
 """
@@ -115,12 +115,12 @@ def multiply(
     """
     if len(x) > FEW:
         return multiply_many(start, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
-    outputs = len(matrix.weight) // (2 if gated else 1)
+    outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
     block, inputs, many = tile(outputs, x.shape[1], gated=gated, normed=norm is not None)
     kernels.product[(triton.cdiv(outputs, block),)](
         x,
-        matrix.weight,
+        *matrix.tensors,
         x if matrix.bias is None else matrix.bias,
         x if norm is None else norm.gamma,
         x if norm is None else norm.beta,
@@ -130,6 +130,7 @@ def multiply(
         INPUTS=x.shape[1],
         OUTPUTS=outputs,
         ROWS=len(x),
+        STORED=matrix.kind,
         NORM="none" if norm is None else norm.kind,
         KIND=activation,
         GATED=gated,
@@ -155,8 +156,8 @@ def multiply_many(
     if norm is not None:
         x = normalise(start, x, norm)
     if residual is not None and matrix.bias is None:
-        return torch.addmm(residual, x, matrix.weight.T)
-    y = F.linear(x, matrix.weight, matrix.bias)
+        return torch.addmm(residual, x, matrix.floats(x.dtype).T)
+    y = F.linear(x, matrix.floats(x.dtype), matrix.bias)
     if residual is not None:
         y += residual
     return y if activation == "none" else activate(start, y, activation, gated=gated)

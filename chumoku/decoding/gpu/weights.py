@@ -16,16 +16,35 @@ from torch import Tensor, nn
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.nn.block import Block
+from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import LayerNorm, RMSNorm
+from chumoku.nn.quantised import Int4, Int8, Quantised
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST, WIDEST_HEAD = 1 << 15, 256  # programs hold whole rows of weights, and whole keys
 
 
 class Matrix(NamedTuple):
-    weight: Tensor  # [N, K]
+    weight: Tensor | Int8 | Int4  # [N, K]
     bias: Tensor | None  # [N]
+
+    @property
+    def kind(self) -> str:
+        return {Int8: "int8", Int4: "int4"}.get(type(self.weight), "float")
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
+        """What kernels read: weight, scale and low; of what there is not, the weight again."""
+        stored = self.weight if isinstance(self.weight, tuple) else (self.weight,)
+        return (*stored, *[stored[0]] * (3 - len(stored)))
+
+    @property
+    def outputs(self) -> int:
+        return len(self.tensors[0])
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantised().to(dtype)
 
 
 class Norm(NamedTuple):
@@ -56,7 +75,8 @@ def unsupported(model: nn.Module) -> str | None:
     if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
         return "it is too wide"
     kinds = {type(part) for block in model.decoder.blocks for part in linears(block)}
-    return None if kinds == {nn.Linear} else f"its matrices are {sorted(kind.__name__ for kind in kinds)}"
+    known = ({nn.Linear}, {Quantised})
+    return None if kinds in known else f"its matrices are {sorted(kind.__name__ for kind in kinds)}"
 
 
 def linears(block: nn.Module) -> list[nn.Module]:
@@ -90,10 +110,22 @@ def read_layer(block: Block) -> Layer:
     )
 
 
-def matrix(parts: Sequence[nn.Linear]) -> Matrix:
+def matrix(parts: Sequence[nn.Linear | Quantised]) -> Matrix:
     """Several linear maps of one input as one."""
     biases = [part.bias for part in parts if part.bias is not None]
-    return Matrix(joined([part.weight for part in parts]), joined(biases) if biases else None)
+    bias = joined(biases) if biases else None
+    stored = [part.stored for part in parts if isinstance(part, Quantised)]
+    if stored:
+        return Matrix(type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True))), bias)
+    return Matrix(joined([part.weight for part in parts if isinstance(part, nn.Linear)]), bias)
+
+
+def read_logits(head: nn.Module, table: Tensor) -> Matrix:
+    """The output matrix: the head's own, or the embedding's table."""
+    if isinstance(head, Quantised):
+        return matrix([head])
+    weight, bias = (head.weight, head.bias) if isinstance(head, Logits) else (None, None)
+    return Matrix((table if weight is None else weight).detach(), None if bias is None else bias.detach())
 
 
 def joined(parameters: Sequence[Tensor]) -> Tensor:
