@@ -16,8 +16,10 @@ from chumoku.data.order import generator
 from chumoku.decoding import beam as beam_module
 from chumoku.decoding import chosen as chosen_module
 from chumoku.decoding import engine as engine_module
+from chumoku.decoding import generate as generate_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding import sources as sources_module
+from chumoku.decoding import translate as translate_module
 from chumoku.decoding.batch import close_ranks
 from chumoku.decoding.beam import Hypothesis, Rules, likeliest, look, search
 from chumoku.decoding.choosers import Choice
@@ -508,6 +510,35 @@ def test_translation_keeps_the_order(letters: Tokenizer) -> None:
     assert len(set(together)) > 7
     assert [text for text, given in zip(together, TEXTS, strict=True) if not given] == ["", ""]
     assert translate(model, [], **options) == []
+
+
+def test_engines_stay_small_where_lengths_differ(letters: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many short texts and a long one: neither all rows are as long as that one, nor a prompt's batch mates."""
+    sizes: list[int] = []
+
+    def opened(model: Model, *, rows: int, capacity: int) -> TorchEngine:
+        sizes.append(rows * capacity)
+        return TorchEngine(model, rows=rows, capacity=capacity)
+
+    for module in (beam_module, translate_module, generate_module):
+        monkeypatch.setattr(module, "open_engine", opened)
+    texts = [*TEXTS, "a" * 20]
+    options = {"source_tokenizer": letters, "tokenizer": letters, "beam": 3, "batch_tokens": 60}
+    model = translator(letters)
+    whole = translate(model, texts, **options)
+    assert len(sizes) == 1, "usually one engine does"
+    sizes.clear()
+    monkeypatch.setattr(translate_module, "LOOSE", 4)
+    assert translate(model, texts, **options) == whole
+    assert max(sizes) <= 2 * 60 + 3 * 20 * 10, "a batch's own tokens and limits"
+    sizes.clear()
+    model, prompts = lively("decoder", "none"), [[5]] * 12 + [[7] * 90]
+    written = generate(model, prompts, new=2)
+    config = model.config
+    position = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width
+    monkeypatch.setattr(generate_module, "MEMORY", 5 * 92 * position)
+    assert generate(model, prompts, new=2) == written
+    assert sizes == [13 * 92, 5 * 92]
 
 
 def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:

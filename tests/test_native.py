@@ -24,7 +24,7 @@ from chumoku.decoding.native import build as build_module
 from chumoku.decoding.native import call
 from chumoku.decoding.native.engine import NativeEngine
 from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Product, StackFields
-from chumoku.errors import LengthError, UsageError
+from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
@@ -284,6 +284,11 @@ def test_what_it_refuses() -> None:
     with pytest.raises(LengthError, match="There is no token 10000"):
         engine.read([[10000]])
     assert engine.lengths == [0], "what was refused was not read"
+
+
+def test_more_than_the_memory_holds_is_a_sentence() -> None:
+    with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens are more than"):
+        NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
 
 
 def test_structures_are_the_librarys() -> None:

@@ -23,7 +23,8 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.text.tokenizer import Tokenizer
 
-ROWS = 256  # so many are written at a time
+ROWS = 256  # so many are written at a time, while their keys and values stay within …
+MEMORY = 4 << 30  # … bytes
 PLAIN = Choice()
 
 
@@ -127,7 +128,9 @@ def start(model: DecoderModel, requests: Sequence[Request], engine: Engine | Non
     """A scheduler with these requests, numbered from 0."""
     if engine is None:
         capacity = max((len(one.prompt) + one.new for one in requests), default=1)
-        engine = open_engine(model, rows=min(ROWS, max(1, len(requests))), capacity=capacity)
+        config = model.config
+        each = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width * longest(model, capacity)
+        engine = open_engine(model, rows=max(1, min(ROWS, len(requests), MEMORY // each)), capacity=capacity)
     scheduler = Scheduler(engine, queue=len(requests), chunk=TOGETHER)
     for one in requests:
         scheduler.submit(one)

@@ -20,6 +20,8 @@ from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
+LOOSE = 32  # positions of an engine for each that a batch may fill
+
 
 def translate(
     model: EncoderDecoderModel,
@@ -49,15 +51,17 @@ def translate(
     limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     made = list(batches([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows))
-    if engine is None and made:
-        engine = open_engine(model, rows=max(map(len, made)) * max(1, beam), capacity=max(1, *limits))
+    # One engine for all batches, unless short and long texts together would make it large; then each has its own.
+    rows, capacity = max(map(len, made), default=0) * beam, max(limits, default=0)
+    if engine is None and 0 < rows * capacity <= LOOSE * batch_tokens:
+        engine = open_engine(model, rows=rows, capacity=capacity)
     translations = [""] * len(texts)
     for numbers in made:
-        rows = [torch.tensor(sources[number]) for number in numbers]
+        some = [torch.tensor(sources[number]) for number in numbers]
         found = search(
             model,
-            pad_sequence(rows, batch_first=True),
-            source_mask=masks.real_tokens(torch.tensor(list(map(len, rows))), max(map(len, rows))),
+            pad_sequence(some, batch_first=True),
+            source_mask=masks.real_tokens(torch.tensor(list(map(len, some))), max(map(len, some))),
             begin=begin,
             end=end,
             beam=beam,

@@ -18,7 +18,7 @@ from torch import Tensor
 from chumoku.decoding.batch import answering, longest
 from chumoku.decoding.native import build
 from chumoku.decoding.native.call import Past, encoded, run, supports, weights
-from chumoku.errors import LengthError, UsageError
+from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 
 AT_ONCE = 256  # tokens in one call
@@ -39,8 +39,14 @@ class NativeEngine:
         config = model.config
         self._weights = weights(model)
         wide = config.key_heads * config.head_width
-        # Memory that is not yet written costs nothing, and is never read.
-        self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)
+        try:
+            # Memory that is not yet written costs nothing, and is never read.
+            self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)
+        except RuntimeError as error:
+            raise TooLargeError(
+                f"Keys and values of {rows:,} rows of {self.capacity:,} tokens are more than this machine's memory "
+                "holds. Ask for fewer tokens, or for fewer rows at once."
+            ) from error
         self._origin = torch.zeros(rows, self.capacity, dtype=torch.int32)
         self._homes: list[int] = []
         self._shared = False  # whether a past may be several rows'
