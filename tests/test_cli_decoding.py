@@ -428,3 +428,10 @@ def test_wrong_use_ends_with_two_and_a_sentence(words: list[str], message: str, 
     assert found.out == ""
     assert "Traceback" not in found.err
     assert sorted(models.iterdir()) == before
+
+
+def test_more_texts_than_are_compared(ask: Ask, models: Path) -> None:
+    (models / "many.txt").write_text("one\n" * 5000)
+    found = ask("embed", "encoder", "--file", "many.txt")
+    assert found.code == 2
+    assert "More than 4,096 texts were given; give 1 to 4,096" in found.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import random
 import resource
 import signal
@@ -305,7 +306,8 @@ def test_two_at_once_are_refused(source: Path, tmp_path: Path) -> None:
 def test_a_damaged_note_is_a_sentence(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
-    for note in (b"", b"[]", b'{"job": {}}', b"\xff", json.dumps({"job": 1, "lines": "x", "read": 2}).encode()):
+    odd = ({"job": 1, "lines": "x", "read": 2}, *({"job": JOB, "lines": n, "read": ""} for n in (-1, math.inf)))
+    for note in (b"", b"[]", b'{"job": {}}', b"\xff", *(json.dumps(one).encode() for one in odd)):
         note_of(out).write_bytes(note)
         with pytest.raises(DamagedError, match=r"out\.txt\.progress is damaged"):
             translate_file(source, out, shout, job=JOB)

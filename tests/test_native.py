@@ -333,6 +333,26 @@ def test_without_it_a_sentence_says_why(
     assert isinstance(open_engine(lively("decoder", "rotary"), rows=1, capacity=3), TorchEngine)
 
 
+def test_a_slow_compiler_and_a_missing_home_are_no_obstacle(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = fresh / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 9\n")
+    slow.chmod(0o755)
+    monkeypatch.setenv("CXX", str(slow))
+    monkeypatch.setattr(build_module, "SECONDS", 0.1)
+    assert build_module.library() is None
+    assert re.search("slow took more than 0.1 seconds", str(build_module.why_not()))
+
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.undo()
+    monkeypatch.setattr(build_module, "library", build_module.library.__wrapped__)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert build_module.library() is None
+    assert "There is no home folder" in str(build_module.why_not())
+
+
 def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
     (fresh / "chumoku").mkdir()
     (fresh / "chumoku").chmod(0o777)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,9 +32,11 @@ def embed(
     if file is not None:
         from chumoku.decoding.lines import texts_of
 
-        given += [text for text in texts_of(file) if text.strip()]
+        full = (text for text in texts_of(file) if text.strip())
+        given += itertools.islice(full, MOST + 1)  # of a file of any length, no more than is needed to refuse it
     if not 1 <= len(given) <= MOST:
-        raise UsageError(f"{len(given):,} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
+        many = f"More than {MOST:,}" if len(given) > MOST else f"{len(given):,}"
+        raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
     speaker = opened(model, "encoder", device=device, precision=precision)
     from chumoku.decoding.embed import similarities
 

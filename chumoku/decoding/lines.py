@@ -230,10 +230,13 @@ def read_note(out: Path) -> Note | None:
     path = note_of(out)
     try:
         values = json.loads(path.read_bytes())
-        return Note(dict(values["job"]), int(values["lines"]), str(values["read"]))
+        note = Note(dict(values["job"]), int(values["lines"]), str(values["read"]))
+        if note.lines < 0:
+            raise ValueError(f"{note.lines} lines")
+        return note
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise DamagedError(
             f"{path} is damaged. Remove it and {out} to begin anew, or keep what is in {out}."
         ) from error

@@ -59,7 +59,7 @@ def _built() -> Path:
     if compiler is None:
         raise Missing("There is no C++ compiler here (c++, g++ or clang++) to make the native library with.")
     native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
-    version = subprocess.run([compiler, "--version"], capture_output=True, timeout=SECONDS, check=False).stdout
+    version = _run([compiler, "--version"]).stdout
     key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), repr((*FLAGS, native)).encode(), version, _processor()]))
     target = _folder() / f"{key.hexdigest()[:16]}.so"
     if not target.exists():
@@ -72,20 +72,28 @@ def _compile(command: list[str], target: Path) -> None:
     handle, made = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     try:
-        done = subprocess.run([*command, str(SOURCE), "-o", made], capture_output=True, timeout=SECONDS, check=False)
+        done = _run([*command, str(SOURCE), "-o", made])
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
             raise Missing(f"{command[0]} did not compile the native library: {''.join(said)[:200]}")
         os.replace(made, target)
-    except subprocess.TimeoutExpired as error:
-        raise Missing(f"{command[0]} took more than {SECONDS} seconds over the native library.") from error
     finally:
         Path(made).unlink(missing_ok=True)
 
 
+def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise Missing(f"{command[0]} took more than {SECONDS} seconds over the native library.") from error
+
+
 def _folder() -> Path:
     """A folder that nobody else can write into: what lies there is run."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:  # a user whom the system does not know
+        raise Missing("There is no home folder to keep the native library in; XDG_CACHE_HOME can name one.") from error
     folder = Path(cache) / "chumoku"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     found = folder.stat()
