@@ -207,6 +207,56 @@ def test_what_is_refused() -> None:
     assert (nothing, None, "length") in scheduler.step()
 
 
+def test_sources_are_looked_at_when_they_come() -> None:
+    """Found only while others are being read, a wrong one would take them along."""
+    translator = Scheduler(TorchEngine(lively("encoder-decoder", "learned"), rows=2, capacity=11))
+    for source, message in (
+        (None, "came with a source of 0 tokens to"),
+        ([], "came with a source of 0 tokens to"),
+        ([VOCABULARY], "A source's tokens are numbers from 0 to 28"),
+        ([-1], "A source's tokens are numbers"),
+        ([5] * 12, "A source has 12 tokens, and there is room for 11"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            translator.submit(Request([BEGIN], 3, source=source))
+    writer = Scheduler(TorchEngine(lively("decoder", "none"), rows=1, capacity=11))
+    for source in ([5], []):
+        with pytest.raises(UsageError, match="a decoder reads none"):
+            writer.submit(Request([5], 3, source=source))
+    for wrong in (Request([5], -1), Request([5], 1, least=-1)):
+        with pytest.raises(UsageError, match="the others are 0 or more"):
+            writer.submit(wrong)
+    assert translator.idle
+    assert writer.idle
+
+
+def test_a_prompt_that_is_given_up_while_it_is_read_leaves_no_row() -> None:
+    model = lively("decoder", "rotary")
+    engine = TorchEngine(model, rows=2, capacity=29)
+    scheduler = Scheduler(engine, chunk=3)
+    first = scheduler.submit(Request([7, 5], 9, Choice(temperature=0)))
+    long = scheduler.submit(Request([5] * 17, 2))
+    text = [token for _ in range(3) for number, token, _ in scheduler.step() if number == first]
+    assert engine.lengths[1] < 17, "it is still being read"
+    assert scheduler.cancel(long)
+    assert not scheduler.cancel(long), "once is enough"
+    later = scheduler.submit(Request([3, 4], 2, Choice(temperature=0)))
+    events = [event for _ in range(12) for event in scheduler.step()]
+    assert [event for event in events if event.number == long] == [(long, None, "cancelled")]
+    text += [token for number, token, _ in events if number == first]
+    assert text == alone(model, Request([7, 5], 9, Choice(temperature=0)))
+    assert [token for number, token, _ in events if number == later] == alone(
+        model, Request([3, 4], 2, Choice(temperature=0))
+    )
+    assert scheduler.idle
+    assert engine.live == 0
+
+
+def test_answers_that_are_no_numbers_are_told_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "travels", lambda tokens: True)
+    test_answers_that_are_no_numbers()
+
+
 def test_answers_that_are_no_numbers() -> None:
     broken = build(Cell("decoder").config())
     with torch.no_grad():

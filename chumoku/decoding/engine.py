@@ -37,6 +37,9 @@ class Engine(Protocol):
     """Sequences under a decoder: rows 0 … live − 1, each with its own past."""
 
     @property
+    def model(self) -> DecoderModel | EncoderDecoderModel: ...
+
+    @property
     def rows(self) -> int:
         """The most that may be live."""
 

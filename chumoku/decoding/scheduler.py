@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import close_ranks
+from chumoku.decoding.batch import close_ranks, longest
 from chumoku.decoding.choosers import Choice
 from chumoku.decoding.chosen import BROKEN, Chooser, Voice
 from chumoku.decoding.engine import Engine
@@ -248,10 +248,16 @@ class Scheduler:
                 f"{len(request.prompt)} tokens; a prompt has 1 or more (a begin token, where there is nothing else), "
                 "and the others are 0 or more."
             )
-        for what, tokens in (("A prompt", request.prompt), ("A source", request.source or ())):
-            if len(tokens) > self.engine.capacity:
-                raise LengthError(
-                    f"{what} has {len(tokens)} tokens, and there is room for {self.engine.capacity}. Shorten it."
-                )
-        if not 0 <= min(request.prompt) <= max(request.prompt) < self.engine.vocabulary:
-            raise UsageError(f"A prompt's tokens are numbers from 0 to {self.engine.vocabulary - 1}.")
+        config, source = self.engine.model.config, request.source
+        if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):
+            raise UsageError(
+                f"A request came with a source of {len(source or ())} tokens to a model of kind '{config.kind}'; an "
+                "encoder-decoder needs one of 1 or more, and a decoder reads none."
+            )
+        room = longest(self.engine.model, self.engine.capacity)
+        sizes = self.engine.vocabulary, config.source_vocabulary or config.vocabulary
+        for what, tokens, size in zip(("prompt", "source"), (request.prompt, source or ()), sizes, strict=True):
+            if len(tokens) > room:
+                raise LengthError(f"A {what} has {len(tokens)} tokens, and there is room for {room}. Shorten it.")
+            if tokens and not 0 <= min(tokens) <= max(tokens) < size:
+                raise UsageError(f"A {what}'s tokens are numbers from 0 to {size - 1}.")
