@@ -241,6 +241,13 @@ def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
     model(tokens(2, 7), tokens(2, 3)).logits.sum().backward()
 
 
+def test_a_search_ends_where_its_engine_does() -> None:
+    model, source = lively("encoder-decoder", "none"), tokens(2, 7)
+    options = {"begin": BEGIN, "end": END, "beam": 2, "forbidden": FORBIDDEN}
+    small = TorchEngine(model, rows=4, capacity=2)
+    assert search(model, source, limit=11, engine=small, **options) == search(model, source, limit=2, **options)
+
+
 def test_searches_that_cannot_be() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     for options, message in (

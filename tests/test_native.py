@@ -6,6 +6,7 @@ import copy
 import ctypes
 import os
 import re
+import signal
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,7 @@ from chumoku.decoding.engine import TorchEngine, open_engine
 from chumoku.decoding.generate import generate
 from chumoku.decoding.native import build as build_module
 from chumoku.decoding.native import call
+from chumoku.decoding.native import engine as engine_module
 from chumoku.decoding.native.engine import NativeEngine
 from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Product, StackFields
 from chumoku.errors import LengthError, TooLargeError, UsageError
@@ -64,6 +66,14 @@ def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_hea
     """80 numbers a head are one vector of 64 and a rest; ten heads share one key."""
     model = lively(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
     check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_any_number_of_tokens_in_a_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt is read in several calls, and what is asked for may lie in any of them."""
+    monkeypatch.setattr(engine_module, "AT_ONCE", 3)
+    for seed in range(3):
+        check_engine(NativeEngine, lively(kind, "rotary"), seed=seed, turns=13, tolerance=3e-4)
 
 
 def lives(model: Model) -> None:
@@ -186,8 +196,9 @@ def test_training_in_between_is_noticed() -> None:
         assert not torch.allclose(after.read([[3, 5]]), old)
 
 
-def test_a_forked_process_has_its_own_threads() -> None:
+def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively("decoder", "none")
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # the crew's; those of PyTorch do not survive a fork
 
     def answer() -> list[list[int]]:
         engine = NativeEngine(model, rows=1, capacity=17)
@@ -197,6 +208,7 @@ def test_a_forked_process_has_its_own_threads() -> None:
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
+        signal.alarm(30)  # threads that were left behind would be waited for
         torch.set_num_threads(1)
         os.write(writing, bytes(answer()[0]))
         os._exit(0)

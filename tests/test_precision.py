@@ -134,6 +134,8 @@ def test_what_cannot_be_stored_so() -> None:
         at_precision(at_precision(model("decoder"), "int8"), "int4")
     with pytest.raises(UsageError, match="a width of 30 here"):
         at_precision(model_of(Cell("decoder"), torch.float32), "int4")
+    with pytest.raises(UsageError, match="a width of 48 here"):
+        at_precision(model("decoder", feedforward_width=48), "int4")
     with pytest.raises(UsageError, match="not there for models with experts"):
         at_precision(model("decoder", experts=3), "int8")
     with pytest.raises(ShapeError, match="groups of 32 divide"):
