@@ -7,6 +7,7 @@ A table of token embeddings that is not the output matrix too is not counted: a 
 
 generate    what a user waits for: `generate` with an open engine, a prompt of 128 tokens read and 256 written, greedy
 step        the engine's steps alone, each fed the likeliest token of the one before, over the same lengths
+int8, int4  the same with weights in whole numbers
 plain       `generate` with the plain engine
 batch       three times as many requests, of 32 to 256 tokens and 32 to 256 behind them, through the scheduler:
             rows leave and enter all the time; tokens written a second, reading the prompts included
@@ -34,6 +35,7 @@ from chumoku.decoding.generate import generate
 from chumoku.decoding.gpu.engine import GpuEngine
 from chumoku.decoding.scheduler import Choice, Request, Scheduler
 from chumoku.models.model import DecoderModel
+from chumoku.models.precision import at_precision
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 PROMPT, NEW, ROUNDS = 128, 256, 5
@@ -103,7 +105,15 @@ def single(model: DecoderModel, copy: float) -> dict[str, object]:
     }
     for one in found.values():
         one["share"] = round(float(str(one["tokens_per_s"])) * bytes_a_token(model) / copy, 4)
+    for precision in ("int8", "int4"):
+        found[precision] = attempt(lambda precision=precision: whole(model, precision))
     return {"bytes_a_token": bytes_a_token(model), **found}
+
+
+def whole(model: DecoderModel, precision: str) -> dict[str, object]:
+    """Steps over weights in whole numbers."""
+    small = at_precision(model, precision)
+    return rates(NEW, stepping(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
 
 
 def batch(model: DecoderModel, rows: int) -> dict[str, object]:

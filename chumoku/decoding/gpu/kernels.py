@@ -2,6 +2,7 @@
 
 embed      x = E[token] · factor + P[position]; in a step, each row's length grows by one
 product    out = residual + f(W norm(x) + b)                    gated: f(W norm(x) + b) ⊙ (W' norm(x) + b')
+           the same of weights in int4, without the norm
 norm       LayerNorm or RMSNorm of each row
 activate   f(x), or f(x) ⊙ x' for the two halves of each row
 likeliest  the token of the largest logit
@@ -76,23 +77,9 @@ def embed(
 
 
 @triton.jit
-def weights(weight, scale, low, n, k, real, INPUTS: tl.constexpr, STORED: tl.constexpr):
-    """The weights of outputs n [N, 1] for inputs k [1, K]; int8 still without the scale of their output."""
-    if STORED == "int4":
-        # Two q a byte, the even input's in its lower half; s and m for 32 inputs.
-        both = tl.load(weight + n * (INPUTS // 2) + k // 2, real, 0)
-        group = n * (INPUTS // 32) + k // 32
-        q = ((both >> ((k % 2) * 4).to(tl.uint8)) & 15).to(tl.float32)
-        found = q * tl.load(scale + group, real, 0.0).to(tl.float32) + tl.load(low + group, real, 0.0).to(tl.float32)
-    else:
-        found = tl.load(weight + n * INPUTS + k, real, 0)
-    return found
-
-
-@triton.jit
 def product(
-    x, weight, scale, low, bias, gamma, beta, residual, out, epsilon,
-    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, STORED: tl.constexpr,
+    x, weight, scale, bias, gamma, beta, residual, out, epsilon,
+    INPUTS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr, SCALED: tl.constexpr,
     NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
@@ -100,11 +87,11 @@ def product(
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     there, inside = n < OUTPUTS, k < INPUTS
-    output, input = n.to(tl.int64)[:, None], k[None, :]
+    at = n.to(tl.int64)[:, None] * INPUTS + k[None, :]
     real = there[:, None] & inside[None, :]
-    first = weights(weight, scale, low, output, input, real, INPUTS, STORED)
+    first = tl.load(weight + at, real, 0)
     if GATED:
-        second = weights(weight, scale, low, output + OUTPUTS, input, real, INPUTS, STORED)
+        second = tl.load(weight + OUTPUTS * INPUTS + at, real, 0)
     if NORM != "none":
         by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
     follow(EARLY)
@@ -113,7 +100,7 @@ def product(
         if NORM != "none":
             vector = normalised(vector, by, shift, inside, epsilon, INPUTS, NORM)
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
-        if STORED == "int8":
+        if SCALED:
             y *= tl.load(scale + n, there, 0.0)
         if BIAS:
             y += tl.load(bias + n, there, 0.0).to(tl.float32)
@@ -121,7 +108,7 @@ def product(
             y = activation(y, KIND)
         if GATED:
             z = tl.sum(second.to(tl.float32) * vector[None, :], 1)
-            if STORED == "int8":
+            if SCALED:
                 z *= tl.load(scale + OUTPUTS + n, there, 0.0)
             if BIAS:
                 z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
@@ -129,6 +116,54 @@ def product(
         if RESIDUAL:
             y += tl.load(residual + row * OUTPUTS + n, there, 0.0).to(tl.float32)
         tl.store(out + row * OUTPUTS + n, y, there)
+
+
+@triton.jit
+def product_int4(
+    x, weight, scale, low, bias, residual, out,
+    GROUPS: tl.constexpr, OUTPUTS: tl.constexpr, ROWS: tl.constexpr,
+    KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, EARLY: tl.constexpr,
+):  # fmt: skip
+    """The same for weights s q + m: Σ s (Σ q x) + m (Σ x), the inner sums over groups of 32 inputs."""
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    g, j = tl.arange(0, BLOCK_G), tl.arange(0, 16)
+    there, inside = n < OUTPUTS, g < GROUPS
+    real = there[:, None] & inside[None, :]
+    at = n.to(tl.int64)[:, None] * GROUPS + g[None, :]
+    # A byte holds the q of an even input and of the odd one behind it.
+    first = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
+    s, m = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
+    if GATED:
+        at += OUTPUTS * GROUPS
+        second = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
+        t, u = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
+    follow(EARLY)
+    for row in tl.static_range(ROWS):
+        places = x + row * GROUPS * 32 + g[:, None] * 32 + j[None, :] * 2
+        even = tl.load(places, inside[:, None], 0.0).to(tl.float32)
+        odd = tl.load(places + 1, inside[:, None], 0.0).to(tl.float32)
+        whole = tl.sum(even + odd, 1)[None, :]
+        y = tl.sum(s * halves(first, even, odd) + m * whole, 1)
+        if BIAS:
+            y += tl.load(bias + n, there, 0.0).to(tl.float32)
+        if KIND != "none":
+            y = activation(y, KIND)
+        if GATED:
+            z = tl.sum(t * halves(second, even, odd) + u * whole, 1)
+            if BIAS:
+                z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
+            y *= z
+        if RESIDUAL:
+            y += tl.load(residual + row * OUTPUTS + n, there, 0.0).to(tl.float32)
+        tl.store(out + row * OUTPUTS + n, y, there)
+
+
+@triton.jit
+def halves(both, even, odd):
+    """Σ q x over each group [N, G], from bytes [N, G, 16] and inputs [G, 16]."""
+    low, high = (both & 15).to(tl.float32), (both >> 4).to(tl.float32)
+    return tl.sum(low * even[None, :, :] + high * odd[None, :, :], 2)
 
 
 @triton.jit

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from chumoku.decoding.gpu import attention, kernels
 from chumoku.decoding.gpu.weights import Matrix, Norm
+from chumoku.nn.quantised import GROUP, Int4, Int8
 
 FEW = 2
 PAST = 64  # keys looked at together
@@ -24,6 +25,7 @@ LANES = (256, 8)  # the same for a query head alone, and its warps
 ALONE = 512  # a past of up to so many keys is not cut into parts: joining them takes longer than looking at them
 PROGRAMS, MOST_PARTS = 264, 32  # parts of all pasts together: two for each of an H200's processors
 PART = 4096  # logits compared by one program
+INT4_BYTES = 16384  # of the weights of one program, at most
 
 
 class Launcher(NamedTuple):
@@ -115,12 +117,17 @@ def multiply(
     """
     if len(x) > FEW:
         return multiply_many(start, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
+    if isinstance(matrix.weight, Int4):
+        x = x if norm is None else normalise(start, x, norm)
+        return multiply_int4(start, x, matrix, activation=activation, gated=gated, residual=residual, first=first)
+    weight, scale = matrix.weight if isinstance(matrix.weight, Int8) else (matrix.weight, matrix.weight)
     outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
     block, inputs, many = tile(outputs, x.shape[1], gated=gated, normed=norm is not None)
     kernels.product[(triton.cdiv(outputs, block),)](
         x,
-        *matrix.tensors,
+        weight,
+        scale,
         x if matrix.bias is None else matrix.bias,
         x if norm is None else norm.gamma,
         x if norm is None else norm.beta,
@@ -130,7 +137,7 @@ def multiply(
         INPUTS=x.shape[1],
         OUTPUTS=outputs,
         ROWS=len(x),
-        STORED=matrix.kind,
+        SCALED=isinstance(matrix.weight, Int8),
         NORM="none" if norm is None else norm.kind,
         KIND=activation,
         GATED=gated,
@@ -139,6 +146,41 @@ def multiply(
         BLOCK_N=block,
         BLOCK_K=inputs,
         **start.options(warps=many, first=first),
+    )
+    return out
+
+
+def multiply_int4(
+    start: Launcher,
+    x: Tensor,
+    matrix: Matrix,
+    *,
+    activation: str,
+    gated: bool,
+    residual: Tensor | None,
+    first: bool,
+) -> Tensor:
+    outputs = matrix.outputs // (2 if gated else 1)
+    out = x.new_empty(len(x), outputs)
+    groups = x.shape[1] // GROUP
+    size = min(INT4_BYTES, 256 * power(groups))
+    block = max(1, size // (16 * power(groups) * (2 if gated else 1)))
+    kernels.product_int4[(triton.cdiv(outputs, block),)](
+        x,
+        *matrix.weight,
+        x if matrix.bias is None else matrix.bias,
+        x if residual is None else residual,
+        out,
+        GROUPS=groups,
+        OUTPUTS=outputs,
+        ROWS=len(x),
+        KIND=activation,
+        GATED=gated,
+        BIAS=matrix.bias is not None,
+        RESIDUAL=residual is not None,
+        BLOCK_N=block,
+        BLOCK_G=power(groups),
+        **start.options(warps=max(1, size // 2048), first=first),
     )
     return out
 

@@ -30,18 +30,8 @@ class Matrix(NamedTuple):
     bias: Tensor | None  # [N]
 
     @property
-    def kind(self) -> str:
-        return {Int8: "int8", Int4: "int4"}.get(type(self.weight), "float")
-
-    @property
-    def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """What kernels read: weight, scale and low; of what there is not, the weight again."""
-        stored = self.weight if isinstance(self.weight, tuple) else (self.weight,)
-        return (*stored, *[stored[0]] * (3 - len(stored)))
-
-    @property
     def outputs(self) -> int:
-        return len(self.tensors[0])
+        return len(self.weight if isinstance(self.weight, Tensor) else self.weight[0])
 
     def floats(self, dtype: torch.dtype) -> Tensor:
         return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantised().to(dtype)
