@@ -435,3 +435,9 @@ def test_more_texts_than_are_compared(ask: Ask, models: Path) -> None:
     found = ask("embed", "encoder", "--file", "many.txt")
     assert found.code == 2
     assert "More than 4,096 texts were given; give 1 to 4,096" in found.err
+
+
+def test_a_prompt_without_end_is_not_waited_for(ask: Ask) -> None:
+    found = ask("generate", "decoder", stdin=b"x" * (1 << 24) + b"x")
+    assert found.code == 2
+    assert "more than 16,777,216 bytes" in found.err

@@ -216,6 +216,20 @@ def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -
     assert list(os.read(reading, 99)) == here[0]
 
 
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than there are cores, too: whoever comes late finds nothing changed, and nothing left undone."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    model = at_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), "int8")
+    engine = NativeEngine(model, rows=3, capacity=17)
+    engine.enter(3)
+    expected = engine.read([[5, 7], [3], [2, 11, 13]])
+    for _ in range(200):
+        engine.forget([0, 0, 0])
+        assert torch.equal(engine.read([[5, 7], [3], [2, 11, 13]]), expected)
+    check_engine(NativeEngine, lively("decoder", "rotary"), seed=2, turns=23, tolerance=3e-4)
+
+
 def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """The crew does one piece of work at a time; two at once would read and write each other's."""
     model, library = lively("decoder", "none"), call._library()

@@ -16,7 +16,7 @@ from chumoku.decoding.choosers import Choice, shaped
 from chumoku.decoding.engine import TorchEngine
 from chumoku.decoding.generate import generate
 from chumoku.decoding.scheduler import Request, Scheduler
-from chumoku.decoding.speculative import speculate
+from chumoku.decoding.speculative import left, speculate
 from chumoku.errors import UsageError
 
 SMALL, LENGTH = 5, 3
@@ -171,3 +171,9 @@ def test_speculations_that_cannot_be() -> None:
         speculate(Request([5], 3, end=(VOCABULARY,)), target=target, draft=draft)
     assert list(speculate(Request([5], 0), target=target, draft=draft)) == []
     assert len(list(speculate(Request([5, 7], 99), target=target, draft=draft))) == 7
+
+
+def test_what_is_left_of_two_that_agree_can_be_drawn() -> None:
+    agreed = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
+    assert left(agreed, agreed).tolist() == agreed.tolist()
+    assert left(agreed, torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)).tolist() == [0.0, 0.5, 0.0]

@@ -15,6 +15,7 @@ from chumoku.errors import UsageError
 if TYPE_CHECKING:
     from chumoku.speaker import Speaker
 
+LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
 
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
@@ -61,7 +62,9 @@ def standard_input() -> str:
     """All of it; a person at a terminal is told what to do instead."""
     if sys.stdin.isatty():
         raise UsageError("Give a text, in quotes where it has spaces, or send one to standard input.")
-    data = sys.stdin.buffer.read()
+    data = sys.stdin.buffer.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise UsageError(f"Standard input has more than {LARGEST:,} bytes, which no model reads. Shorten it.")
     try:
         return data.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:

@@ -123,7 +123,9 @@ def accepts(expected: Tensor, drafted: Tensor, token: int, point: float) -> bool
 
 def left(expected: Tensor, drafted: Tensor) -> Tensor:
     """What the target expects beyond what the draft has proposed already."""
-    return (expected - drafted).clamp(min=0)
+    rest = (expected - drafted).clamp(min=0)
+    # Two that agree but for rounding leave nothing, and then one is as good as the other.
+    return rest if bool(rest.any()) else expected
 
 
 def drawn(shares: Tensor, random: np.random.Generator) -> int:

@@ -51,10 +51,8 @@ def translate(
     limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     made = list(batches([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows))
-    # One engine for all batches, unless short and long texts together would make it large; then each has its own.
-    rows, capacity = max(map(len, made), default=0) * beam, max(limits, default=0)
-    if engine is None and 0 < rows * capacity <= LOOSE * batch_tokens:
-        engine = open_engine(model, rows=rows, capacity=capacity)
+    if engine is None:
+        engine = common_engine(model, made, limits, beam=beam, batch_tokens=batch_tokens)
     translations = [""] * len(texts)
     for numbers in made:
         some = [torch.tensor(sources[number]) for number in numbers]
@@ -92,6 +90,16 @@ def encode(
                 f"{model.config.context:,} at most. Split it into sentences, or use a model with a larger context."
             )
     return sources
+
+
+def common_engine(
+    model: EncoderDecoderModel, made: Sequence[Sequence[int]], limits: Sequence[int], *, beam: int, batch_tokens: int
+) -> Engine | None:
+    """One engine for all batches; none where short and long texts would make it large, and each opens its own."""
+    rows, capacity = max(map(len, made), default=0) * beam, max(limits, default=0)
+    if not 0 < rows * capacity <= LOOSE * batch_tokens:
+        return None
+    return open_engine(model, rows=rows, capacity=capacity)
 
 
 def batches(lengths: Sequence[int], *, most: int, rows: int | None = None) -> Iterator[list[int]]:

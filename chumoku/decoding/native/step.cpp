@@ -11,7 +11,7 @@
 //     int8            [N/16][K/4][16][4], q + 128       inputs as int8 with one scale
 //     int4            [N/16][K/32] × 320 bytes          two q in a byte [4][16][4], s [16] and m [16]; a scale for 32 inputs
 //
-// step.py packs the weights and calls; nothing here allocates more than working space.
+// pack.py packs the weights and call.py calls; nothing here allocates more than working space.
 
 #include <algorithm>
 #include <atomic>
@@ -179,7 +179,7 @@ class Crew {
 
 }  // namespace
 
-// What step.py describes with the same fields.
+// What pack.py describes with the same fields.
 enum Kind { FLOAT32, BF16, INT8, INT4 };
 struct Product {
     int32_t kind, outputs, inputs;
