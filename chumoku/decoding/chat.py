@@ -11,7 +11,7 @@ What no longer fits the context is left out: the oldest turns first, never the s
 
 from __future__ import annotations
 
-import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ FORMATS = ("chatml", "plain")
 START, END = "<|im_start|>", "<|im_end|>"
 NAMES = {"user": "User:", "assistant": "Assistant:"}
 STOPS = {"chatml": [], "plain": ["\nUser:"]}
-LOOKS_LIKE_A_TURN = re.compile(r"^(?=(?:User|Assistant):)", re.MULTILINE)
+TURNS = tuple(name.casefold() for name in NAMES.values())
 
 
 class Message(NamedTuple):
@@ -128,9 +128,15 @@ def render(messages: Sequence[Message], format: str) -> list[Part]:
         return [*parts, Part("assistant\n")]
     turns = ""
     for role, text in messages:
-        text = LOOKS_LIKE_A_TURN.sub(" ", text)
+        text = "\n".join(f" {line}" if looks_like_a_turn(line) else line for line in text.split("\n"))
         turns += f"{text}\n\n" if role == "system" else f"{NAMES[role]} {text}\n"
     return [Part(turns + NAMES["assistant"])]
+
+
+def looks_like_a_turn(line: str) -> bool:
+    """Whether a line begins like one, or would once a tokenizer's normaliser has been over it (full width, case …)."""
+    seen = "".join(filter(str.isprintable, unicodedata.normalize("NFKC", line)))
+    return seen.casefold().startswith(TURNS)
 
 
 def encode(parts: Sequence[Part], tokenizer: Tokenizer) -> list[int]:
