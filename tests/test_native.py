@@ -145,6 +145,17 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+def test_what_is_no_number_is_not_lost_among_whole_numbers(kind: str, odd: float) -> None:
+    module = Quantised(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
+    x = torch.randn(3, 2 * GROUP)
+    x[1, 5] = odd
+    said = product(module, x)
+    assert not said[1].isfinite().any()
+    assert said[[0, 2]].isfinite().all()
+
+
 @given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 41), st.integers(0, 999))
 def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int, seed: int) -> None:
     random = torch.Generator().manual_seed(seed)

@@ -249,9 +249,15 @@ struct Inputs {
     void quantise(int r, int g, int group) {
         const float* from = row(r) + g * group;
         int8_t* to = q.data() + size_t(r) * stride + g * group;
-        Floats far = {};
-        for (int i = 0; i < group; i += LANES) far = most(far, magnitude(load<Floats>(from + i)));
-        float top = largest(far), inverse = top > 0 ? 127 / top : 0;
+        // Sizes compare as their bits do, and what is no number is above them all, so that it is not lost.
+        Ints far = {};
+        for (int i = 0; i < group; i += LANES) {
+            Ints size = load<Ints>(from + i) & 0x7fffffff;
+            far = size > far ? size : far;
+        }
+        int32_t bits = far[0];
+        for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
+        float top = load<float>(&bits), inverse = top > 0 ? 127 / top : 0;
         Ints sums = {};
         for (int i = 0; i < group; i += LANES) {
             Ints whole = nearest(load<Floats>(from + i) * inverse);
