@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import os
+import platform
 import re
 import signal
 import threading
@@ -348,6 +349,22 @@ def test_it_is_compiled_once(fresh: Path) -> None:
     before = made.stat()
     assert build_module.why_not() is None
     assert made.stat() == before
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
+@pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
+def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
+    monkeypatch.setattr(build_module, "_for_this_processor", lambda: f"-march={level}")
+    opened = build_module.library()
+    monkeypatch.setattr(build_module, "library", lambda: opened)
+    monkeypatch.setattr(call, "_crew", None)
+    for kind, inputs in (("int8", 51), ("int4", 2 * GROUP)):
+        test_products_of_whole_numbers_are_the_formula.hypothesis.inner_test(19, 37, 2, 5)
+        module = Quantised(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
+        torch.testing.assert_close(product(module, torch.ones(9, inputs)), torch.full((9, 7), inputs * 1.0))
+    test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
+    check_engine(NativeEngine, lively("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
 
 
 @pytest.mark.parametrize(

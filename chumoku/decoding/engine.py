@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from chumoku.decoding.batch import answering, longest
+from chumoku.decoding.batch import answering
+from chumoku.decoding.rows import Rows
 from chumoku.decoding.sources import Sources, grown, move
-from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
@@ -101,37 +101,23 @@ def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacit
     return TorchEngine(model, **sizes)
 
 
-class TorchEngine:
+class TorchEngine(Rows):
     """The model as it is, on whatever device it is."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
-        if not isinstance(model, (DecoderModel, EncoderDecoderModel)):
-            raise UsageError("Decoding needs a model that has a decoder: of kind 'decoder' or 'encoder-decoder'.")
-        if rows < 1 or capacity < 1:
-            raise LengthError(f"An engine for {rows} rows of {capacity} tokens can hold nothing; give 1 or more each.")
-        self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
-        self.device, self.vocabulary = model.device, model.config.vocabulary
-        self.lengths: list[int] = []
-        self._parts = tuple(model.modules())
+        super().__init__(model, rows=rows, capacity=capacity)
         self._store = self._nothing()
         self._places: Tensor | None = None  # the lengths where the model is, until something but a step changes them
         self._sources = Sources(rows)
-
-    @property
-    def live(self) -> int:
-        return len(self.lengths)
 
     @property
     def nbytes(self) -> int:
         return self._store.nbytes + self._sources.nbytes
 
     def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        if self.live + count > self.rows:
-            raise LengthError(f"{self.live} rows are live and {count} more do not fit: this engine has {self.rows}.")
+        self.check_entering(count, sources)
         model = self.model
-        if isinstance(model, EncoderDecoderModel):
-            if sources is None or len(sources) != count or not all(map(len, sources)):
-                raise UsageError(f"{count} rows of an encoder-decoder need {count} sources of one token or more.")
+        if sources and isinstance(model, EncoderDecoderModel):
             with answering(model, self._parts):
                 lengths = torch.tensor([len(source) for source in sources])
                 table = pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
@@ -139,16 +125,11 @@ class TorchEngine:
                 mask = None if real.all() else real.to(self.device)
                 states = model.encode(table.to(self.device), mask=mask).states
                 self._sources.enter(model.decoder.project(states), lengths.tolist())  # type: ignore[arg-type]
-        elif sources is not None:
-            raise UsageError("Sources were given, and this model has no encoder to read them.")
         self.lengths += [0] * count
         self._places = None
 
     def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        if not pieces or not all(map(len, pieces)):
-            raise UsageError("A piece to read has one token or more.")
-        self._fits(first + len(pieces), max(map(len, pieces)))
-        self._fits(0, max(self.lengths[first + row] + len(piece) for row, piece in enumerate(pieces)))
+        self.check_reading(pieces, first)
         rows, ends = [], []
         with answering(self.model, self._parts):
             for start, table, taken, last in self._chunks(pieces, first):
@@ -169,7 +150,7 @@ class TorchEngine:
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
-        self._fits(count, max(self.lengths[:count]) + new)
+        self.check_tokens(tokens, new)
         with answering(self.model, self._parts):
             logits = self._answer(self._forward(tokens, 0))
             self.lengths[:count] = [length + new for length in self.lengths[:count]]
@@ -178,16 +159,12 @@ class TorchEngine:
         return logits
 
     def forget(self, lengths: Sequence[int]) -> None:
-        if len(lengths) != self.live or any(
-            not 0 <= new <= old for new, old in zip(lengths, self.lengths, strict=True)
-        ):
-            raise LengthError(f"Rows of {self.lengths} tokens cannot go back to {list(lengths)}.")
+        self.check_lengths(lengths)
         self.lengths = list(lengths)
         self._places = None
 
     def take(self, rows: Sequence[int]) -> None:
-        if len(rows) > self.rows or any(not 0 <= row < self.live for row in rows):
-            raise LengthError(f"Rows {list(rows)} cannot be taken: {self.live} are live, and {self.rows} have room.")
+        self.check_taking(rows)
         moves = [(place, row) for place, row in enumerate(rows) if place != row]
         with answering(self.model, self._parts):
             if moves:
@@ -243,15 +220,6 @@ class TorchEngine:
 
     def _answer(self, hidden: Tensor) -> Tensor:
         return tap(self.model, "logits", self.model.head(hidden, self.model.decoder.embedding.table))
-
-    def _fits(self, rows: int, positions: int) -> None:
-        if rows > self.live:
-            raise LengthError(f"{rows} rows were given tokens, and {self.live} are live. Let the others enter first.")
-        if positions > self.capacity:
-            raise LengthError(
-                f"A row would have {positions} tokens, and there is room for {self.capacity}. Shorten the text, or "
-                "open the engine with a larger capacity."
-            )
 
     def _reserve(self, rows: int, positions: int) -> None:
         shape = list(self._store.shape)

@@ -84,8 +84,8 @@ class GpuEngine(TorchEngine):
         if recording():
             return super().step(tokens)
         count = len(tokens)
-        longest = max(self.lengths[:count], default=0) + 1
-        self._fits(count, longest)
+        self.check_tokens(tokens, 1)
+        longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
             self._ragged()

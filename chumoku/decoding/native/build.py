@@ -1,4 +1,4 @@
-"""The library: step.cpp, compiled once for this processor and kept in the user's cache.
+"""The library: step.cpp and its headers, compiled once for this processor and kept in the user's cache.
 
     name = sha256(source, flags, compiler, processor)[:16].so
 
@@ -19,7 +19,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("step.cpp")
+FOLDER = Path(__file__).parent
+SOURCE = FOLDER / "step.cpp"
 # Sums may be added in any order; nothing else of IEEE arithmetic is given up.
 FLAGS = (
     *("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread"),
@@ -58,9 +59,10 @@ def _built() -> Path:
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
         raise Missing("There is no C++ compiler here (c++, g++ or clang++) to make the native library with.")
-    native = "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+    native = _for_this_processor()
     version = _run([compiler, "--version"]).stdout
-    key = hashlib.sha256(b"\0".join([SOURCE.read_bytes(), repr((*FLAGS, native)).encode(), version, _processor()]))
+    sources = [path.read_bytes() for path in (SOURCE, *sorted(FOLDER.glob("*.h")))]
+    key = hashlib.sha256(b"\0".join([*sources, repr((*FLAGS, native)).encode(), version, _processor()]))
     target = _folder() / f"{key.hexdigest()[:16]}.so"
     if not target.exists():
         _compile([compiler, *FLAGS, native], target)
@@ -76,6 +78,8 @@ def _compile(command: list[str], target: Path) -> None:
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
             raise Missing(f"{command[0]} did not compile the native library: {''.join(said)[:200]}")
+        with open(made, "rb") as written:
+            os.fsync(written.fileno())  # or a power cut leaves half a library under a good name
         os.replace(made, target)
     finally:
         Path(made).unlink(missing_ok=True)
@@ -100,6 +104,10 @@ def _folder() -> Path:
     if sys.platform != "win32" and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
         raise Missing(f"{folder} can be written by others, so no native library is kept or run there.")
     return folder
+
+
+def _for_this_processor() -> str:
+    return "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
 
 
 def _processor() -> bytes:

@@ -15,27 +15,23 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import answering, longest
+from chumoku.decoding.batch import answering
 from chumoku.decoding.native import build
 from chumoku.decoding.native.call import Past, encoded, run, supports, weights
-from chumoku.errors import LengthError, TooLargeError, UsageError
+from chumoku.decoding.rows import Rows
+from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 
 AT_ONCE = 256  # tokens in one call
 
 
-class NativeEngine:
+class NativeEngine(Rows):
     """Decoding on the processor, a whole step in one call."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
         if not supports(model):
             raise UsageError(f"The native engine cannot run this model. {build.why_not() or ''}".strip())
-        if rows < 1 or capacity < 1:
-            raise LengthError(f"An engine for {rows} rows of {capacity} tokens can hold nothing; give 1 or more each.")
-        self.model, self.rows, self.capacity = model, rows, longest(model, capacity)
-        self.device, self.vocabulary = model.device, model.config.vocabulary
-        self.lengths: list[int] = []
-        self._parts = tuple(model.modules())
+        super().__init__(model, rows=rows, capacity=capacity)
         config = model.config
         self._weights = weights(model)
         wide = config.key_heads * config.head_width
@@ -53,67 +49,52 @@ class NativeEngine:
         self._memory: list[Tensor] = []  # a row's source
 
     @property
-    def live(self) -> int:
-        return len(self.lengths)
-
-    @property
     def nbytes(self) -> int:
         sources = {source.data_ptr(): source.nbytes for source in self._memory}
         return self._store.nbytes + self._origin.nbytes + sum(sources.values())
 
     def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        if self.live + count > self.rows:
-            raise LengthError(f"{self.live} rows are live and {count} more do not fit: this engine has {self.rows}.")
-        if isinstance(self.model, EncoderDecoderModel):
-            if sources is None or len(sources) != count or not all(map(len, sources)):
-                raise UsageError(f"{count} rows of an encoder-decoder need {count} sources of one token or more.")
+        self.check_entering(count, sources)
+        if sources and isinstance(self.model, EncoderDecoderModel):
             with answering(self.model, self._parts):
                 self._memory += encoded(self.model, self._weights, sources)
-        elif sources is not None:
-            raise UsageError("Sources were given, and this model has no encoder to read them.")
         self.lengths += [0] * count
         self._house([*self._homes, *[None] * count])
 
     def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        if not pieces or not all(map(len, pieces)):
-            raise UsageError("A piece to read has one token or more.")
-        self._fits(first + len(pieces), 0)
-        self._fits(0, max(self.lengths[first + number] + len(piece) for number, piece in enumerate(pieces)))
+        self.check_reading(pieces, first)
         tokens = [token for piece in pieces for token in piece]
         rows = [first + number for number, piece in enumerate(pieces) for _ in piece]
         ends = list(itertools.accumulate(map(len, pieces)))
         return self._run(tokens, rows, [end - 1 for end in ends])
 
     def step(self, tokens: Tensor) -> Tensor:
-        self._fits(len(tokens), max(self.lengths[: len(tokens)]) + 1)
+        self.check_tokens(tokens, 1)
         every = list(range(len(tokens)))
         return self._run(tokens.tolist(), every, every)
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
-        self._fits(count, max(self.lengths[:count]) + new)
+        self.check_tokens(tokens, new)
         rows = [row for row in range(count) for _ in range(new)]
         return self._run(tokens.flatten().tolist(), rows, list(range(count * new))).view(count, new, -1)
 
     def forget(self, lengths: Sequence[int]) -> None:
-        if len(lengths) != self.live or any(
-            not 0 <= new <= old for new, old in zip(lengths, self.lengths, strict=True)
-        ):
-            raise LengthError(f"Rows of {self.lengths} tokens cannot go back to {list(lengths)}.")
+        self.check_lengths(lengths)
         if self._shared:
             self._settle()  # what is written next must not be another's past
         self.lengths = list(lengths)
 
     def take(self, rows: Sequence[int]) -> None:
-        if len(rows) > self.rows or not all(0 <= row < self.live for row in rows):
-            raise LengthError(f"Rows {list(rows)} cannot be taken: {self.live} are live, and {self.rows} have room.")
+        self.check_taking(rows)
         # Rows that share a past need homes of their own. While all rows are of one length, nobody's past lies where any
         # of them will write, and each place keeps its home; else the first to come of a row keeps its.
         shared, alike = len(set(rows)) < len(rows), len(set(self.lengths)) == 1
         if shared and alike:
             homes = [self._homes[place] if place < self.live else None for place in range(len(rows))]
         else:
-            homes = [self._homes[row] if row not in rows[:place] else None for place, row in enumerate(rows)]
+            firsts = {row: place for place, row in reversed(list(enumerate(rows)))}
+            homes = [self._homes[row] if firsts[row] == place else None for place, row in enumerate(rows)]
         self._shared = self._shared or shared
         self.lengths = [self.lengths[row] for row in rows]
         used = max(self.lengths, default=0)
@@ -145,12 +126,6 @@ class NativeEngine:
             part[homes, :used] = part[origin.long(), steps]
         origin[:] = homes[:, None]
         self._shared = False
-
-    def _fits(self, rows: int, length: int) -> None:
-        if rows > self.live:
-            raise LengthError(f"{rows} rows were given tokens and {self.live} are live. Let them enter first.")
-        if length > self.capacity:
-            raise LengthError(f"A row would have {length} tokens, and this engine holds {self.capacity} of each.")
 
     def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
         """Read tokens, each behind what its row has; the logits after those wanted [n, V]."""

@@ -1,0 +1,42 @@
+// What pack.py and call.py describe, field by field.
+#pragma once
+
+#include <cstdint>
+
+enum Kind { FLOAT32, BF16, INT8, INT4 };
+struct Product {
+    int32_t kind, outputs, inputs;
+    const void* weight;
+    const float *scale, *bias;
+};
+enum NormKind { NONE, LAYER, RMS, AFFINE };
+struct Norm {
+    int32_t kind;
+    float epsilon;
+    const float *gamma, *beta;
+};
+struct Layer {
+    Norm attention_norm, cross_norm, feed_norm;
+    Product attention, output, cross_query, cross_output, up, down;
+};
+struct Stack {
+    int32_t layers, width, heads, kv_heads, head_width, hidden, activation, gated, post, half, cross;
+    const Layer* layer;
+    Norm last;
+    Product logits;  // without outputs: the vectors themselves are asked for
+};
+struct Batch {
+    int32_t count;                  // new tokens
+    const int32_t *row, *position;  // whose they are, and where they stand
+    const int32_t* seen;            // how many positions each sees
+    const float *cos, *sin;         // [count, K/2], or none
+    float* x;                       // [count, D]: in, what was embedded
+    float* store;                   // keys and values [L, 2, R, C, G·K]
+    int32_t rows, capacity;
+    const int32_t* origin;          // [R, C]: in which row of the store a row's position lies
+    const float* const* memory;     // a row's cross-attention keys and values [L, 2, S, G·K]
+    const int32_t* memory_length;
+    int32_t asked;
+    const int32_t* wanted;          // which tokens' logits
+    float* logits;                  // [asked, V], or [asked, D]
+};
