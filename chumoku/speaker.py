@@ -40,6 +40,7 @@ class Speaker(Bundle):
     def translate(self, text: Texts, **options: Any) -> Texts:
         """The likeliest translation; the options of `decoding.translate`: beam, length_penalty, limit, into …"""
         model = self._as(EncoderDecoderModel, "translate")
+        options = {"within": self.config.context, **options}
         said = translate.translate(
             model, listed(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
         )

@@ -585,7 +585,10 @@ def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
 def test_translations_that_cannot_be(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
     with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and this model reads 23 at most"):
-        translate(translator(letters, "rotary"), ["a", "a" * 30], **options)
+        translate(translator(letters, "learned"), ["a", "a" * 30], **options)
+    with pytest.raises(LengthError, match="Text 1 has 14 tokens with its end, and this model reads 13 at most"):
+        translate(translator(letters, "rotary"), ["a" * 13], within=13, **options)
+    assert len(translate(translator(letters, "rotary"), ["a" * 30], **options)) == 1
     with pytest.raises(UsageError, match=r"knows no language 'fr'\. The languages it knows: none"):
         translate(translator(letters), ["a"], into="fr", **options)
     with pytest.raises(UsageError, match="Texts are a list"):

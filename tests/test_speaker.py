@@ -286,6 +286,13 @@ def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Speaker, decoder: S
         decoder.embed("x")
 
 
+def test_a_text_longer_than_the_translator_reads_is_named(translator: Speaker) -> None:
+    """Whatever its positions are: what a model was not made for it answers with nonsense."""
+    long = "a " * translator.config.context
+    with pytest.raises(LengthError, match=rf"Text 2 has .* reads {translator.config.context:,} at most"):
+        translator.translate(["a", long])
+
+
 def test_one_text_in_one_text_out(decoder: Speaker) -> None:
     options: dict[str, Any] = {"new": 11, "temperature": 0.7, "top_k": 50}
     said = decoder.generate(["one", "two words"], **options)

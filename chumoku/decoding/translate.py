@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
+from chumoku.decoding.batch import longest
 from chumoku.decoding.beam import search
 from chumoku.decoding.engine import Engine, open_engine
 from chumoku.errors import LengthError, UsageError
@@ -30,6 +31,7 @@ def translate(
     source_tokenizer: Tokenizer,
     tokenizer: Tokenizer,
     into: str | None = None,
+    within: int | None = None,
     beam: int = 4,
     length_penalty: float = 1.0,
     limit: int | None = None,
@@ -39,9 +41,10 @@ def translate(
 ) -> list[str]:
     """The likeliest translation of each text.
 
-    `limit` is the most tokens of one, 2 × source + 20 when not given, and `least` the fewest.
+    `limit` is the most tokens of one, 2 × source + 20 when not given, and `least` the fewest. Texts of more tokens than
+    `within` are refused; when not given, only those that are longer than learned positions reach.
     """
-    sources = encode(model, texts, source_tokenizer, into=into)
+    sources = encode(model, texts, source_tokenizer, into=into, within=within)
     begin, end = tokenizer.roles.begin, tokenizer.roles.end
     if begin is None or end is None:
         raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
@@ -75,7 +78,7 @@ def translate(
 
 
 def encode(
-    model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None = None
+    model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None, within: int | None
 ) -> list[list[int]]:
     """Source tokens and end, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
@@ -84,10 +87,11 @@ def encode(
     marked = [] if into is None else tokenizer.encode("", language=into)
     sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
     for number, source in enumerate(sources):
-        if len(source) > model.config.context:
+        most = longest(model, len(source) if within is None else within)
+        if len(source) > most:
             raise LengthError(
-                f"Text {number + 1} has {len(source):,} tokens with its end, and this model reads "
-                f"{model.config.context:,} at most. Split it into sentences, or use a model with a larger context."
+                f"Text {number + 1} has {len(source):,} tokens with its end, and this model reads {most:,} at most. "
+                "Split it into sentences, or use a model with a larger context."
             )
     return sources
 
