@@ -329,6 +329,13 @@ def test_more_than_the_memory_holds_is_a_sentence() -> None:
         NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
 
 
+def test_no_memory_is_a_sentence() -> None:
+    huge = Product(kind=0, outputs=1, inputs=1 << 30)
+    with pytest.raises(TooLargeError, match="no memory to work in"):
+        call.work("product", ctypes.byref(huge), (1 << 31) - 64, None, None)
+    check_engine(NativeEngine, lively("decoder", "rotary"), turns=5, tolerance=3e-4)
+
+
 def test_structures_are_the_librarys() -> None:
     library = call._library()
     for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch)):

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chumoku.decoding.native import build
 from chumoku.decoding.native.pack import Batch, Packed
-from chumoku.errors import ChumokuError
+from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.quantised import Quantised
@@ -92,14 +92,20 @@ def crew() -> ctypes.c_void_p:
         library.crew_open.restype = ctypes.c_void_p
         if _crew is not None and _crew[0][0] == key[0]:
             library.crew_close(ctypes.c_void_p(_crew[1]))
-        _crew = key, library.crew_open(key[1])
+            _crew = None
+        opened = library.crew_open(key[1])
+        if opened is None:
+            raise TooLargeError(f"The system gives no {key[1]} threads. Ask for fewer with torch.set_num_threads.")
+        _crew = key, opened
     return ctypes.c_void_p(_crew[1])
 
 
 def work(name: str, *arguments: object) -> None:
     """Have the crew do one piece of the library's work; who comes meanwhile waits."""
     with _one_at_a_time:
-        getattr(_library(), name)(crew(), *arguments)
+        failed = getattr(_library(), name)(crew(), *arguments)
+    if failed:
+        raise TooLargeError("There is no memory to work in for so many tokens at once. Ask for fewer.")
 
 
 def _unlock() -> None:

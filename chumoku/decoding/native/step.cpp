@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <vector>
 
 #include "attention.h"
@@ -167,14 +168,20 @@ struct Worker {
 
 extern "C" {
 
-void* crew_open(int size) { return new Crew(size); }
+// None where the system gives no more threads.
+void* crew_open(int size) try {
+    return new Crew(size);
+} catch (const std::exception&) {
+    return nullptr;
+}
 void crew_close(void* crew) { delete static_cast<Crew*>(crew); }
 int sizes(int which) {
     const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch)};
     return all[which];
 }
 
-void step(void* threads, const Stack* stack, const Batch* batch) {
+// Both return 0, or 1 where there is no memory for what they work in; then nothing was done.
+int step(void* threads, const Stack* stack, const Batch* batch) try {
     Crew& crew = *static_cast<Crew*>(threads);
     // Working space stays for the next step of whichever thread calls.
     thread_local Inputs in, hidden;
@@ -187,6 +194,9 @@ void step(void* threads, const Stack* stack, const Batch* batch) {
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
     Worker worker{*stack, *batch, crew, in, hidden, projected, gates};
     crew.run([&] { worker.step(); });
+    return 0;
+} catch (const std::exception&) {
+    return 1;
 }
 
 // A number that changes with any of the bytes and with their order: 8 sums side by side, each times 31.
@@ -200,7 +210,7 @@ uint64_t fingerprint(const uint8_t* bytes, size_t size) {
 }
 
 // y [count, N] of x [count, K]
-void product(void* threads, const Product* p, int count, const float* x, float* y) {
+int product(void* threads, const Product* p, int count, const float* x, float* y) try {
     Crew& crew = *static_cast<Crew*>(threads);
     thread_local Inputs in;
     in.reserve(count, p->inputs);
@@ -211,6 +221,9 @@ void product(void* threads, const Product* p, int count, const float* x, float* 
         });
         multiply(crew, *p, in, count, {y, p->outputs, false});
     });
+    return 0;
+} catch (const std::exception&) {
+    return 1;
 }
 
 }
