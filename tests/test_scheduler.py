@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cells import VOCABULARY, Cell, model_of, tokens
+from cells import VOCABULARY, Cell, model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
@@ -14,6 +14,7 @@ from chumoku.decoding import chosen as chosen_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding.choosers import Choice, shaped
 from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.generate import generate
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
@@ -258,10 +259,25 @@ def test_answers_that_are_no_numbers_are_told_late_too(monkeypatch: pytest.Monke
 
 
 def test_answers_that_are_no_numbers() -> None:
-    broken = build(Cell("decoder").config())
+    """The row that meets them fails, and its mates go on."""
+    model = build(Cell("decoder").config(tie_output=False))
     with torch.no_grad():
-        broken.decoder.embedding.table.fill_(float("nan"))
-    scheduler = Scheduler(TorchEngine(broken, rows=1, capacity=5))
-    scheduler.submit(Request(tokens(1, 3)[0].tolist(), 2))
+        model.decoder.embedding.table[7] = float("nan")
+    greedy = {"new": 5, "choice": Choice(temperature=0, forbidden=(7,))}
+    alone = list(lived(Scheduler(TorchEngine(model, rows=1, capacity=11)), [Request([5, 3], **greedy)])[0])
+    scheduler = Scheduler(TorchEngine(model, rows=3, capacity=11))
+    found = lived(scheduler, [Request([5, 3], **greedy), Request([2, 7], **greedy), Request([5, 3], **greedy)])
+    assert found == {0: alone, 1: ["failed"], 2: alone}
+    assert alone[-1] == "length"
+    assert scheduler.engine.live == 0
     with pytest.raises(ChumokuError, match="no finite numbers"):
-        scheduler.step()
+        generate(model, [[5], [7]], new=3)
+
+
+def lived(scheduler: Scheduler, requests: list[Request]) -> dict[int, list[object]]:
+    """Tokens and reasons, by the request's number."""
+    found: dict[int, list[object]] = {scheduler.submit(request): [] for request in requests}
+    while not scheduler.idle:
+        for number, token, finished in scheduler.step():
+            found[number] += [part for part in (token, finished) if part is not None]
+    return found

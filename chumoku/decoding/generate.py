@@ -19,7 +19,7 @@ from chumoku.decoding.choosers import Choice
 from chumoku.decoding.engine import TOGETHER, Engine, open_engine
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.decoding.stopping import Utterance
-from chumoku.errors import LengthError, UsageError
+from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.text.tokenizer import Tokenizer
 
@@ -56,9 +56,8 @@ def generate(
     written: list[list[int]] = [[] for _ in tokens]
     scheduler = start(model, requests, engine)
     while not scheduler.idle:
-        for number, token, _ in scheduler.step():
-            if token is not None:
-                written[number].append(token)
+        for number, token in heard(scheduler):
+            written[number].append(token)
     return written
 
 
@@ -85,8 +84,8 @@ def write(
     pieces: list[list[str]] = [[] for _ in prompts]
     scheduler = start(model, asked, engine)
     while not scheduler.idle:
-        for number, token, _ in scheduler.step():
-            if token is not None and not utterances[number].stopped:
+        for number, token in heard(scheduler):
+            if not utterances[number].stopped:
                 pieces[number].append(utterances[number].push(token))
                 if utterances[number].stopped:
                     scheduler.cancel(number)
@@ -115,13 +114,21 @@ def spoken(scheduler: Scheduler, utterance: Utterance) -> Iterator[str]:
     """The pieces of the one text that a scheduler writes; closed early, its row is free."""
     try:
         while not scheduler.idle and not utterance.stopped:
-            for _, token, _ in scheduler.step():
-                if token is not None and (piece := utterance.push(token)):
+            for _, token in heard(scheduler):
+                if piece := utterance.push(token):
                     yield piece
         if rest := utterance.finish():
             yield rest
     finally:
         scheduler.close()
+
+
+def heard(scheduler: Scheduler) -> list[tuple[int, int]]:
+    """The tokens of one step, each with the number of its text."""
+    events = scheduler.step()
+    if any(event.finished == "failed" for event in events):
+        raise ChumokuError("The model's answers are no finite numbers, so no token is likelier than another.")
+    return [(event.number, event.token) for event in events if event.token is not None]
 
 
 def start(model: DecoderModel, requests: Sequence[Request], engine: Engine | None) -> Scheduler:

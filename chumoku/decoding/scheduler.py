@@ -25,9 +25,10 @@ from chumoku.decoding.batch import close_ranks, longest
 from chumoku.decoding.choosers import Choice
 from chumoku.decoding.chosen import BROKEN, Chooser, Voice
 from chumoku.decoding.engine import Engine
-from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
+from chumoku.errors import BusyError, LengthError, UsageError
 
-Reason = Literal["end", "length", "cancelled"]
+# failed: the model answered a row with no finite numbers; the others go on.
+Reason = Literal["end", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True)
@@ -77,10 +78,7 @@ class Told:
     def wait(self) -> list[int]:
         if self._ready is not None:
             self._ready.synchronize()
-        tokens: list[int] = self._tokens.tolist()
-        if BROKEN in tokens:
-            raise ChumokuError("The model's answers are no finite numbers, so no token is likelier than another.")
-        return tokens
+        return self._tokens.tolist()
 
 
 def travels(tokens: Tensor) -> bool:
@@ -172,9 +170,9 @@ class Scheduler:
     def _tell(self, texts: Sequence[Text], tokens: Sequence[int]) -> list[Event]:
         events = []
         for text, token in zip(texts, tokens, strict=True):
-            if token in text.voice.end:
-                text.finished = "end"
-                events.append(Event(text.number, None, "end"))
+            if token == BROKEN or token in text.voice.end:
+                text.finished = "failed" if token == BROKEN else "end"
+                events.append(Event(text.number, None, text.finished))
             else:
                 over = text.voice.written >= text.room
                 events.append(Event(text.number, token, "length" if over else None))
