@@ -32,14 +32,21 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_help_answers_at_once() -> None:
-    """The promise is 0.3 s. The processor's time, and the best of several, since other tests run beside this one."""
-    fastest = float("inf")
-    for _ in range(7):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert run("--help").returncode == 0
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        fastest = min(fastest, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert 0 < fastest < 0.3
+    """The promise is 0.3 s on an idle machine; beside other tests, less than twice what the library that prints takes."""
+    ours, bare = (min(seconds(words) for _ in range(5)) for words in (["-m", "chumoku", "--help"], ["-c", BARE]))
+    assert ours < 2 * bare
+    assert seconds(["-c", "import torch"]) > 2 * bare, "what would be noticed"
+
+
+BARE = "import typer, typer.rich_utils, rich.markdown"
+
+
+def seconds(words: list[str]) -> float:
+    """The processor's time for a Python that is asked this."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert subprocess.run([sys.executable, *words], capture_output=True, check=False).returncode == 0
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_count_prints_the_arithmetic() -> None:
