@@ -32,7 +32,7 @@ def test_help_needs_no_torch() -> None:
 
 
 def test_help_answers_at_once() -> None:
-    """The promise is 0.3 s on an idle machine; beside other tests, less than twice what the library that prints takes."""
+    """The promise is 0.3 s on an idle machine; beside other tests, less than twice its library."""
     ours, bare = (min(seconds(words) for _ in range(5)) for words in (["-m", "chumoku", "--help"], ["-c", BARE]))
     assert ours < 2 * bare
     assert seconds(["-c", "import torch"]) > 2 * bare, "what would be noticed"
