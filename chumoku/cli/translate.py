@@ -134,22 +134,13 @@ class Told:
             self._bar = None
 
     def _open(self, done: int, total: int) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+        from chumoku.training.log import started_bar
 
         self.first, self.began = done, time.monotonic()
         if done:
             self.console.print(f"Going on after line {done:,} of {total:,}.", highlight=False)
         if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.description}"),
-                TimeRemainingColumn(compact=True),
-                console=self.console,
-                expand=True,
-            )
-            self._bar.add_task("…", total=total, completed=done)
-            self._bar.start()
+            self._bar = started_bar(self.console, total=total, done=done)
 
 
 def fingerprint(model: Path) -> str:

@@ -25,6 +25,21 @@ METRICS = "metrics.jsonl"
 QUIET_SECONDS = 10.0  # between lines where there is no bar
 
 
+def started_bar(console: Console, *, total: int, done: int) -> Progress:
+    """How many of how many, what is said beside it, and the time left."""
+    bar = Progress(
+        TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+        BarColumn(bar_width=None),
+        TextColumn("{task.description}"),
+        TimeRemainingColumn(compact=True),
+        console=console,
+        expand=True,
+    )
+    bar.add_task("…", total=total, completed=done)
+    bar.start()
+    return bar
+
+
 class Log:
     """Tells people, and files, how a run goes. A silent one (another process's) tells nobody."""
 
@@ -48,16 +63,7 @@ class Log:
         fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
         if self.console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-                BarColumn(bar_width=None),
-                TextColumn("{task.description}"),
-                TimeRemainingColumn(compact=True),
-                console=self.console,
-                expand=True,
-            )
-            self._bar.add_task("…", total=self.steps, completed=state.step)
-            self._bar.start()
+            self._bar = started_bar(self.console, total=self.steps, done=state.step)
 
     def close(self) -> None:
         if self._bar is not None:
