@@ -67,7 +67,8 @@ def demo(
         path=out / "attention.png",
     )
     print(f"\nThe picture is {path} (above: its last block), the loss is {out / 'loss.png'}.")
-    print(f"Next: chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}, or train your own: see recipes/.")
+    print(f'Next: chumoku translate {trained.last} "庭で花を植える", or a sentence of your own in such words;')
+    print(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
 
 
 def begin_anew(out: Path) -> None:
