@@ -145,7 +145,7 @@ def test_the_format_follows_from_the_tokenizer() -> None:
     assert chat.format_for(chatty(), "plain") == "plain"
     with pytest.raises(UsageError, match="needs the tokens"):
         chat.format_for(bytewise(), "chatml")
-    with pytest.raises(UsageError, match="no chat format 'jinja'; there are chatml and plain"):
+    with pytest.raises(UsageError, match="no chat format 'jinja'; there are chatml, llama3, plain"):
         chat.format_for(chatty(), "jinja")
 
 

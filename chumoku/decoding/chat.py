@@ -1,10 +1,12 @@
 """Chat: turns become one prompt, and a reply ends where the other's turn would begin.
 
     chatml   <|im_start|>user⏎ text <|im_end|>⏎  …  <|im_start|>assistant⏎          ends at the token <|im_end|>
+    llama3   <|begin_of_text|>  <|start_header_id|>user<|end_header_id|>⏎⏎ text <|eot_id|>  …     ends at <|eot_id|>
     plain    User: text⏎  Assistant: text⏎  …  Assistant:                            ends at the words ⏎User:
 
-The marks of ChatML are tokens, and what a person types never becomes one: words are encoded as words alone. The marks
-of plain chat are words, so a line of a text that looks like one is set in by a space.
+The marks of ChatML and Llama 3 are tokens, and what a person types never becomes one: words are encoded as words alone.
+The marks of plain chat are words, so a line of a text that looks like one is set in by a space. What the tokenizer puts
+before every text stands before the prompt too.
 
 What no longer fits the context is left out: the oldest turns first, never the system's message.
 """
@@ -24,10 +26,12 @@ from chumoku.models.model import DecoderModel
 from chumoku.text.tokenizer import Tokenizer
 
 ROLES = ("system", "user", "assistant")
-FORMATS = ("chatml", "plain")
+FORMATS = ("chatml", "llama3", "plain")
 START, END = "<|im_start|>", "<|im_end|>"
+BEGIN, HEAD, TEXT, TURN = "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"
+MARKS = {"chatml": (START, END), "llama3": (BEGIN, HEAD, TEXT, TURN)}  # the last of them ends a reply
 NAMES = {"user": "User:", "assistant": "Assistant:"}
-STOPS = {"chatml": [], "plain": ["\nUser:"]}
+STOPS = {"plain": ["\nUser:"]}
 TURNS = tuple(name.casefold() for name in NAMES.values())
 
 
@@ -74,11 +78,11 @@ def reply(
     context = model.config.context
     # A reply may need all that was asked for, but room for it is kept only up to a quarter of the context.
     tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 4))
-    ends = {tokenizer.roles.end, tokenizer.specials[END] if format == "chatml" else None} - {None}
+    ends = {tokenizer.roles.end, tokenizer.specials[MARKS[format][-1]] if format in MARKS else None} - {None}
     forbidden = [token for token in wordless(model, tokenizer) if token not in ends]
     room = min(new, context - len(tokens))
     request = Request(tokens, room, choice.without(forbidden), [end for end in ends if end is not None])
-    utterance = Utterance(tokenizer, before=tokens, stop=STOPS[format])
+    utterance = Utterance(tokenizer, before=tokens, stop=STOPS.get(format, []))
     return Reply(_trimmed(spoken(start(model, [request], None), utterance)), dropped)
 
 
@@ -109,13 +113,16 @@ def conversation(messages: str | Sequence[Message | tuple[str, str] | Mapping[st
 
 def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
     """The format that was asked for, or the one whose marks the tokenizer knows."""
-    knows = {START, END} <= tokenizer.specials.keys()
+    known = [format for format, marks in MARKS.items() if tokenizer.specials.keys() >= {*marks}]
     if wanted is None:
-        return "chatml" if knows else "plain"
+        return known[0] if known else "plain"
     if wanted not in FORMATS:
-        raise UsageError(f"There is no chat format '{wanted}'; there are {' and '.join(FORMATS)}.")
-    if wanted == "chatml" and not knows:
-        raise UsageError(f"ChatML needs the tokens {START} and {END}, which this tokenizer lacks. Choose plain.")
+        raise UsageError(f"There is no chat format '{wanted}'; there are {', '.join(FORMATS)}.")
+    if wanted in MARKS and wanted not in known:
+        raise UsageError(
+            f"The chat format {wanted} needs the tokens {' and '.join(MARKS[wanted])}, which this tokenizer lacks. "
+            "Choose plain."
+        )
     return wanted
 
 
@@ -126,6 +133,12 @@ def render(messages: Sequence[Message], format: str) -> list[Part]:
         for role, text in messages:
             parts += [Part(f"{role}\n{text}"), Part(END, mark=True), Part("\n"), Part(START, mark=True)]
         return [*parts, Part("assistant\n")]
+    if format == "llama3":
+        parts = [Part(BEGIN, mark=True)]
+        for role, text in messages:
+            parts += [Part(HEAD, mark=True), Part(role), Part(TEXT, mark=True), Part(f"\n\n{text.strip()}")]
+            parts += [Part(TURN, mark=True)]
+        return [*parts, Part(HEAD, mark=True), Part("assistant"), Part(TEXT, mark=True), Part("\n\n")]
     turns = ""
     for role, text in messages:
         text = "\n".join(f" {line}" if looks_like_a_turn(line) else line for line in text.split("\n"))
@@ -148,9 +161,11 @@ def encode(parts: Sequence[Part], tokenizer: Tokenizer) -> list[int]:
 def fit(messages: Sequence[Message], tokenizer: Tokenizer, format: str, *, most: int) -> Prompt:
     """The prompt within `most` tokens: turns are left out from the oldest on, a question with its answer."""
     system, turns = ([messages[0]], messages[1:]) if messages[0].role == "system" else ([], messages)
+    before = [*tokenizer.frame[0]]
     later = [place for place, message in enumerate(turns) if place and message.role == "user"]
     for first in (0, *later):
         tokens = encode(render([*system, *turns[first:]], format), tokenizer)
+        tokens = tokens if tokens[: len(before)] == before else [*before, *tokens]
         if len(tokens) <= most:
             return Prompt(tokens, first)
     raise LengthError(

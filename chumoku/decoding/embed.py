@@ -1,6 +1,6 @@
 """Embedding: a text becomes a vector, and texts of like meaning become vectors of like direction.
 
-    text → tokens + end → encoder → pooled vector [D]              BERT's own vocabularies: [CLS] tokens [SEP]
+    text → tokens + end → encoder → pooled vector [D]              BERT's own tokenizers: [CLS] tokens [SEP]
     similarity(a, b) = a · b / (‖a‖ ‖b‖)
 
 Texts of like length share a batch of rows × longest ≤ `batch_tokens`; results keep the order given. The masked-token
@@ -22,8 +22,6 @@ from chumoku.models.heads import pool
 from chumoku.models.model import EncoderModel
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
-
-BERT_BEGIN = "[CLS]"
 
 
 def embed(model: EncoderModel, texts: Sequence[str], *, tokenizer: Tokenizer, batch_tokens: int = 8192) -> Tensor:
@@ -49,13 +47,15 @@ def read(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
 
 
 def encode(model: EncoderModel, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """Tokens as the encoder knows them: its documents ended with an end token, and BERT's began with one too."""
+    """Tokens as the encoder knows them: in the frame of its tokenizer, or ended with an end token, as ours are."""
     if isinstance(texts, str):
         raise UsageError("Texts are a list; one alone is a list of one.")
-    before, after = BERT_BEGIN in tokenizer.specials, tokenizer.roles.end is not None
-    encoded = tokenizer.encode_batch(texts, begin=before, end=after)
+    before, after = tokenizer.frame
+    if not before and not after and tokenizer.roles.end is not None:
+        after = (tokenizer.roles.end,)
+    encoded = [[*before, *row, *after] for row in tokenizer.encode_batch(texts)]
     for number, (text, row) in enumerate(zip(texts, encoded, strict=True), start=1):
-        if not text.strip() or len(row) == before + after:
+        if not text.strip() or len(row) == len(before) + len(after):
             raise UsageError(f"Text {number} is empty, so there is nothing to embed. Give one with a word in it.")
         if len(row) > model.config.context:
             raise LengthError(

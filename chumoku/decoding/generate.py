@@ -145,10 +145,11 @@ def start(model: DecoderModel, requests: Sequence[Request], engine: Engine | Non
 
 
 def request(model: DecoderModel, prompt: str, *, tokenizer: Tokenizer, new: int, least: int, choice: Choice) -> Request:
-    """A prompt as in training; what follows nothing follows the end of another text."""
+    """A prompt as in training, with what its tokenizer puts before a text; what follows nothing follows the end of
+    another text."""
     roles = tokenizer.roles
     edge = roles.begin if roles.end is None else roles.end
-    tokens = tokenizer.encode(prompt) or ([] if edge is None else [edge])
+    tokens = [*tokenizer.frame[0], *tokenizer.encode(prompt)] or ([] if edge is None else [edge])
     if not tokens:
         raise UsageError("An empty prompt needs an end or begin token to start from, and this tokenizer has neither.")
     if len(tokens) > model.config.context:

@@ -23,8 +23,9 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
+from chumoku.text.letters import whole
 from chumoku.text.roles import UNKNOWN, special_tokens
-from chumoku.text.tokenizer import Tokenizer, whole
+from chumoku.text.tokenizer import Tokenizer
 
 Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

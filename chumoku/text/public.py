@@ -5,13 +5,14 @@
     vocab.txt                           BERT
     *.model, *.spm                      SentencePiece, Unigram or BPE
 
-A folder is searched for these, in this order. Files are untrusted: bounded, checked, refused with a reason.
+A folder is searched for these, in this order, and for what `settings` reads. Files are untrusted: bounded, checked,
+refused with a reason.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,6 +21,9 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text.sentencepiece import backend_from_model
+from chumoku.text.settings import read_settings, respected, write_tokenizer
+
+__all__ = ["guarded", "open_backend", "read_bounded", "uncased", "write_tokenizer"]
 
 LARGEST_FILE = 1 << 28
 PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
@@ -31,16 +35,22 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
     if path.is_dir():
         return _open_folder(path)
     if path.suffix in (".model", ".spm"):
-        return guarded(path, lambda: backend_from_model(_read(path)))
+        return guarded(path, lambda: backend_from_model(read_bounded(path)))
     for vocabulary, merges in PAIRS:
         if path.name in (vocabulary, merges):
             return guarded(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
     if path.name == "vocab.txt":
-        return guarded(path, lambda: _bert(_read(path)))
-    return guarded(path, lambda: tokenizers.Tokenizer.from_str(_read(path).decode("utf-8")))
+        return guarded(path, lambda: _bert(read_bounded(path)))
+    return guarded(path, lambda: tokenizers.Tokenizer.from_str(read_bounded(path).decode("utf-8")))
 
 
 def _open_folder(folder: Path) -> tokenizers.Tokenizer:
+    settings = read_settings(folder)
+    backend = _found(folder)
+    return guarded(folder, lambda: respected(backend, settings)) if settings else backend
+
+
+def _found(folder: Path) -> tokenizers.Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return open_backend(folder / "tokenizer.json")
     for vocabulary, merges in PAIRS:
@@ -55,8 +65,8 @@ def _open_folder(folder: Path) -> tokenizers.Tokenizer:
 
 
 def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    numbers = json.loads(_read(vocabulary))
-    lines = _read(merges).decode("utf-8").splitlines()
+    numbers = json.loads(read_bounded(vocabulary))
+    lines = read_bounded(merges).decode("utf-8").splitlines()
     pairs = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#version")]
     if not isinstance(numbers, dict) or not all(one and other and " " not in other for one, other in pairs):
         raise ValueError("the vocabulary is no table of numbers, or a merge is no pair")
@@ -74,8 +84,7 @@ def _bert(data: bytes) -> tokenizers.Tokenizer:
     if len(specials) < 5:
         raise ValueError("a BERT vocabulary has [PAD], [UNK], [CLS], [SEP] and [MASK]")
     backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
-    lower = not any(token[:1].isupper() for token in tokens if not token.startswith("["))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    backend.normalizer = normalizers.BertNormalizer(lowercase=uncased(tokens))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
@@ -83,14 +92,19 @@ def _bert(data: bytes) -> tokenizers.Tokenizer:
     return backend
 
 
-def _read(path: Path) -> bytes:
+def uncased(tokens: Iterable[str]) -> bool:
+    """Whether a BERT vocabulary knows small letters only. ℝ, which has no small form, says nothing about it."""
+    return not any(token[:1].lower() != token[:1] for token in tokens if not token.startswith("["))
+
+
+def read_bounded(path: Path) -> bytes:
     size = path.stat().st_size
     if size > LARGEST_FILE:
         raise UsageError(f"{path} has {size:,} bytes; a tokenizer file may have up to {LARGEST_FILE:,}.")
     return path.read_bytes()
 
 
-def guarded(path: Path, opening: Callable[[], T]) -> T:
+def guarded(path: Path | str, opening: Callable[[], T]) -> T:
     """Whatever is wrong with a file becomes a sentence that names it."""
     try:
         return opening()
@@ -107,5 +121,5 @@ def guarded(path: Path, opening: Callable[[], T]) -> T:
         raise _not_a_tokenizer(path, error) from error
 
 
-def _not_a_tokenizer(path: Path, error: Any) -> UsageError:
+def _not_a_tokenizer(path: Path | str, error: Any) -> UsageError:
     return UsageError(f"{path} is not a tokenizer that can be read: {str(error)[:200]}. Is the file whole?")

@@ -35,9 +35,12 @@ class Roles:
     languages: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_roles(tokens: Mapping[str, int]) -> Roles:
-    """Roles from the names of special tokens."""
+def find_roles(tokens: Mapping[str, int], given: Mapping[str, int] | None = None) -> Roles:
+    """Roles from the names of special tokens; those `given` stand, whatever their tokens are called."""
     found = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
+    if found["begin"] is None and END in tokens:
+        found["begin"] = tokens.get(PAD)  # T5's and Marian's decoders begin with <pad>
+    found |= {role: number for role, number in (given or {}).items() if role in found}
     matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
     languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
     return Roles(**found, languages=languages)

@@ -7,10 +7,13 @@ normaliser        2 character map    3 dummy prefix    4 remove extra spaces
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterator
+import unicodedata
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
@@ -18,6 +21,10 @@ NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 MOST_PIECES = 1 << 22
 LONGEST_PIECE = 1 << 12
+MOST_WORK = 1 << 27
+MANY_SPACES, OUTER_SPACES = " {2,}", r"\A | \z"
+_PAIRS = [*(kana + "ﾞ" for kana in "ｳｶｷｸｹｺｻｼｽｾｿﾀﾁﾂﾃﾄﾊﾋﾌﾍﾎﾜｦ"), *(kana + "ﾟ" for kana in "ﾊﾋﾌﾍﾎ")]
+VOICED = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
 
 
 class Piece(NamedTuple):
@@ -37,16 +44,12 @@ class Model(NamedTuple):
 
 def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
     """The library's tokenizer that cuts text as the SentencePiece model does."""
-    model = read_model(data)
+    return backend_of(read_model(data))
+
+
+def backend_of(model: Model) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(_bpe(model) if model.kind == BPE else _unigram(model))
-    steps: list[normalizers.Normalizer] = []
-    if model.character_map:
-        steps.append(normalizers.Precompiled(model.character_map))
-    if model.remove_extra_spaces:
-        steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
-    backend.normalizer = normalizers.Sequence(steps)
-    scheme = "always" if model.dummy_prefix else "never"
-    backend.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme, split=model.kind != BPE)
+    backend.normalizer, backend.pre_tokenizer = dress(model)
     after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
     special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
@@ -54,6 +57,46 @@ def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
     user = [piece.text for piece in model.pieces if piece.kind == USER]
     backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in user])
     return backend
+
+
+def dress(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
+    """What happens to a text before the model cuts it."""
+    steps: list[normalizers.Normalizer] = []
+    if model.character_map:
+        check_character_map(model.character_map)
+        # The library looks up characters, and of longer ones only those of up to five bytes: ｶﾞ has six.
+        steps += [normalizers.Replace(pair, one) for pair, one in VOICED.items() if one.encode() in model.character_map]
+        steps.append(normalizers.Precompiled(model.character_map))
+    if model.remove_extra_spaces:
+        steps += [normalizers.Replace(Regex(MANY_SPACES), " "), normalizers.Replace(Regex(OUTER_SPACES), "")]
+    scheme = "always" if model.dummy_prefix else "never"
+    if model.dummy_prefix and not model.remove_extra_spaces:
+        # A text that begins with a space gets one more; Metaspace would leave it with its own.
+        steps.append(normalizers.Prepend("▁"))
+        scheme = "never"
+    return normalizers.Sequence(steps), pre_tokenizers.Metaspace(prepend_scheme=scheme, split=model.kind != BPE)
+
+
+def check_character_map(data: bytes) -> None:
+    """u32 bytes of trie, trie of u32 units, texts ending in \\0: no unit may lead out of the trie or of the texts.
+
+    A unit is label (8 bits) | has a value (1) | shift by 8 (1) | offset (21) | is a value (1): the library follows
+    them without looking.
+    """
+    size = int.from_bytes(data[:4], "little")
+    if size % 4 or not 4 <= size <= len(data) - 4:
+        raise ValueError(f"a character map of {len(data):,} bytes cannot hold a trie of {size:,}")
+    units = np.frombuffer(data, "<u4", size // 4, 4)
+    texts = data[4 + size :]
+    texts.decode("utf-8")
+    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
+    inner = np.flatnonzero(units >> 31 == 0)
+    base = inner ^ ((units[inner] >> 10) << ((units[inner] & 512) >> 6))
+    if (base | 255).max(initial=0) >= len(units):
+        raise ValueError("the character map's trie leads out of itself")
+    values = units[base[units[inner] & 256 != 0]] & 0x7FFFFFFF
+    if values.max(initial=0) >= max(len(texts), 1) or not starts[values].all():
+        raise ValueError("the character map's trie leads out of its texts")
 
 
 def read_model(data: bytes) -> Model:
@@ -128,32 +171,50 @@ def _piece(data: bytes) -> Piece:
         raise ValueError("a piece has fields of the wrong type")
     if len(text) > LONGEST_PIECE:
         raise ValueError(f"a piece of {len(text):,} bytes")
-    return Piece(text.decode("utf-8"), struct.unpack("<f", score)[0], kind)
+    number = struct.unpack("<f", score)[0]
+    if not math.isfinite(number):
+        raise ValueError(f"a piece has the score {number}")
+    return Piece(text.decode("utf-8"), number, kind)
 
 
 def _unigram(model: Model) -> models.Model:
     unknown = next((number for number, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), None)
+    if unknown is None:
+        raise ValueError("it has no unknown piece")
     pieces = [(piece.text, piece.score) for piece in model.pieces]
     return models.Unigram(pieces, unk_id=unknown, byte_fallback=model.byte_fallback)
 
 
 def _bpe(model: Model) -> models.Model:
-    """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first."""
     numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
-    merges = []
-    for piece in model.pieces:
-        if piece.kind != NORMAL:
-            continue
-        for cut in range(1, len(piece.text)):
-            left, right = piece.text[:cut], piece.text[cut:]
-            if left in numbers and right in numbers:
-                merges.append((-piece.score, numbers[left], numbers[right], left, right))
-    merges.sort()
+    merges = merges_of(model.pieces)
     unknown = next((piece.text for piece in model.pieces if piece.kind == UNKNOWN), None)
     return models.BPE(
         vocab=numbers,
-        merges=[(left, right) for *_, left, right in merges],
+        merges=merges,
         unk_token=unknown,
         fuse_unk=True,
         byte_fallback=model.byte_fallback,
     )
+
+
+def merges_of(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first.
+
+    Of equal scores SentencePiece takes the leftmost, the library's merges the lowest numbers: with Llama's own pieces,
+    whose runs of spaces share one score, the same comes out.
+    """
+    if sum(len(piece.text) ** 2 for piece in pieces) > MOST_WORK:
+        raise ValueError("its pieces are so long that they are none of a text")
+    numbers = {piece.text: number for number, piece in enumerate(pieces)}
+    merges = []
+    for piece in pieces:
+        if piece.kind != NORMAL:
+            continue
+        text = piece.text
+        for cut in range(1, len(text)):
+            left = text[:cut]
+            if left in numbers and (right := text[cut:]) in numbers:
+                merges.append((-piece.score, numbers[left], numbers[right], left, right))
+    merges.sort()
+    return [(left, right) for *_, left, right in merges]

@@ -14,57 +14,73 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import tokenizers
-from tokenizers import Regex, decoders, models, pre_tokenizers
+from tokenizers import decoders, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
+from chumoku.text.backend import Frame, frame, in_turns, kept_roles, plain_twin
+from chumoku.text.letters import byte_letters, readable, whole
 from chumoku.text.roles import Roles, find_roles
 from chumoku.text.stream import Stream
+
+__all__ = ["Tokenizer", "load", "whole"]
 
 # Longer texts are cut before a space or line end (or, where there is none, anywhere), so that time grows with length
 # alone.
 PIECE = 1 << 13
 GAPS_TRIED = 100
-TURN = 1 << 18
+LARGEST = 1 << 23
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Tokenizer:
     """A trained tokenizer. Two objects of the library stand behind it: one that takes special tokens for text."""
 
-    def __init__(self, backend: tokenizers.Tokenizer) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, *, size: int | None = None) -> None:
+        """`size` is the number of tokens, where it is known: asking the library takes long."""
         self._special = backend
         self._special.no_padding()
         self._special.no_truncation()
-        self._plain = tokenizers.Tokenizer.from_str(backend.to_str())
-        self._plain.encode_special_tokens = True
-        self._keep_typed_specials_apart()
-        self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         added = backend.get_added_tokens_decoder()
         self.specials = {token.content: number for number, token in added.items() if token.special}
-        self.roles: Roles = find_roles({**self.specials, **self._known_names()})
+        self.size = size = _size(backend) if size is None else size
+        self._plain = plain_twin(backend) if added else backend
+        self.frame: Frame = frame(backend, size)
+        given = kept_roles(backend)
+        self._checked(given.values())
+        self.roles: Roles = find_roles({**self.specials, **self._known_names()}, given)
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
-        self._gaps = "".join(gap for gap in " \n" if self._splits_before(gap))
 
     @property
     def kind(self) -> str:
         """The kind of model inside, in our words."""
         model = type(self._special.model).__name__
         if model == "BPE":
-            merges = json.loads(self._special.to_str())["model"]["merges"]
+            merges = json.loads(self.json)["model"]["merges"]
             return "bpe" if merges else "byte" if self.byte_level else "character"
         return {"WordLevel": "word", "Unigram": "unigram", "WordPiece": "wordpiece"}.get(model, model.lower())
+
+    @property
+    def json(self) -> str:
+        """What tokenizer.json holds."""
+        return self._special.to_str(pretty=True)
+
+    @property
+    def cutter(self) -> pre_tokenizers.PreTokenizer | None:
+        """What cuts a text before the model does."""
+        found: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
+        return found
 
     @property
     def fingerprint(self) -> str:
         """SHA-256 of everything that decides how text becomes numbers; the last digits of scores, which a JSON file
         may round, do not."""
-        rounded = json.loads(self._special.to_str(), parse_float=lambda number: round(float(number), 5))
+        rounded = json.loads(self.json, parse_float=lambda number: round(float(number), 5))
         return hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
 
     def encode(
@@ -93,7 +109,7 @@ class Tokenizer:
         after = [self._role("end")] if end else []
         backend = self._special if special else self._plain
         pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
-        encoded = _in_turns(backend, itertools.chain(*pieces))
+        encoded = in_turns(backend, itertools.chain(*pieces))
         return [[*before, *itertools.chain(*(next(encoded) for _ in parts)), *after] for parts in pieces]
 
     def encode_bytes(self, data: bytes) -> list[int]:
@@ -130,7 +146,11 @@ class Tokenizer:
         if not self.byte_level:
             return [self._special.id_to_token(number) or "" for number in ids]
         raw = [self.decode_bytes([number]) for number in ids]
-        return [_readable(piece) for piece in raw]
+        return [readable(piece) for piece in raw]
+
+    def token(self, number: int) -> str:
+        """The name of a token in the vocabulary."""
+        return self._special.id_to_token(self._checked([number])[0]) or ""
 
     def stream(self) -> Stream:
         """Decode one number at a time."""
@@ -142,16 +162,21 @@ class Tokenizer:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
         try:
-            temporary.write_text(self._special.to_str(pretty=True), encoding="utf-8")
+            temporary.write_text(self.json, encoding="utf-8")
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         return path
 
     @functools.cached_property
+    def _gaps(self) -> str:
+        """Where a long text may be cut."""
+        return "".join(gap for gap in " \n" if self._splits_before(gap))
+
+    @property
     def _letters(self) -> dict[str, int]:
         """Byte-level tokens write each byte as one printable letter: letter → byte."""
-        return _byte_letters()
+        return byte_letters()
 
     @functools.cached_property
     def _byte_ids(self) -> list[int]:
@@ -185,18 +210,6 @@ class Tokenizer:
             return japanese.segment(text)
         parts = self._around_specials(text)
         return "".join(part if part in self.specials else japanese.segment(part) for part in parts)
-
-    def _keep_typed_specials_apart(self) -> None:
-        """Unigram and word models hold their special tokens as words; a cut after the first letter makes them text."""
-        names = [token.content for token in self._special.get_added_tokens_decoder().values() if token.special]
-        if not names or not isinstance(self._plain.model, (models.Unigram, models.WordLevel)):
-            return
-        first_letters = "|".join(f"{re.escape(name[:1])}(?={re.escape(name[1:])})" for name in names)
-        if isinstance(self._plain.model, models.Unigram):
-            first_letters += "|<(?=0x[0-9A-F]{2}>)"
-        apart = pre_tokenizers.Split(Regex(first_letters), "isolated")
-        earlier = [self._plain.pre_tokenizer] if self._plain.pre_tokenizer is not None else []
-        self._plain.pre_tokenizer = pre_tokenizers.Sequence([*earlier, apart])
 
     def _encode_whole(self, text: str) -> list[int]:
         return self._plain.encode(text, add_special_tokens=False).ids
@@ -249,15 +262,6 @@ class Tokenizer:
         return self.roles.languages[code]
 
 
-def whole(text: str) -> str:
-    """Half of a surrogate pair is no character: it becomes �, and two halves that belong together become one."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
-
-
 def load(path: Path | str) -> Tokenizer:
     """Open a tokenizer: ours, or a public one in any of its usual files (see `chumoku.text.public`)."""
     from chumoku.text.public import guarded, open_backend
@@ -266,17 +270,12 @@ def load(path: Path | str) -> Tokenizer:
     return guarded(path, lambda: Tokenizer(open_backend(path)))
 
 
-def _in_turns(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
-    """The numbers of each piece. What the library keeps of a piece is large, so it never has too many at once."""
-    turn: list[str] = []
-    characters = 0
-    for piece in itertools.chain(pieces, [None]):
-        if turn and (piece is None or characters + len(piece) > TURN):
-            yield from (encoding.ids for encoding in backend.encode_batch_fast(turn, add_special_tokens=False))
-            turn, characters = [], 0
-        if piece is not None:
-            turn.append(piece)
-            characters += len(piece)
+def _size(backend: tokenizers.Tokenizer) -> int:
+    size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+    if size > LARGEST:
+        # The library walks through all numbers up to the last, whether there are tokens or not.
+        raise UsageError(f"A token has the number {size - 1:,}, and {LARGEST:,} can be. Is the file whole?")
+    return size
 
 
 def _gap(text: str, low: int, high: int, gaps: str) -> int:
@@ -289,21 +288,3 @@ def _gap(text: str, low: int, high: int, gaps: str) -> int:
         if not text[place - 1].isspace() and not text[place + 1].isspace():
             return place
     return high
-
-
-def _byte_letters() -> dict[str, int]:
-    """GPT-2's letters for the 256 bytes: printable ones stand for themselves, the others follow from U+0100 on."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    letters |= {chr(256 + index): byte for index, byte in enumerate(others)}
-    if set(letters) != set(pre_tokenizers.ByteLevel.alphabet()):
-        raise UsageError("This version of the tokenizers library writes bytes in other letters than GPT-2's.")
-    return letters
-
-
-def _readable(piece: bytes) -> str:
-    try:
-        return piece.decode("utf-8").replace(" ", "␣").replace("\n", "⏎")
-    except UnicodeDecodeError:
-        return "".join(f"‹{byte:02x}›" for byte in piece)
