@@ -26,16 +26,18 @@ from chumoku.decoding.native import build as build_module
 from chumoku.decoding.native import call
 from chumoku.decoding.native import engine as engine_module
 from chumoku.decoding.native.engine import NativeEngine
-from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Product, StackFields
+from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Packing, Product, Source, StackFields
 from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
-from chumoku.nn.quantised import GROUP, Int4, Int8, Quantised
+from chumoku.nn.adapted import Adapted
+from chumoku.nn.quantised import GROUP, Int4, Int8, Int8Groups, Quantised
 from chumoku.nn.tap import record
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
 
+work = call.work
 FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu")
 PLACES = [
     (kind, position, norm, placement)
@@ -115,10 +117,11 @@ def test_beams_never_move_a_key() -> None:
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
 
 
-def product(module: nn.Linear | Quantised, x: Tensor) -> Tensor:
+def product(module: nn.Linear | Quantised, x: Tensor, *more: nn.Linear | Quantised) -> Tensor:
     packed = Packed.__new__(Packed)
-    packed._memory = Memory()
-    described = packed._product([module])
+    packed._memory, packed._small, packed.packings, packed._sources = Memory(), Memory(), [], []
+    described = packed._product([module, *more])
+    call.filled(packed)
     y = torch.full((len(x), described.outputs), torch.nan)
     pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y))
     call.work("product", ctypes.byref(described), len(x), *pointers)
@@ -144,6 +147,40 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         near = as_whole_numbers(x, inputs if kind == "int8" else GROUP)
         expected = near @ module.stored.dequantised().double().T + bias
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+def in_groups(weight: Tensor) -> Int8Groups:
+    groups = weight.view(len(weight), -1, GROUP)
+    scale = (groups.abs().amax(-1) / 127).half()
+    return Int8Groups((groups / scale.float()[..., None]).round().clamp(-128, 127).to(torch.int8), scale)
+
+
+@given(st.integers(1, 53), st.integers(1, 53), st.integers(1, 5), st.integers(0, 999))
+def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int, seed: int) -> None:
+    """The same from weights that lie scattered, as in a file."""
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, GROUP * groups, generator=random) * 3
+    stored = in_groups(torch.randn(outputs, GROUP * groups, generator=random))
+    file = torch.cat([stored.scale.view(torch.uint8).view(outputs, groups, 2), stored.q.view(torch.uint8)], -1)
+    scattered = Int8Groups(file[..., 2:].view(torch.int8), file.view(torch.float16)[..., 0])
+    assert torch.equal(scattered.dequantised(), stored.dequantised())
+    expected = as_whole_numbers(x, GROUP) @ stored.dequantised().double().T
+    for one in (stored, scattered):
+        torch.testing.assert_close(product(Quantised.of(one), x).double(), expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("first", range(5))
+def test_parts_of_different_kinds_make_one_product(first: int) -> None:
+    """Files mix kinds freely; 3 + 7 + 11 … outputs share blocks of 16."""
+    x = torch.randn(5, 2 * GROUP)
+    weights = [torch.randn(outputs, 2 * GROUP) for outputs in (3, 7, 11, 13, 17)]
+    linear, half = (nn.Linear(2 * GROUP, len(weight), bias=False) for weight in weights[:2])
+    linear.weight, half.weight = nn.Parameter(weights[0]), nn.Parameter(weights[1].bfloat16())
+    parts = [linear, half, *(Quantised(w, None, kind) for w, kind in zip(weights[2:], ("int8", "int4"), strict=False))]
+    parts.append(Quantised.of(in_groups(weights[4])))
+    parts = parts[first:] + parts[:first]
+    floats = [part.stored.dequantised() if isinstance(part, Quantised) else part.weight.float() for part in parts]
+    torch.testing.assert_close(product(parts[0], x, *parts[1:]), x @ torch.cat(floats).T, atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
@@ -206,6 +243,56 @@ def test_training_in_between_is_noticed() -> None:
         after = NativeEngine(model, rows=1, capacity=5)
         after.enter(1)
         assert not torch.allclose(after.read([[3, 5]]), old)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
+    """Their bytes are not looked at: a tensor that counts no change and is still the same one is enough."""
+    model = at_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), precision)
+    part = model.decoder.blocks[0].attention.key
+    first = call.weights(model)
+    assert call.weights(model) is first
+    part.scale.mul_(1.3)
+    second = call.weights(model)
+    assert second is not first
+    first_of = part.stored._fields[0]
+    setattr(part, first_of, getattr(part, first_of).clone())
+    assert call.weights(model) is not second, "another tensor, that counts as many changes"
+
+
+def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
+    for one in (model, at_precision(model, "int8"), copy.deepcopy(model)):
+        call.prepare(one)
+        made = call._weights[one][1]
+        assert call.weights(one) is made
+        check_engine(NativeEngine, one, seed=3, turns=5, tolerance=0.2)
+    late = copy.deepcopy(model)
+    call.prepare(late)
+    with torch.no_grad():
+        late.decoder.blocks[0].attention.key.weight.mul_(2)
+    assert call._weights[late][1] is not call.weights(late), "what changed meanwhile is packed again"
+    call.prepare(lively("encoder", "rotary"))  # nothing to pack, and no matter
+
+    def refuse(*_: object) -> None:
+        raise TooLargeError("no threads")
+
+    unlucky = copy.deepcopy(model)
+    with monkeypatch.context() as patched:
+        patched.setattr(call, "work", lambda name, *rest: work(name, *rest) if name != "pack" else refuse())
+        call.prepare(unlucky)
+        with pytest.raises(TooLargeError, match="no threads"):
+            call.weights(unlucky)
+    check_engine(NativeEngine, unlucky, seed=3, turns=5, tolerance=1e-3)
+
+
+def test_a_model_with_adapters_is_not_for_it() -> None:
+    """Its matrices are two, of which the library would read one."""
+    model = copy.deepcopy(lively("decoder", "rotary"))
+    assert call.supports(model)
+    attention = model.decoder.blocks[0].attention
+    attention.query = Adapted(attention.query)
+    assert not call.supports(model)
 
 
 def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,7 +425,7 @@ def test_no_memory_is_a_sentence() -> None:
 
 def test_structures_are_the_librarys() -> None:
     library = call._library()
-    for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch)):
+    for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch, Source, Packing)):
         assert library.sizes(number) == ctypes.sizeof(structure)
 
 
@@ -423,7 +510,10 @@ def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
 
 def test_stored_kinds_know_their_formula() -> None:
     assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantised().tolist() == [[1.5, -2.5]]
-    packed = torch.zeros(1, 16, dtype=torch.uint8)
-    packed[0, 0] = 2 + 16 * 7
+    packed = torch.zeros(1, 1, 16, dtype=torch.uint8)
+    packed[0, 0, 1] = 2 + 16 * 7
     found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantised()
-    assert found[0, :3].tolist() == [0.0, 2.5, -1.0]
+    assert found[0, [0, 1, 2, 17]].tolist() == [-1.0, 0.0, -1.0, 2.5]
+    q = torch.arange(-31, 33, dtype=torch.int8).view(1, 2, GROUP)
+    found = Int8Groups(q, torch.tensor([[0.5, 2.0]]).half()).dequantised()
+    assert found[0, [0, 31, 32]].tolist() == [-15.5, 0.0, 2.0]

@@ -36,7 +36,7 @@ def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> Non
 def test_int4_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
     weight = drawn(outputs, GROUP * groups, seed)
     stored = to_int4(weight)
-    assert stored.packed.shape == (outputs, GROUP * groups // 2)
+    assert stored.packed.shape == (outputs, groups, GROUP // 2)
     error = (stored.dequantised() - weight).abs().view(outputs, groups, GROUP)
     # Half a step, and what rounding s and m to 16 bits may move the far end by.
     step, most = stored.scale.float()[..., None], weight.abs().amax()
@@ -76,6 +76,30 @@ def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
         module._made = None
         module.scale.mul_(1.3)
         assert float((module(x[:, None])[:, 0] - expected).abs().max() / expected.std()) > tolerance, "seen to fail"
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_gradients_go_through_it(kind: str) -> None:
+    """Few rows too: PyTorch's packed kernels would hand none back."""
+    module = Quantised(drawn(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
+    x = drawn(5, 2 * GROUP, 11).requires_grad_()
+    y = drawn(5, 7, 13)
+    (module(x) * y).sum().backward()
+    torch.testing.assert_close(x.grad, y @ module.stored.dequantised())
+    with torch.no_grad():
+        module(x)
+    assert module._made is not None, "where none are wanted, the packed kernels run"
+
+
+def test_stored_weights_become_a_module_as_they_are() -> None:
+    weight = drawn(7, 3 * GROUP, 5)
+    for stored in (to_int8(weight), to_int4(weight)):
+        made = Quantised.of(stored, torch.arange(7) * 1.0)
+        assert all(a is b for a, b in zip(made.stored, stored, strict=True))
+        assert (made.out_features, made.in_features) == (7, 3 * GROUP)
+        same = Quantised(weight, torch.arange(7) * 1.0, made.kind)
+        assert torch.equal(made(weight[:2]), same(weight[:2]))
+    assert type(QuantisedLogits.of(to_int4(weight))) is QuantisedLogits
 
 
 def model(kind: str, **changes: object) -> Model:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from chumoku.errors import TooLargeError
 from chumoku.models.config import ModelConfig
@@ -19,6 +23,18 @@ CLASSES: dict[str, type[Model]] = {
 }
 
 
+class Unfilled(TorchFunctionMode):
+    """Modules of PyTorch fill themselves with random numbers. Here that is done later, and of many costs a quarter."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is nn.init.kaiming_uniform_:
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
 def build(
     config: ModelConfig,
     *,
@@ -31,8 +47,10 @@ def build(
     On the device "meta" it has shapes and no memory.
     """
     device = torch.device(device)
-    with torch.device("meta"):
-        model = CLASSES[config.kind](config).to(dtype)
+    with torch.device("meta"), Unfilled():
+        model = CLASSES[config.kind](config)
+    if dtype != torch.get_default_dtype():
+        model = model.to(dtype)
     if device.type == "meta":
         return model.eval()
     check_fits(config, bytes_each=dtype.itemsize, device=device)

@@ -17,8 +17,9 @@ from torch import nn
 from chumoku.errors import UsageError
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
+from chumoku.nn.adapted import Adapted
 from chumoku.nn.embeddings import Logits
-from chumoku.nn.quantised import GROUP, Quantised, QuantisedLogits
+from chumoku.nn.quantised import GROUP, Quantised, QuantisedEmbedding, QuantisedLogits
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -28,7 +29,9 @@ def at_precision(model: Model, precision: str) -> Model:
     """The model at this precision, for answering only; the one given stays as it is, and what is equal is shared."""
     if precision not in PRECISIONS:
         raise UsageError(f"There is no precision '{precision[:60]}'; there are {', '.join(PRECISIONS)}.")
-    if any(isinstance(module, Quantised) for module in model.modules()):
+    if any(isinstance(module, Adapted) for module in model.modules()):
+        raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
+    if any(isinstance(module, Quantised | QuantisedEmbedding) for module in model.modules()):
         raise UsageError("This model's weights are already whole numbers. Start from the one that was loaded.")
     copy = _shared(model)
     if precision in ("float32", "bf16"):

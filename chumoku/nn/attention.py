@@ -164,7 +164,7 @@ class Attention(nn.Module):
         sight: Sight = EVERYTHING,
         past: Past | None = None,
     ) -> Tensor:
-        if source is None and torch.compiler.is_compiling() and torch.is_grad_enabled():
+        if source is None and torch.compiler.is_compiling() and torch.is_grad_enabled() and self._plain():
             query, key, value = self._project_at_once(x)
         else:
             query = self._split(self.query(x))
@@ -190,6 +190,10 @@ class Attention(nn.Module):
     def project(self, source: Tensor) -> KeyValue:
         """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
+
+    def _plain(self) -> bool:
+        """Whether all three are bare matrices: one with an adapter, or of whole numbers, wants to be called."""
+        return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
     def _project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one sequence as one product: training compiled, 6 % of a GPT-2 step."""

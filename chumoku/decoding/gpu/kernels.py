@@ -131,7 +131,7 @@ def product_int4(
     there, inside = n < OUTPUTS, g < GROUPS
     real = there[:, None] & inside[None, :]
     at = n.to(tl.int64)[:, None] * GROUPS + g[None, :]
-    # A byte holds the q of an even input and of the odd one behind it.
+    # A byte holds the q of an input of a group's first half, and of the one as far into its second.
     first = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
     s, m = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
     if GATED:
@@ -140,17 +140,17 @@ def product_int4(
         t, u = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
     follow(EARLY)
     for row in tl.static_range(ROWS):
-        places = x + row * GROUPS * 32 + g[:, None] * 32 + j[None, :] * 2
-        even = tl.load(places, inside[:, None], 0.0).to(tl.float32)
-        odd = tl.load(places + 1, inside[:, None], 0.0).to(tl.float32)
-        whole = tl.sum(even + odd, 1)[None, :]
-        y = tl.sum(s * halves(first, even, odd) + m * whole, 1)
+        places = x + row * GROUPS * 32 + g[:, None] * 32 + j[None, :]
+        front = tl.load(places, inside[:, None], 0.0).to(tl.float32)
+        back = tl.load(places + 16, inside[:, None], 0.0).to(tl.float32)
+        whole = tl.sum(front + back, 1)[None, :]
+        y = tl.sum(s * halves(first, front, back) + m * whole, 1)
         if BIAS:
             y += tl.load(bias + n, there, 0.0).to(tl.float32)
         if KIND != "none":
             y = activation(y, KIND)
         if GATED:
-            z = tl.sum(t * halves(second, even, odd) + u * whole, 1)
+            z = tl.sum(t * halves(second, front, back) + u * whole, 1)
             if BIAS:
                 z += tl.load(bias + OUTPUTS + n, there, 0.0).to(tl.float32)
             y *= z
@@ -160,10 +160,10 @@ def product_int4(
 
 
 @triton.jit
-def halves(both, even, odd):
+def halves(both, front, back):
     """Σ q x over each group [N, G], from bytes [N, G, 16] and inputs [G, 16]."""
     low, high = (both & 15).to(tl.float32), (both >> 4).to(tl.float32)
-    return tl.sum(low * even[None, :, :] + high * odd[None, :, :], 2)
+    return tl.sum(low * front[None, :, :] + high * back[None, :, :], 2)
 
 
 @triton.jit

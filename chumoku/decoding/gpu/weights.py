@@ -64,9 +64,11 @@ def unsupported(model: nn.Module) -> str | None:
         return f"its numbers are {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
         return "it is too wide"
-    kinds = {type(part) for block in model.decoder.blocks for part in linears(block)}
-    known = ({nn.Linear}, {Quantised})
-    return None if kinds in known else f"its matrices are {sorted(kind.__name__ for kind in kinds)}"
+    parts = [part for block in model.decoder.blocks for part in linears(block)]
+    kinds = {part.kind if isinstance(part, Quantised) else type(part).__name__ for part in parts}
+    head = model.head.kind if isinstance(model.head, Quantised) else None
+    known = kinds in ({"Linear"}, {"int8"}, {"int4"}) and head != "int8-groups"
+    return None if known else f"its matrices are {', '.join(sorted(kinds))}"
 
 
 def linears(block: nn.Module) -> list[nn.Module]:
@@ -106,7 +108,8 @@ def matrix(parts: Sequence[nn.Linear | Quantised]) -> Matrix:
     bias = joined(biases) if biases else None
     stored = [part.stored for part in parts if isinstance(part, Quantised)]
     if stored:
-        return Matrix(type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True))), bias)
+        made = type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True)))
+        return Matrix(made, bias)  # type: ignore[arg-type]
     return Matrix(joined([part.weight for part in parts if isinstance(part, nn.Linear)]), bias)
 
 

@@ -6,6 +6,7 @@ token for each of many rows, a prompt, a whole source in an encoder: all are tok
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import itertools
 import os
@@ -18,15 +19,18 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.native import build
-from chumoku.decoding.native.pack import Batch, Packed
+from chumoku.decoding.native.pack import Batch, Packed, Packing
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantised import Quantised
+from chumoku.nn.adapted import Adapted
+from chumoku.nn.quantised import Quantised, QuantisedEmbedding
+
+PIECE = 1 << 22  # bytes that one thread looks through at a time
 
 
 class Weights:
-    """A model's matrices in the library's order."""
+    """A model's matrices in the library's order, once they are `ready`."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel) -> None:
         self.decoder = Packed(model.decoder, model.config, model.head)
@@ -34,6 +38,40 @@ class Weights:
         whole = any(isinstance(module, Quantised) for module in model.modules())
         several = isinstance(model, EncoderDecoderModel)
         self.encoder = Packed(model.encoder, model.config, None) if whole and several else None  # type: ignore[arg-type]
+        self._filling: threading.Thread | None = None
+
+    def begin(self) -> None:
+        """Pack them in a thread of its own, and come back when it is at it."""
+        begun = threading.Event()
+
+        def fill() -> None:
+            begun.set()
+            with contextlib.suppress(ChumokuError):  # who comes for them hears of it
+                self._fill()
+
+        self._filling = threading.Thread(target=fill, daemon=True)
+        self._filling.start()
+        begun.wait()
+
+    def ready(self) -> Weights:
+        if self._filling is not None:
+            self._filling.join()
+            self._filling = None
+        self._fill()  # what is left, as in a process forked meanwhile
+        return self
+
+    def _fill(self) -> None:
+        filled(self.decoder)
+        if self.encoder is not None:
+            filled(self.encoder)
+
+
+def filled(packed: Packed) -> Packed:
+    """Carry out what is left to pack, all of it in one call."""
+    if packed.packings:
+        work("pack", len(packed.packings), (Packing * len(packed.packings))(*packed.packings))
+        packed.done()
+    return packed
 
 
 class Past(NamedTuple):
@@ -42,6 +80,19 @@ class Past(NamedTuple):
     store: Tensor
     origin: Tensor  # [R, C], int32
     memory: Sequence[Tensor] = ()  # a row's source [L, 2, S, G·K]
+
+
+class Same:
+    """A tensor, equal to itself alone; held, so that no other takes its place in memory."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.tensor is other.tensor
+
+    def __hash__(self) -> int:
+        return id(self.tensor)
 
 
 _weights: weakref.WeakKeyDictionary[Model, tuple[object, Weights]] = weakref.WeakKeyDictionary()
@@ -54,24 +105,41 @@ def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
     known, state = _weights.get(model), fingerprint(model)
     if known is None or known[0] != state:
         known = _weights[model] = (state, Weights(model))
-    return known[1]
+    return known[1].ready()
 
 
-def fingerprint(model: Model) -> list[tuple[int, int]]:
-    """What every tensor holds. PyTorch counts changes in place too, but not those of its fused optimisers."""
-    _library().fingerprint.restype = ctypes.c_uint64
-    tensors = [tensor.detach().contiguous() for tensor in (*model.parameters(), *model.buffers())]
-    ask = _library().fingerprint
-    return [(t.data_ptr(), ask(ctypes.c_void_p(t.data_ptr()), ctypes.c_size_t(t.nbytes))) for t in tensors]
+def prepare(model: Model) -> None:
+    """Begin to pack the matrices of a model that will be asked soon, where it can run here at all."""
+    if isinstance(model, DecoderModel | EncoderDecoderModel) and model not in _weights and supports(model):
+        made = Weights(model)
+        _weights[model] = (fingerprint(model), made)
+        made.begin()
+
+
+def fingerprint(model: Model) -> list[object]:
+    """What every tensor holds. PyTorch counts changes in place too, but not those of its fused optimisers.
+
+    Whole numbers are not trained: of them it is enough to know that they are the same tensors, unchanged.
+    """
+    wholes = [module for module in model.modules() if isinstance(module, Quantised | QuantisedEmbedding)]
+    fixed = [part for module in wholes for part in module.stored]
+    known = {id(tensor) for tensor in fixed if not tensor.is_inference()}
+    tensors = [t.detach().contiguous() for t in (*model.parameters(), *model.buffers()) if id(t) not in known]
+    pieces = [(t.data_ptr() + at, min(PIECE, t.nbytes - at)) for t in tensors for at in range(0, t.nbytes, PIECE)]
+    addresses, sizes = (kind * len(pieces) for kind in (ctypes.c_void_p, ctypes.c_size_t))
+    found = (ctypes.c_uint64 * len(pieces))()
+    work("fingerprints", len(pieces), addresses(*(p[0] for p in pieces)), sizes(*(p[1] for p in pieces)), found)
+    return [*((Same(t), t._version) for t in fixed if id(t) in known), *(t.data_ptr() for t in tensors), *found]
 
 
 def supports(model: Model) -> bool:
-    """Whether this model can run here: every choice but experts, relative positions and float64."""
+    """Whether this model can run here: every choice but experts, relative positions, adapters and float64."""
     return (
         model.device.type == "cpu"
         and {tensor.dtype for tensor in model.parameters()} <= {torch.float32, torch.bfloat16}
         and not model.config.experts
         and model.config.position != "relative"
+        and not any(isinstance(module, Adapted) for module in model.modules())
         and build.library() is not None
     )
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-enum Kind { FLOAT32, BF16, INT8, INT4 };
+enum Kind { FLOAT32, BF16, INT8, INT8_GROUPS, INT4 };
 struct Product {
     int32_t kind, outputs, inputs;
     const void* weight;
@@ -39,4 +39,16 @@ struct Batch {
     int32_t asked;
     const int32_t* wanted;          // which tokens' logits
     float* logits;                  // [asked, V], or [asked, D]
+};
+struct Source {  // rows of weights as they lie, with steps in bytes from row to row and from group to group
+    const uint8_t *q, *scale, *low;
+    int64_t row, group, scale_row, scale_group, low_row, low_group;
+    int32_t rows;
+};
+struct Packing {
+    const Source* source;
+    int32_t sources, outputs, groups, bytes, words, halves;  // bytes and words of a group, and halves behind it
+    uint32_t flip;                                           // bits of every word that are turned round
+    int32_t first;                                           // how many blocks those before it have
+    uint8_t* to;
 };

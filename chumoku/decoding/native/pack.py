@@ -1,8 +1,10 @@
 """Weights in the order in which step.cpp reads them: blocks of 16 outputs.
 
-    float32   [N/16][K][16]              bf16   [N/16][K/2][16][2]
-    int8      [N/16][K/4][16][4]         int4   [N/16][K/32], of each group [4][16][4] with two q a byte, s [16], m [16]
+    float32   [N/16][K][16]              int8-groups   [N/16][K/32], of each group [8][16][4], s [16]
+    bf16      [N/16][K/2][16][2]         int4          [N/16][K/32], of each group [4][16][4], s [16], m [16]
+    int8      [N/16][K/4][16][4]
 
+Here it is only said what lies where and is to come where; packing.h does it, all matrices in one call (`call.Weights`).
 The structures below are those of step.cpp, field by field.
 """
 
@@ -12,23 +14,27 @@ import contextlib
 import ctypes
 import mmap
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.models.config import ModelConfig
 from chumoku.models.stack import Stack
 from chumoku.nn.block import Block
-from chumoku.nn.embeddings import Logits
+from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantised import Int4, Int8, Quantised
+from chumoku.nn.quantised import GROUP, Int4, Int8, Int8Groups, Quantised, Stored
 
 LANES = 16
 INPUTS = 64  # products of int8 take so many at a time
-KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int4": 3}
+KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
+SIGNS = 0x80808080  # the signs of four int8: turned round, q is q + 128
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
+
+
+Weight = Tensor | Stored
 
 
 class Product(ctypes.Structure):
@@ -78,11 +84,33 @@ class Batch(ctypes.Structure):
     )
 
 
+class Source(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "scale", "low")),
+        *((name, ctypes.c_int64) for name in ("row", "group", "scale_row", "scale_group", "low_row", "low_group")),
+        ("rows", ctypes.c_int32),
+    )
+
+
+class Packing(ctypes.Structure):
+    _fields_ = (
+        ("source", ctypes.POINTER(Source)),
+        *((name, ctypes.c_int32) for name in ("sources", "outputs", "groups", "bytes", "words", "halves")),
+        *(("flip", ctypes.c_uint32), ("first", ctypes.c_int32), ("to", ctypes.c_void_p)),
+    )
+
+
 class Packed:
-    """A stack, and the output matrix behind it where there is one, as step.cpp wants them."""
+    """A stack, and the output matrix behind it where there is one, as step.cpp wants them.
+
+    Their matrices come when `packings` have been carried out.
+    """
 
     def __init__(self, stack: Stack, config: ModelConfig, output: nn.Module | None) -> None:
-        self._memory = Memory()  # what the pointers point to
+        # What the pointers point to. Small things lie apart: whoever first writes to a large page waits for all of it.
+        self._memory, self._small = Memory(), Memory()
+        self.packings: list[Packing] = []
+        self._sources: list[Tensor] = []  # what these will read
         blocks = [block for block in stack.blocks if isinstance(block, Block)]
         layers = (Layer * len(blocks))(*map(self._layer, blocks))
         self.fields = StackFields(
@@ -99,7 +127,7 @@ class Packed:
             cross=blocks[0].cross_attention is not None,
             layer=layers,
             last=self._norm(stack.norm),
-            logits=Product() if output is None else self._output(output, stack.embedding.table),
+            logits=Product() if output is None else self._output(output, stack.embedding),
         )
         # Cross-attention's keys and values of a source, of all layers.
         self.memory = [self._product([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
@@ -131,12 +159,13 @@ class Packed:
             return Norm(3, 0.0, self._keep(by), self._keep(norm.beta.float() - norm.mean.float() * by))
         return Norm()
 
-    def _output(self, output: nn.Module, table: Tensor) -> Product:
+    def _output(self, output: nn.Module, embedding: Embedding) -> Product:
         if isinstance(output, Quantised):
             return self._product([output])
         weight, bias = (output.weight, output.bias) if isinstance(output, Logits) else (None, None)
-        linear = nn.Linear(table.shape[1], table.shape[0], bias=bias is not None, device="meta")
-        linear.weight = nn.Parameter(table if weight is None else weight, requires_grad=False)
+        weight = embedding.table if weight is None else weight
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        linear.weight = nn.Parameter(weight, requires_grad=False)
         linear.bias = bias  # type: ignore[assignment]
         return self._product([linear])
 
@@ -146,18 +175,55 @@ class Packed:
         biases = [part.bias.float() for part in parts if part.bias is not None]
         bias = torch.cat(biases) if biases else None
         outputs = sum(part.out_features for part in parts)
-        kind, weight, scale = packed(parts)
-        pointers = [None if tensor is None else self._keep(tensor) for tensor in (weight, scale, bias)]
-        return Product(KINDS[kind], outputs, first.in_features, *pointers)
+        weights = [part.stored if isinstance(part, Quantised) else part.weight.detach() for part in parts]
+        kind = kind_of(weights)
+        if kind == "float32":
+            weights = [weight.float() if isinstance(weight, Tensor) else weight.dequantised() for weight in weights]
+        to = self._weight(weights, FORMS[kind](first.in_features), outputs)
+        return Product(
+            KINDS[kind],
+            outputs,
+            first.in_features,
+            to,
+            self._scale(weights),
+            None if bias is None else self._keep(bias),
+        )
+
+    def _weight(self, weights: Sequence[Weight], form: Form, outputs: int) -> int:
+        """Where these weights will be, below each other; what is to be done for it joins `packings`."""
+        to = self._memory.room(-(-outputs // LANES) * form.groups * (form.words * 4 + form.halves * 2) * LANES)
+        sources = (Source * len(weights))(*map(self._source, weights))
+        blocks = sum(-(-packing.outputs // LANES) for packing in self.packings[-1:])
+        before = blocks + sum(packing.first for packing in self.packings[-1:])
+        self.packings.append(Packing(sources, len(sources), outputs, *form, before, to))
+        return to
+
+    def _source(self, weight: Weight) -> Source:
+        q, *scales = [weight] if isinstance(weight, Tensor) else [part for part in weight if part.ndim > 1]
+        fields = [q if q.stride(-1) == 1 else q.contiguous(), *scales]
+        self._sources += fields
+        steps = [step * field.itemsize for field in fields for step in field.stride()[:2]]
+        pointers = [field.data_ptr() for field in fields]
+        return Source(*pointers, *[None] * (3 - len(fields)), *steps, *[0] * (6 - len(steps)), len(q))
+
+    def _scale(self, weights: Sequence[Weight]) -> int | None:
+        scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8)]
+        return self._keep(torch.cat(scales)) if len(scales) == len(weights) else None
+
+    def done(self) -> None:
+        """Nothing is left to pack, and nothing to be read any more."""
+        self.packings, self._sources = [], []
 
     def _keep(self, tensor: Tensor) -> int:
-        return self._memory.keep(tensor.detach())
+        return self._small.keep(tensor.detach())
 
 
 class Memory:
     """Tensors one behind the other, in large pages where the system has them: a step reads all of them once."""
 
     REGION = 1 << 26
+    # Memory that other processes could share, which is what one gets unasked, has no large pages.
+    OWN = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
     def __init__(self) -> None:
         self._regions: list[mmap.mmap] = []
@@ -165,55 +231,45 @@ class Memory:
 
     def keep(self, tensor: Tensor) -> int:
         """Copy a tensor here, and say where it lies."""
-        size = -(-tensor.nbytes // 64) * 64
+        place = self.room(tensor.nbytes)
+        ctypes.memmove(place, tensor.contiguous().data_ptr(), tensor.nbytes)
+        return place
+
+    def room(self, size: int) -> int:
+        """Where there are so many bytes, all of them zeros."""
+        size = -(-size // 64) * 64
         if not self._regions or self._used + size > len(self._regions[-1]):
-            self._regions.append(mmap.mmap(-1, max(size, self.REGION)))
+            self._regions.append(mmap.mmap(-1, max(size, self.REGION), **self.OWN))
             self._used = 0
             if hasattr(mmap, "MADV_HUGEPAGE"):
                 with contextlib.suppress(OSError):  # a kernel without them
                     self._regions[-1].madvise(mmap.MADV_HUGEPAGE)
-        place = torch.frombuffer(self._regions[-1], dtype=tensor.dtype, count=tensor.numel(), offset=self._used)
-        place.view(tensor.shape).copy_(tensor)
+        place = torch.frombuffer(self._regions[-1], dtype=torch.uint8, offset=self._used).data_ptr()
         self._used += size
-        return place.data_ptr()
+        return place
 
 
-def packed(parts: Sequence[nn.Linear | Quantised]) -> tuple[str, Tensor, Tensor | None]:
-    """The kind of the parts' weights, these in blocks, and a scale for each output where there is one."""
-    if isinstance(parts[0], Quantised):
-        stored = [part.stored for part in parts if isinstance(part, Quantised)]
-        joined = type(stored[0])(*(torch.cat(tensors) for tensors in zip(*stored, strict=True)))
-        return _int8(joined) if isinstance(joined, Int8) else _int4(joined)
-    weight = torch.cat([part.weight for part in parts if isinstance(part, nn.Linear)])
-    if weight.dtype == torch.bfloat16:
-        return "bf16", _blocks(_parts(_filled(weight, 2), 2)), None
-    return "float32", _blocks(weight[..., None]), None
+class Form(NamedTuple):
+    """How a row is cut: groups, of each so many bytes in so many words, halves behind them, and bits turned round."""
+
+    groups: int
+    bytes: int
+    words: int
+    halves: int = 0
+    flip: int = 0
 
 
-def _int8(stored: Int8) -> tuple[str, Tensor, Tensor]:
-    shifted = (_filled(stored.q, INPUTS).to(torch.int16) + 128).to(torch.uint8)
-    return "int8", _blocks(_parts(shifted, 4)), F.pad(stored.scale, (0, -len(stored.scale) % LANES))
+FORMS = {
+    "float32": lambda inputs: Form(1, 4 * inputs, inputs),
+    "bf16": lambda inputs: Form(1, 2 * inputs, -(-inputs // 2)),
+    "int8": lambda inputs: Form(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
+    "int8-groups": lambda inputs: Form(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
+    "int4": lambda inputs: Form(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
+}
 
 
-def _int4(stored: Int4) -> tuple[str, Tensor, None]:
-    parts = _blocks(_parts(stored.unpacked(), 4))  # [N/16, K/4, 16, 4]
-    halves = parts.view(len(parts), -1, 2, 4, LANES, 4)
-    q = (halves[:, :, 0] | halves[:, :, 1] << 4).flatten(2)
-    scales = [_blocks(part[..., None]).flatten(2).view(torch.uint8) for part in (stored.scale, stored.low)]
-    return "int4", torch.cat([q, *scales], dim=-1), None
-
-
-def _blocks(x: Tensor) -> Tensor:
-    """[N, K, …] → [N/16, K, 16, …], with outputs of zeros where 16 do not divide N."""
-    pad = (0, 0) * (x.ndim - 1) + (0, -len(x) % LANES)
-    x = F.pad(x, pad)
-    return x.view(-1, LANES, *x.shape[1:]).transpose(1, 2).contiguous()
-
-
-def _parts(weight: Tensor, size: int) -> Tensor:
-    """[N, K] → [N, K/size, size]"""
-    return weight.view(len(weight), -1, size)
-
-
-def _filled(weight: Tensor, to: int) -> Tensor:
-    return F.pad(weight, (0, -weight.shape[1] % to))
+def kind_of(weights: Sequence[Weight]) -> str:
+    """What all of them are stored as; float32 where they differ, as any of them can be that."""
+    names: dict[object, str] = {Int8: "int8", Int8Groups: "int8-groups", Int4: "int4", torch.bfloat16: "bf16"}
+    kinds = {weight.dtype if isinstance(weight, Tensor) else type(weight) for weight in weights}
+    return names.get(kinds.pop(), "float32") if len(kinds) == 1 else "float32"

@@ -5,6 +5,7 @@
 //
 //     float32, bf16   [N/16][K][16]                     products of floats
 //     int8            [N/16][K/4][16][4], q + 128       inputs as int8 with one scale
+//     int8-groups     [N/16][K/32] × 544 bytes          q + 128 [8][16][4] and s [16]; a scale for 32 inputs
 //     int4            [N/16][K/32] × 320 bytes          two q in a byte [4][16][4], s [16] and m [16]; a scale for 32 inputs
 #pragma once
 
@@ -131,8 +132,10 @@ template <int R, int B> void multiply_int8(const Product& p, int block, const In
         }
 }
 
-template <int R> void multiply_int4(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
-    constexpr int SIZE = GROUP * LANES / 2 + 4 * LANES;
+// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits, which are stored with 128 added.
+template <int R, bool FOUR>
+void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
+    constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * 64 + (FOUR ? 4 : 2) * LANES;
     int groups = p.inputs / GROUP;
     const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * SIZE;
     const int8_t* q = in.q.data() + size_t(first) * in.stride;
@@ -141,19 +144,19 @@ template <int R> void multiply_int4(const Product& p, int block, const Inputs& i
     for (int g = 0; g < groups; g++, w += SIZE) {
         ahead(w, SIZE);
         Bytes part[8];
-        for (int j = 0; j < 4; j++) {
+        for (int j = 0; j < WORDS; j++) {
             Bytes both = load<Bytes>(w + j * 64);
-            part[j] = both & 15;
-            part[j + 4] = both >> 4;
+            part[j] = FOUR ? both & 15 : both;
+            if (FOUR) part[j + 4] = both >> 4;
         }
-        Floats steps = from_half(w + 4 * 64), lows = from_half(w + 4 * 64 + 2 * LANES);
+        Floats steps = from_half(w + WORDS * 64), lows = FOUR ? from_half(w + WORDS * 64 + 2 * LANES) : Floats{};
 #pragma GCC unroll 8
         for (int r = 0; r < R; r++) {
-            Ints dots = {};
+            Ints dots = FOUR ? Ints{} : Ints{} - 128 * sum[r * in.groups + g];
             for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * in.stride + g * GROUP + j * 4);
             float each = scale[r * in.groups + g];
             sums.of[0][r] += steps * (__builtin_convertvector(dots, Floats) * each);
-            sums.of[0][r] += lows * (each * float(sum[r * in.groups + g]));
+            if (FOUR) sums.of[0][r] += lows * (each * float(sum[r * in.groups + g]));
         }
     }
 }
@@ -182,8 +185,10 @@ struct Output {
 template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
     Sums<R, B> sums;
     const float* x = in.floats.data() + size_t(first) * in.stride;
-    if constexpr (B == 1)
-        if (p.kind == INT4) multiply_int4<R>(p, block, in, first, sums);
+    if constexpr (B == 1) {
+        if (p.kind == INT4) multiply_groups<R, true>(p, block, in, first, sums);
+        if (p.kind == INT8_GROUPS) multiply_groups<R, false>(p, block, in, first, sums);
+    }
     if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
@@ -269,7 +274,7 @@ void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const O
             int some = std::min(rows, count - r);
             for (int b = item * each; b < end; b += 2) {
                 if (tiles) multiply_tiles(p, b, in, r, some, out);
-                else if (p.kind != INT4 && b + 1 < end) multiply_some<2>(p, b, in, r, some, out);
+                else if (p.kind < INT8_GROUPS && b + 1 < end) multiply_some<2>(p, b, in, r, some, out);
                 else
                     for (int one = b; one < std::min(end, b + 2); one++) multiply_some<1>(p, one, in, r, some, out);
             }

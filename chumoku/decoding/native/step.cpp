@@ -15,6 +15,7 @@
 #include "attention.h"
 #include "crew.h"
 #include "described.h"
+#include "packing.h"
 #include "products.h"
 #include "vectors.h"
 
@@ -176,7 +177,8 @@ void* crew_open(int size) try {
 }
 void crew_close(void* crew) { delete static_cast<Crew*>(crew); }
 int sizes(int which) {
-    const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch)};
+    const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch),
+                       sizeof(Source),  sizeof(Packing)};
     return all[which];
 }
 
@@ -200,13 +202,32 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
 }
 
 // A number that changes with any of the bytes and with their order: 8 sums side by side, each times 31.
-uint64_t fingerprint(const uint8_t* bytes, size_t size) {
+static uint64_t fingerprint(const uint8_t* bytes, size_t size) {
     uint64_t sums[8] = {size}, found = 0;
     for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums)
         for (int i = 0; i < 8; i++) sums[i] = (sums[i] << 5) - sums[i] + load<uint64_t>(bytes + 8 * i);
     for (uint64_t sum : sums) found = found * 31 + sum;
     for (; size; bytes++, size--) found = found * 31 + *bytes;
     return found;
+}
+int fingerprints(void* threads, int count, const uint8_t* const* bytes, const size_t* size, uint64_t* found) {
+    Crew& crew = *static_cast<Crew*>(threads);
+    crew.run([&] { crew.each(count, [&](int i) { found[i] = fingerprint(bytes[i], size[i]); }); });
+    return 0;
+}
+
+// Several matrices in one go; a block of any of them is an item, so that nobody waits between two.
+int pack(void* threads, int count, const Packing* packings) {
+    Crew& crew = *static_cast<Crew*>(threads);
+    const Packing& last = packings[count - 1];
+    crew.run([&] {
+        crew.each(last.first + (last.outputs + LANES - 1) / LANES, [&](int item) {
+            auto later = [](int i, const Packing& p) { return i < p.first; };
+            const Packing& p = *(std::upper_bound(packings, packings + count, item, later) - 1);
+            pack_block(p, item - p.first);
+        });
+    });
+    return 0;
 }
 
 // y [count, N] of x [count, K]
