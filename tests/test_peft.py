@@ -1,0 +1,558 @@
+"""Adapters to and from the PEFT library: the same logits on both sides, and nothing believed that a file says."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import random
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import transformers
+from cells import Cell, model_of
+from safetensors.torch import load_file, save_file
+from test_lora import EVERYTHING, answer, bits, learn, learnt, same_bits
+from torch import Tensor, nn
+
+from chumoku import lora
+from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.lora import LoraSettings
+from chumoku.models.build import build
+from chumoku.models.model import Model
+from chumoku.nn.adapted import Adapted, LowRank
+from chumoku.weights.families import FAMILIES
+from chumoku.weights.families.table import Row
+
+peft = pytest.importorskip("peft", reason="the PEFT library is not installed")
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+class Twins(NamedTuple):
+    ours: Model
+    theirs: nn.Module
+    rows: list[Row]
+
+    def logits(self, theirs: nn.Module | None = None) -> tuple[Tensor, Tensor]:
+        given = torch.randint(29, (2, 11), generator=torch.Generator().manual_seed(3))
+        other = self.theirs if theirs is None else theirs
+        with torch.no_grad():
+            if self.ours.config.kind == "encoder-decoder":
+                target = given.flip(1)
+                return self.ours(given, target).logits, other(input_ids=given, decoder_input_ids=target).logits
+            return self.ours(given).logits, other(input_ids=given).logits
+
+
+class Shapes(NamedTuple):
+    """What a family's `read` looks at."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    path: str = "theirs"
+
+
+def theirs_of(family: str) -> nn.Module:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "hidden_size": 36, "intermediate_size": 41}
+    # The smallest numbers for special tokens: the libraries warn of those beyond the vocabulary.
+    special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+    match family:
+        case "llama":
+            config = transformers.LlamaConfig(
+                vocab_size=29, num_key_value_heads=2, tie_word_embeddings=True, **sizes, **special
+            )
+            return transformers.LlamaForCausalLM(config)
+        case "gpt2":
+            config = transformers.GPT2Config(
+                vocab_size=29, n_positions=23, n_embd=36, n_layer=2, n_head=3, n_inner=41, **special
+            )
+            return transformers.GPT2LMHeadModel(config)
+        case "bert":
+            config = transformers.BertConfig(vocab_size=29, max_position_embeddings=23, **sizes, pad_token_id=0)
+            return transformers.BertForMaskedLM(config)
+    both = {"layers": 2, "attention_heads": 3, "ffn_dim": 41}
+    config = transformers.MarianConfig(
+        vocab_size=29,
+        d_model=36,
+        max_position_embeddings=23,
+        **{f"{side}_{key}": value for side in ("encoder", "decoder") for key, value in both.items()},
+        decoder_start_token_id=0,
+        eos_token_id=2,
+        pad_token_id=28,
+        forced_eos_token_id=None,
+    )
+    return transformers.MarianMTModel(config)
+
+
+@functools.cache
+def made(family: str, pairing: str) -> Twins:
+    theirs = theirs_of(family).eval()
+    random = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "embed_positions" not in name:
+                parameter.normal_(0, 0.2, generator=random)
+    state = theirs.state_dict()
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.items() if "embed_positions" not in name}
+    config = FAMILIES[family].read(theirs.config.to_dict(), Shapes(shapes))
+    ours = build(config.__class__(**{**vars(config), "pairing": pairing}) if pairing else config)
+    rows = FAMILIES[family].rows(ours.config)
+    known, own = dict(ours.named_parameters()), {}
+    for row in rows:
+        if known.keys() >= set(row.ours):
+            tensor = state[row.theirs][0] if row.lifted else state[row.theirs]
+            tensor = tensor.T if row.turned else tensor
+            if row.heads and pairing == "interleaved":
+                heads = tensor.view(row.heads, 2, -1, *tensor.shape[1:])
+                tensor = torch.stack([heads[:, 0], heads[:, 1]], 2).view(tensor.shape)
+            parts = tensor.split([len(known[name]) for name in row.ours])
+            own |= dict(zip(row.ours, parts, strict=True))
+    assert own.keys() == known.keys()
+    ours.load_state_dict(own, strict=False)
+    return Twins(ours, theirs, rows)
+
+
+def twins(family: str, pairing: str = "") -> Twins:
+    ours, theirs, rows = made(family, pairing)
+    return Twins(copy.deepcopy(ours), copy.deepcopy(theirs), rows)
+
+
+SIDES = [("llama", ""), ("llama", "interleaved"), ("gpt2", ""), ("bert", ""), ("marian", "")]
+BOTH = pytest.mark.parametrize(("family", "pairing"), SIDES, ids=["-".join(side).strip("-") for side in SIDES])
+KINDS = {
+    "plain": {},
+    "dora": {"dora": True},
+    "stabilised": {"stabilised": True},
+    "everything": {"dora": True, "targets": EVERYTHING, "rank": 7},
+    "joined-in-part": {"targets": ["**.attention.{key,value}", "**.blocks.1.attention.query"], "rank": 5},
+    "odd": {"alpha": 22.1, "rank": 3, "dora": True, "stabilised": True},
+}
+
+
+def close(one: Tensor, other: Tensor, limit: float = 1e-5) -> None:
+    torch.testing.assert_close(one, other, atol=limit, rtol=limit)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.filterwarnings("error")
+def test_an_adapter_of_ours_in_theirs(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+    pair = twins(family, pairing)
+    close(*pair.logits())
+    base = pair.logits()[0]
+    learnt(pair.ours, LoraSettings(**KINDS[kind]), 5)
+    lora.save(pair.ours, tmp_path, base="someone/some-model", rows=pair.rows)
+    loaded = peft.PeftModel.from_pretrained(pair.theirs, tmp_path)
+    ours, theirs = pair.logits(loaded)
+    close(ours, theirs)
+    assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
+    assert loaded.peft_config["default"].base_model_name_or_path == "someone/some-model"
+    # Every adapter that PEFT made was in the file, and nothing else was.
+    made_there = {name for name, _ in loaded.named_parameters() if "lora_" in name}
+    assert len(made_there) == len(load_file(tmp_path / WEIGHTS))
+
+
+@BOTH
+@pytest.mark.parametrize("kind", KINDS)
+def test_saved_and_loaded_is_the_same_to_the_last_bit(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+    pair = twins(family, pairing)
+    fresh = copy.deepcopy(pair.ours)
+    learnt(pair.ours, LoraSettings(dropout=0.25, **KINDS[kind]), 5)
+    for rows, folder in ((pair.rows, tmp_path / "theirs"), (None, tmp_path / "ours")):
+        lora.save(pair.ours, folder, base="x", rows=rows)
+        other = copy.deepcopy(fresh)
+        described = lora.load(other, folder, rows=rows)
+        assert described.base == "x"
+        assert same_bits(lora.tensors(pair.ours), lora.tensors(other))
+        assert torch.equal(answer(pair.ours), answer(other))
+        for path, low in lora.adapters.adapted(pair.ours).items():
+            one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted(other)[path]))
+            assert (one.rank, one.alpha, one.stabilised, one.dropout) == (
+                two.rank,
+                two.alpha,
+                two.stabilised,
+                two.dropout,
+            )
+        lora.save(other, folder / "again", base="x", rows=rows)
+        assert (folder / CONFIG).read_bytes() == (folder / "again" / CONFIG).read_bytes()
+        assert same_bits(stored(folder), stored(folder / "again"))
+
+
+THEIRS = {
+    "plain": {},
+    "dora": {"use_dora": True},
+    "rslora": {"use_rslora": True, "lora_alpha": 5},
+    "patterns": {},
+    "layers": {"layers_to_transform": [1]},
+    "gaussian": {"init_lora_weights": "gaussian"},
+}
+TARGETS = {
+    "llama": ["q_proj", "k_proj", "down_proj", "o_proj"],
+    "gpt2": ["c_attn", "c_proj"],
+    "bert": ["query", "output.dense", "transform.dense"],
+    "marian": ["q_proj", "v_proj", "fc1", "out_proj"],
+}
+
+
+PATTERNS = {
+    "llama": {"rank_pattern": {"layers.1.self_attn.q_proj": 3}, "alpha_pattern": {"q_proj": 11}},
+    "gpt2": {"rank_pattern": {"transformer.h.1.attn.c_attn": 3}, "alpha_pattern": {"c_attn": 11}},
+    "bert": {
+        "rank_pattern": {"1.attention.self.query": 3},
+        "alpha_pattern": {"1.attention.self.query": 2, "query": 11},
+    },
+    "marian": {"rank_pattern": {r"^model\.decoder\.layers\.1\.encoder_attn\.q_proj": 3}, "alpha_pattern": {"fc1": 2.5}},
+}
+
+
+def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> nn.Module:
+    """An adapter as PEFT makes and saves it, with random numbers in it."""
+    turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
+    config = peft.LoraConfig(**{"r": 4, "lora_alpha": 7, "target_modules": TARGETS[family], **turned, **options})
+    made = peft.get_peft_model(theirs, config).eval()
+    random = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in made.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.2, generator=random)
+            if "magnitude" in name:
+                parameter.mul_(1 + torch.rand(parameter.shape, generator=random))
+    made.save_pretrained(folder)
+    return made
+
+
+@BOTH
+@pytest.mark.parametrize("kind", THEIRS)
+def test_an_adapter_of_theirs_in_ours(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+    pair = twins(family, pairing)
+    base = pair.logits()[0]
+    other = from_peft(pair.theirs, family, tmp_path, **(PATTERNS[family] if kind == "patterns" else THEIRS[kind]))
+    described = lora.load(pair.ours, tmp_path, rows=pair.rows)
+    ours, theirs = pair.logits(other)
+    close(ours, theirs)
+    assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
+    assert described.dora == (kind == "dora")
+    # And back: what came from PEFT goes there as it was.
+    lora.save(pair.ours, tmp_path / "again", base="", rows=pair.rows)
+    one, two = load_file(tmp_path / WEIGHTS), load_file(tmp_path / "again" / WEIGHTS)
+    assert same_bits(one, two)
+    again = peft.PeftModel.from_pretrained(twins(family, pairing).theirs, tmp_path / "again")
+    close(pair.logits(again)[1], theirs)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+@pytest.mark.parametrize("dora", [False, True])
+def test_training_is_theirs_too(dora: bool, dropout: float) -> None:
+    """One matrix in training: the same numbers dropped, the same gradients; DoRA's norm has none."""
+    base, same = nn.Linear(7, 5), nn.Linear(7, 5)
+    same.load_state_dict(base.state_dict())
+    config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=["0"], use_dora=dora, lora_dropout=dropout)
+    there = peft.get_peft_model(nn.Sequential(same), config).train()
+    random = torch.Generator().manual_seed(5)
+    theirs = {name: one for name, one in there.named_parameters() if "lora_" in name}
+    here = Adapted(base.requires_grad_(False))
+    low = LowRank(7, 5, 3, alpha=7, dropout=dropout, magnitude=dora)
+    here.adapters["one"], here.active = low, "one"
+    with torch.no_grad():
+        for (name, one), own in zip(sorted(theirs.items()), low.parameters(), strict=True):
+            one.copy_(torch.rand(one.shape, generator=random) if "magnitude" in name else one.normal_(generator=random))
+            own.copy_(one)
+    answers = []
+    for module, parameters in ((here.train(), low.parameters()), (there, (theirs[name] for name in sorted(theirs)))):
+        torch.manual_seed(11)
+        x = torch.linspace(-2, 3, 4 * 7).view(4, 7).requires_grad_(True)
+        y = module(x)
+        answers.append((y, *torch.autograd.grad((y * torch.arange(5.0)).sin().sum(), [x, *parameters])))
+    for ours, other in zip(*answers, strict=True):
+        close(ours, other)
+
+
+def test_rows_in_the_wrong_order_are_caught(tmp_path: Path) -> None:
+    pair = twins("llama", "interleaved")
+    learnt(pair.ours, LoraSettings(), 5)
+    lora.save(pair.ours, tmp_path, base="x", rows=[row._replace(heads=0) for row in pair.rows])
+    ours, theirs = pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path))
+    assert float((ours - theirs).abs().max()) > 1e-3
+
+
+def test_a_body_without_its_head_has_other_names(tmp_path: Path) -> None:
+    """PEFT saw a BertModel: its names lack the first part; or a model for a task, whose names have one more."""
+    pair = twins("bert")
+    from_peft(pair.theirs.bert, "bert", tmp_path, target_modules=["query", "value"])
+    assert not any("bert" in name for name in load_file(tmp_path / WEIGHTS))
+    lora.load(pair.ours, tmp_path, rows=pair.rows)
+    with torch.no_grad():
+        given = torch.arange(11)[None]
+        close(pair.ours(given).hidden, pair.theirs.bert(given).last_hidden_state)
+    other = twins("bert")
+    shorter = [row._replace(theirs=row.theirs.removeprefix("bert.")) for row in other.rows]
+    lora.save(pair.ours, tmp_path, base="", rows=pair.rows)
+    lora.load(other.ours, tmp_path, rows=shorter)
+    assert torch.equal(answer(other.ours), answer(pair.ours))
+
+
+def test_a_merged_adapter_is_saved_all_the_same(tmp_path: Path) -> None:
+    pair = twins("gpt2")
+    learnt(pair.ours, LoraSettings(dora=True, targets=["**.attention.query"]), 5)
+    for folder in ("one", "two"):
+        lora.save(pair.ours, tmp_path / folder, base="x", rows=pair.rows)
+        if folder == "one":
+            lora.merge(pair.ours)
+    assert same_bits(*(load_file(tmp_path / folder / WEIGHTS) for folder in ("one", "two")))
+
+
+def test_parts_of_other_strengths_join_all_the_same(tmp_path: Path) -> None:
+    """One scale serves a joined matrix: what is stronger goes into B."""
+    pair = twins("gpt2")
+    learnt(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
+    for path, module in lora.adapters.adapted(pair.ours).items():
+        module.adapters["default"].alpha *= {"key": 3.0, "value": 0.7}.get(path.rpartition(".")[2], 1.0)
+    lora.save(pair.ours, tmp_path, base="x", rows=pair.rows)
+    close(*pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path)))
+    other = twins("gpt2").ours
+    lora.load(other, tmp_path, rows=pair.rows)
+    close(answer(other), answer(pair.ours))
+
+
+def test_several_from_files_side_by_side(tmp_path: Path) -> None:
+    pair = twins("llama")
+    alone = {}
+    for seed, name in ((1, "one"), (2, "two")):
+        one = learnt(copy.deepcopy(pair.ours), LoraSettings(rank=seed), seed)
+        lora.save(one, tmp_path / name, base="x")
+        alone[name] = answer(one)
+        lora.load(pair.ours, tmp_path / name, name=name)
+    for name in ("one", "two", "one"):
+        lora.switch(pair.ours, name)
+        assert torch.equal(answer(pair.ours), alone[name])
+    assert not torch.equal(alone["one"], alone["two"])
+
+
+def test_a_model_that_only_we_have(tmp_path: Path) -> None:
+    model = copy.deepcopy(model_of(Cell("encoder-decoder", "relative", "batch"), torch.float32))
+    learnt(model, LoraSettings(targets=EVERYTHING), 5)
+    lora.save(model, tmp_path, base="x")
+    assert all(name.startswith(("base_model.model.encoder.", "base_model.model.decoder.")) for name in stored(tmp_path))
+    with pytest.raises(UsageError, match="has no counterpart"):
+        lora.save(model, tmp_path, base="x", rows=[])
+    assert json.loads((tmp_path / CONFIG).read_text())["task_type"] == "SEQ_2_SEQ_LM"
+    assert 'base_model: "x"' in (tmp_path / "README.md").read_text()
+
+
+# ---- files that nobody vouches for
+
+
+def stored(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / WEIGHTS)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    pair = twins("gpt2")
+    learnt(pair.ours, LoraSettings(rank=3, targets=["**.attention.*"]), 5)
+    lora.save(pair.ours, tmp_path / "adapter", base="x", rows=pair.rows)
+    return tmp_path / "adapter"
+
+
+def opened(folder: Path) -> Model:
+    pair = twins("gpt2")
+    before = bits(pair.ours)
+    try:
+        lora.load(pair.ours, folder, rows=pair.rows)
+    except ChumokuError:
+        assert same_bits(bits(pair.ours), before), "a refused file changes nothing"
+        assert all(parameter.requires_grad for parameter in pair.ours.parameters())
+        raise
+    return pair.ours
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"peft_type": "LOHA"}, 'peft_type = "LOHA" is no LoRA'),
+        ({"peft_type": None}, "peft_type = null"),
+        ({"bias": "all"}, 'bias = "all" trained the base'),
+        ({"modules_to_save": ["lm_head"]}, r'modules_to_save = \["lm_head"\] changes'),
+        ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights = "pissa_niter_16" took a part out'),
+        ({"init_lora_weights": "olora"}, "init_lora_weights"),
+        ({"init_lora_weights": 1}, "init_lora_weights"),
+        ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication"),
+        ({"lora_bias": True}, "lora_bias = true"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices"),
+        ({"use_qalora": True}, "use_qalora"),
+        ({"use_the_force": 1}, "use_the_force = 1 changes what the adapter computes"),
+        ({"r": 0}, "r has '0' for a rank"),
+        ({"r": 10**400}, "for a rank"),
+        ({"r": True}, "for a rank"),
+        ({"r": 2.0}, "for a rank"),
+        ({"r": 5}, r"is \[9, 36\], and this model needs \[5, 36\]"),
+        ({"lora_alpha": "8"}, "for an alpha"),
+        ({"lora_alpha": 0}, "for an alpha"),
+        ({"lora_alpha": float("nan")}, "for an alpha"),
+        ({"lora_alpha": 10**400}, "for an alpha"),
+        ({"lora_dropout": 1.0}, "lora_dropout is '1.0'"),
+        ({"rank_pattern": [1]}, "rank_pattern is no table"),
+        ({"rank_pattern": {"(a+)+$": 3}}, r"rank_pattern has the key '\(a\+\)\+\$', and only modules' names"),
+        ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has 'x' for an alpha"),
+        ({"use_dora": True}, "needs a, b, magnitude"),
+        ({"use_dora": "false"}, "use_dora is 'false', which is neither"),
+        ({"bias": "all", "lora_bias": True}, "bias = .*; lora_bias = true"),
+        ({"alpha_pattern": {"c_attn": 1}}, "another scale than the whole has"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_configs_that_are_refused(folder: Path, changes: dict[str, Any], message: str) -> None:
+    values = json.loads((folder / CONFIG).read_text())
+    if "r" in changes:
+        values["rank_pattern"] = {}
+    (folder / CONFIG).write_text(json.dumps({**values, **changes}))
+    with pytest.raises(ChumokuError, match=message):
+        opened(folder)
+
+
+def test_configs_that_are_no_obstacle(folder: Path) -> None:
+    values = json.loads((folder / CONFIG).read_text())
+    harmless = {"eva_config": {"rho": 2.0}, "qalora_group_size": 16, "layers_to_transform": [0, 1], "use_qalora": False}
+    (folder / CONFIG).write_text(json.dumps({**values, **harmless, "new_key": None}))
+    opened(folder)
+    # What PEFT itself writes by default is understood as a whole.
+    (folder / CONFIG).write_text(json.dumps({**peft.LoraConfig().to_dict(), **values}, default=str))
+    opened(folder)
+
+
+def changed(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+    save_file(change(stored(folder)), folder / WEIGHTS)
+
+
+FIRST = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda t: {name: t[name] for name in t if name != FIRST},
+            "has b for transformer.h.0.attn.c_attn and needs a, b",
+        ),
+        (lambda t: {**t, FIRST: t[FIRST][:, :-1].contiguous()}, r"is \[9, 35\], and this model needs \[9, 36\]"),
+        (lambda t: {**t, FIRST: t[FIRST].flatten()}, r"is \[324\]"),
+        (lambda t: {**t, FIRST: t[FIRST].to(torch.int64)}, "holds I64"),
+        (lambda t: {**t, "x": t[FIRST].clone()}, "the tensor x, which is no part"),
+        (lambda t: {**t, FIRST.replace("h.0", "h.7"): t[FIRST].clone()}, r"adapts transformer\.h\.7.*no such matrix"),
+        (lambda t: {**t, FIRST.replace("transformer.", ""): t[FIRST].clone()}, "twice"),
+        (lambda t: {**t, FIRST.replace("lora_A", "lora_embedding_A"): t[FIRST].clone()}, "no part of a LoRA"),
+        (lambda _: {}, "holds no tensors"),
+    ],
+)
+def test_tensors_that_are_refused(folder: Path, change: Callable[..., dict[str, Tensor]], message: str) -> None:
+    changed(folder, change)
+    with pytest.raises(ChumokuError, match=message):
+        opened(folder)
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ("[", "joined"),
+        ("[]", "joined|names leave"),
+        ('{"transformer.h.0.attn.c_attn": 5}', "joined"),
+        ('{"transformer.h.0.attn.c_attn": []}', "or none is"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 48.0], [0, 0, 9, 48.0]]}', "twice"),
+        ('{"transformer.h.0.attn.c_attn": [[3, 0, 9, 48.0]]}', "no such matrix"),
+        ('{"transformer.h.0.attn.c_attn": [[-1, 0, 9, 48.0]]}', "no such matrix"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 5, 9, 48.0]]}', "rows 5 to 14 of 9"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 1.0]]}', "another scale"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 3, 16.0], [1, 3, 3, 16.0]]}', "leave some of"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 9]]}', "joined"),
+    ],
+)
+def test_parts_that_are_refused(folder: Path, parts: str, message: str) -> None:
+    save_file(stored(folder), folder / WEIGHTS, metadata={"chumoku.parts": parts})
+    if parts == "[]":
+        opened(folder)  # nothing is said about any matrix
+        return
+    with pytest.raises(DamagedError, match=message):
+        opened(folder)
+
+
+def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
+    model = copy.deepcopy(model_of(Cell("encoder-decoder"), torch.float32))
+    learnt(model, LoraSettings(targets=["decoder.**.query"]), 5)
+    lora.save(model, tmp_path, base="x")
+    lora.detach(model)
+    save_file({name.replace("decoder.", ""): tensor for name, tensor in stored(tmp_path).items()}, tmp_path / WEIGHTS)
+    with pytest.raises(UsageError, match=r"adapts blocks\.0.*no such matrix"):
+        lora.load(model, tmp_path)
+
+
+def test_folders_that_are_no_adapters(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"holds no {CONFIG}"):
+        lora.describe(tmp_path)
+    (folder / WEIGHTS).rename(folder / "adapter_model.bin")
+    with pytest.raises(UsageError, match=r"pickled file.*save_pretrained"):
+        opened(folder)
+    (folder / "adapter_model.bin").unlink()
+    with pytest.raises(UsageError, match=f"holds no {WEIGHTS}"):
+        opened(folder)
+    (folder / WEIGHTS).write_bytes(b"nonsense")
+    with pytest.raises(DamagedError, match="does not read as safetensors"):
+        opened(folder)
+    for text in ("{", "[" * 100_000, "3", '"x"', "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
+        (folder / CONFIG).write_text(text, encoding="latin-1")
+        with pytest.raises(DamagedError):
+            opened(folder)
+    (folder / CONFIG).write_text(" " * (1 << 20) + "{}")
+    with pytest.raises(UsageError, match="may have up to"):
+        opened(folder)
+
+
+def test_another_models_adapter(folder: Path) -> None:
+    pair = twins("llama")
+    with pytest.raises(UsageError, match="this model has no such matrix"):
+        lora.load(pair.ours, folder, rows=pair.rows)
+    assert not lora.names(pair.ours)
+
+
+@pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
+def test_damaged_files_make_sentences(folder: Path, name: str) -> None:
+    """Flips, cuts, insertions anywhere: refused in words, or an adapter of the right shapes."""
+    whole, chance = (folder / name).read_bytes(), random.Random(3)
+    pair, sentences = twins("gpt2"), []
+    for number in range(200):
+        data = bytearray(whole)
+        header = min(len(whole), 3000)
+        place = chance.randrange(header if number % 2 else len(whole))
+        match number % 4:
+            case 0 | 1:
+                data[place] ^= 1 << chance.randrange(8)
+            case 2:
+                del data[place : place + chance.randrange(1, 99)]
+            case _:
+                data[place:place] = chance.randbytes(chance.randrange(1, 9))
+        (folder / name).write_bytes(data)
+        try:
+            lora.load(pair.ours, folder, rows=pair.rows)
+        except ChumokuError as error:
+            sentences.append(str(error))
+        lora.detach(pair.ours)
+    assert len(sentences) > 60
+    assert not [sentence for sentence in sentences if not sentence.endswith((".", "?"))]
+
+
+def test_writing_leaves_whole_files_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What breaks off in the middle leaves the former files."""
+    pair = twins("gpt2")
+    learnt(pair.ours, LoraSettings(), 9)
+    learn(pair.ours, 11)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    real = Path.write_bytes
+
+    def full(path: Path, data: bytes) -> int:
+        real(path, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space"):
+        lora.save(pair.ours, folder, base="y", rows=pair.rows)
+    assert {name: (folder / name).read_bytes() for name in before} == before
