@@ -59,10 +59,10 @@ class Tokenizers(NamedTuple):
     source: Tokenizer
 
 
-def store(tensors: Mapping[str, Tensor], path: Path) -> None:
+def store(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file; what the disk refuses is an OSError, as elsewhere."""
     try:
-        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
         number = re.search(r"os error (\d+)", str(error))
         if number is None:

@@ -1,0 +1,99 @@
+"""A family: another library's kind of model, as a config and a table, both ways.
+
+What the family has no word for is refused by our key: `demands` lists the values that it can express.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from chumoku.config import Settings, read
+from chumoku.errors import ConfigError, UsageError
+from chumoku.models.config import ModelConfig
+from chumoku.text.roles import Roles
+from chumoku.weights.families.table import Row, Source
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Family:
+    name: str  # as in a config.json's model_type
+    title: str  # as people call it
+    prefix: str  # of the body's tensors; files of a body without a head may lack it
+    read: Callable[[Values, Source], ModelConfig]
+    write: Callable[[ModelConfig, Roles], dict[str, Any]]
+    rows: Callable[[ModelConfig], list[Row]]
+    demands: Mapping[str, tuple[Any, ...]]
+    dropped: Mapping[str, str] = field(default_factory=dict)  # their tensors that are nothing of ours, and why
+    pairing: str | None = None  # of rotary positions
+
+    def obstacles(self, config: ModelConfig) -> list[str]:
+        """What stands in the way of writing a model as one of this family: our key, its value, what would do."""
+        return obstacles(self.title, self.demands, config)
+
+
+def obstacles(title: str, demands: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+    found = []
+    for key, possible in demands.items():
+        value: Any = config
+        for part in key.split("."):
+            value = getattr(value, part)
+        if value not in possible:
+            known = " or ".join(map(_shown, possible))
+            found.append(f"model.{key} = {_shown(value)}, and {title} has {known} alone")
+    return found
+
+
+def only(values: Values, name: str, demands: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a config.json whose keys have values that we cannot express; a key that is not there is as usual."""
+    for key, possible in demands.items():
+        if key in values and values[key] not in possible:
+            raise UsageError(
+                f"This {name} has {key} = {_shown(values[key])}, and only {' or '.join(map(_shown, possible))} can be "
+                "run here."
+            )
+
+
+def number(values: Values, key: str, default: int | float | None = None) -> Any:
+    """A number of a config.json; range and size are for our own settings to judge."""
+    value = values.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise UsageError(f"The config's {key} is {_shown(value)}, and a number was expected.")
+    return value
+
+
+def chosen(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
+    """One of our names for one of theirs."""
+    value = values.get(key, default)
+    if not isinstance(value, str) or value not in names:
+        raise UsageError(f"The config's {key} is {_shown(value)}; known here are {', '.join(names)}.")
+    return names[value]
+
+
+def settled(values: Mapping[str, Any]) -> ModelConfig:
+    """Our config, or a sentence about what another's file asks for that cannot be."""
+    try:
+        return read(ModelConfig, values, prefix="model.")
+    except ConfigError as error:
+        raise UsageError(f"The model's config cannot be: {error}") from error
+
+
+def named(value: str, names: Mapping[str, str]) -> str:
+    """Their name for ours."""
+    return next(theirs for theirs, ours in names.items() if ours == value)
+
+
+def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def changed(config: Settings, default: Settings, keys: Sequence[str]) -> bool:
+    return any(getattr(config, key) != getattr(default, key) for key in keys)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:80]

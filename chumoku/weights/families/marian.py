@@ -1,0 +1,181 @@
+"""Marian: the paper's encoder-decoder, norms after, and a bias on the logits.
+
+Its table of positions is sines first, cosines after, unless the file brings another: then pairs side by side, or
+whatever was learned.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
+from chumoku.nn.positions import Pairing, sinusoidal
+from chumoku.text.roles import Roles
+from chumoku.weights.families.family import Family, Values, chosen, named, number, only, settled
+from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
+
+ACTIVATIONS = {
+    **{"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"},
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+}
+POSITIONS = "model.{}.embed_positions.weight"
+PAIRINGS: tuple[Pairing, ...] = ("half", "interleaved")
+
+
+def rows(config: ModelConfig) -> list[Row]:
+    tables = [one("encoder.embedding.table", "model.shared.weight")]
+    if not together(config):
+        written = "encoder" if config.share_embeddings else "decoder"
+        tables = [
+            one("encoder.embedding.table", "model.encoder.embed_tokens.weight"),
+            one(f"{written}.embedding.table", "model.decoder.embed_tokens.weight"),
+        ]
+    learned = [one(f"{side}.position.table", POSITIONS.format(side)) for side in ("encoder", "decoder")]
+    return [
+        *tables,
+        *learned,
+        *each(config.encoder_depth, block("encoder")),
+        *each(config.decoder_depth, block("decoder")),
+        one("head.weight", "lm_head.weight"),
+        one("head.bias", "final_logits_bias", lifted=True),
+    ]
+
+
+def together(config: ModelConfig) -> bool:
+    """Marian shares one table among all three places, or each has its own."""
+    return config.share_embeddings and config.tie_output
+
+
+def block(side: str) -> list[Row]:
+    ours, theirs = f"{side}.blocks.{{}}", f"model.{side}.layers.{{}}"
+    return [
+        *attention(f"{ours}.attention", f"{theirs}.self_attn"),
+        *norm(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn"),
+        *norm(f"{ours}.cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
+        *matrix(f"{ours}.feedforward.up", f"{theirs}.fc1"),
+        *matrix(f"{ours}.feedforward.down", f"{theirs}.fc2"),
+        *norm(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm"),
+    ]
+
+
+def attention(ours: str, theirs: str) -> list[Row]:
+    return [
+        *matrix(f"{ours}.query", f"{theirs}.q_proj"),
+        *matrix(f"{ours}.key", f"{theirs}.k_proj"),
+        *matrix(f"{ours}.value", f"{theirs}.v_proj"),
+        *matrix(f"{ours}.output", f"{theirs}.out_proj"),
+    ]
+
+
+def read(values: Values, source: Source) -> ModelConfig:
+    only(values, "Marian", {
+        "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
+        "static_position_embeddings": (True,), "is_decoder": (False,),
+    })  # fmt: skip
+    for key in ("attention_heads", "ffn_dim"):
+        if values.get(f"encoder_{key}") != values.get(f"decoder_{key}"):
+            raise UsageError(f"This Marian's encoder and decoder have different {key}, and here they have the same.")
+    vocabulary, tied = number(values, "vocab_size", 58101), values.get("tie_word_embeddings", True)
+    written = vocabulary if values.get("decoder_vocab_size") is None else number(values, "decoder_vocab_size")
+    depth, dropout = number(values, "decoder_layers", 12), number(values, "dropout", 0.1)
+    encoder_depth = number(values, "encoder_layers", 12)
+    return settled({
+        "kind": "encoder-decoder", "norm": "layer", "placement": "post", "norm_epsilon": 1e-5,
+        "vocabulary": written,
+        **({} if written == vocabulary else {"source_vocabulary": vocabulary}),
+        "context": number(values, "max_position_embeddings", 1024),
+        "width": number(values, "d_model", 1024),
+        "layers": depth,
+        **({} if depth == encoder_depth else {"encoder_layers": encoder_depth}),
+        "heads": number(values, "decoder_attention_heads", 16),
+        "feedforward": chosen(values, "activation_function", ACTIVATIONS, "gelu"),
+        "feedforward_width": number(values, "decoder_ffn_dim", 4096),
+        "scale_embedding": values.get("scale_embedding", False),
+        "share_embeddings": tied and values.get("share_encoder_decoder_embeddings", True),
+        "tie_output": tied,
+        "output_bias": "final_logits_bias" in source.shapes,
+        "dropout": {
+            "embedding": dropout, "sublayer": dropout, "attention": number(values, "attention_dropout", 0.0),
+        },
+        **positions(source),
+    })  # fmt: skip
+
+
+def positions(source: Source) -> dict[str, str]:
+    """Which positions a file has: those of the formula, or a table that was learned."""
+    for side in ("encoder", "decoder"):
+        if POSITIONS.format(side) in source.shapes:
+            table = source.read(POSITIONS.format(side))
+            if table.ndim != 2:
+                raise UsageError(f"{source.path}: {POSITIONS.format(side)} is no table of positions.")
+            found = next((pairing for pairing in PAIRINGS if _close(table, pairing)), None)
+            return {"position": "learned"} if found is None else {"position": "sinusoidal", "pairing": found}
+    return {"position": "sinusoidal", "pairing": "half"}
+
+
+def _close(table: Tensor, pairing: Pairing) -> bool:
+    formula = sinusoidal(torch.arange(len(table)), table.shape[1], pairing=pairing, dtype=torch.float64)
+    return torch.allclose(table.double(), formula, atol=1e-4 if table.dtype == torch.float32 else 1e-2)
+
+
+def extra(config: ModelConfig) -> dict[str, Tensor]:
+    """Tensors to write beside those of the table: positions that Marian would not compute by itself."""
+    if config.position != "sinusoidal" or config.pairing == "half":
+        return {}
+    table = sinusoidal(torch.arange(config.context), config.width, pairing=config.pairing, dtype=torch.float64).float()
+    return {POSITIONS.format(side): table.clone() for side in ("encoder", "decoder")}
+
+
+def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
+    sizes = {
+        f"{side}_{key}": value
+        for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth))
+        for key, value in (("layers", depth), ("attention_heads", config.heads), ("ffn_dim", config.hidden))
+    }
+    return {
+        "model_type": "marian", "architectures": ["MarianMTModel"], "is_encoder_decoder": True,
+        "vocab_size": config.source_tokens, "decoder_vocab_size": config.vocabulary,
+        "max_position_embeddings": config.context,
+        "d_model": config.width,
+        **sizes,
+        "activation_function": named(config.feedforward, ACTIVATIONS),
+        "scale_embedding": config.scale_embedding,
+        "share_encoder_decoder_embeddings": together(config),
+        "tie_word_embeddings": config.tie_output,
+        "dropout": config.dropout.sublayer, "attention_dropout": config.dropout.attention,
+        "pad_token_id": roles.pad, "eos_token_id": roles.end, "bos_token_id": None,
+        "decoder_start_token_id": roles.begin, "forced_eos_token_id": None,
+    }  # fmt: skip
+
+
+MARIAN = Family(
+    "marian",
+    "Marian",
+    "model.",
+    read,
+    write,
+    rows,
+    demands={
+        "kind": ("encoder-decoder",),
+        "position": ("sinusoidal", "learned"),
+        "norm": ("layer",),
+        "norm_epsilon": (1e-5,),
+        "placement": ("post",),
+        "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
+        "bias": (True,),
+        "kv_heads": (None,),
+        "experts": (0,),
+        "embedding_norm": (False,),
+    },
+    dropped={
+        r"model\.(encoder|decoder)\.embed_tokens\.weight": "the shared table again",
+        r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which are a formula here",
+        r"model\.shared\.weight": "one of the two tables again, when each side has its own",
+        r"lm_head\.weight": "the embedding again, when the two are tied",
+    },
+)

@@ -1,0 +1,158 @@
+"""One table, two ways: which of our tensors is which of theirs.
+
+    ours                                          theirs
+    decoder.blocks.{}.attention.query.weight      model.layers.{}.self_attn.q_proj.weight
+
+A row joins one or more of ours, outputs under outputs, to one of theirs, which may be turned or in another order:
+
+    joined    query, key and value are one matrix there
+    turned    it is [inputs, outputs] there
+    heads     rotary positions: the outputs of each head may be paired otherwise there, side by side or half a head away
+    lifted    it has a dimension of 1 in front there
+
+Names and shapes are all checked before a single number is read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, Protocol, overload
+
+import torch
+from torch import Tensor
+
+from chumoku.errors import UsageError
+from chumoku.nn.quantised import Int4, Int8Groups
+
+Numbers = Tensor | Int4 | Int8Groups  # floats, or whole numbers as a file has them
+
+
+class Source(Protocol):
+    """Named tensors of a file or a folder, read one by one."""
+
+    @property
+    def path(self) -> object: ...
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
+
+    @overload
+    def read(self, name: str, *, whole: Literal[True] = True) -> Tensor: ...
+    @overload
+    def read(self, name: str, *, whole: bool) -> Numbers: ...
+    def read(self, name: str, *, whole: bool = True) -> Numbers:
+        """A tensor; whole numbers that we can compute with as they are stay so unless it is to be `whole`."""
+        ...
+
+
+class Row(NamedTuple):
+    ours: tuple[str, ...]
+    theirs: str
+    turned: bool = False
+    heads: int = 0
+    lifted: bool = False
+
+
+def one(ours: str, theirs: str, *, heads: int = 0, turned: bool = False, lifted: bool = False) -> Row:
+    return Row((ours,), theirs, turned=turned, heads=heads, lifted=lifted)
+
+
+def matrix(ours: str, theirs: str, *, heads: int = 0, turned: bool = False) -> list[Row]:
+    """A matrix and its bias, called so on both sides."""
+    return [
+        one(f"{ours}.weight", f"{theirs}.weight", heads=heads, turned=turned),
+        one(f"{ours}.bias", f"{theirs}.bias", heads=heads),
+    ]
+
+
+def norm(ours: str, theirs: str) -> list[Row]:
+    return [one(f"{ours}.gamma", f"{theirs}.weight"), one(f"{ours}.beta", f"{theirs}.bias")]
+
+
+def each(depth: int, rows: Iterable[Row]) -> list[Row]:
+    """Rows with {} in their names, for every layer."""
+    patterns = list(rows)
+    return [
+        row._replace(ours=tuple(name.format(layer) for name in row.ours), theirs=row.theirs.format(layer))
+        for layer in range(depth)
+        for row in patterns
+    ]
+
+
+def present(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
+    """The rows of a model that has these tensors: one without biases has no rows of biases."""
+    known = set(names)
+    return [row for row in rows if known.issuperset(row.ours)]
+
+
+def check(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, dropped: Mapping[str, str]) -> None:
+    """Refuse a source that lacks a tensor, has one that nobody explains, or one of another shape."""
+    missing = next((row.theirs for row in rows if row.theirs not in source.shapes), None)
+    if missing is not None:
+        raise UsageError(f"{source.path} lacks the tensor {missing}, which its config asks for. Is the download whole?")
+    used = {row.theirs for row in rows}
+    explained = re.compile("|".join(f"(?:{pattern})" for pattern in dropped) or "(?!)")
+    odd = next((name for name in source.shapes if name not in used and not explained.fullmatch(name)), None)
+    if odd is not None:
+        raise UsageError(
+            f"{source.path} has the tensor {odd[:100]}, for which its config has no place. It is of another kind of "
+            "model than it says, or of a variant that is not known here."
+        )
+    for row in rows:
+        needed = _shape(row, [tuple(like[name].shape) for name in row.ours])
+        found = tuple(source.shapes[row.theirs])
+        if found != needed:
+            raise UsageError(f"{source.path}: {row.theirs} is {list(found)}, and its config asks for {list(needed)}.")
+
+
+def take(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, *, whole: bool) -> dict[str, Numbers]:
+    """Our tensors out of theirs."""
+    made: dict[str, Numbers] = {}
+    for row in rows:
+        kept = not row.turned and len(row.ours) == 1 and row.ours[0].endswith((".weight", ".embedding.table"))
+        tensor = source.read(row.theirs, whole=whole or not kept)
+        if not isinstance(tensor, Tensor):
+            made[row.ours[0]] = tensor
+            continue
+        tensor = tensor[0] if row.lifted else tensor.T if row.turned else tensor
+        parts = torch.split(tensor, [like[name].shape[0] for name in row.ours])
+        made |= {name: part.contiguous() for name, part in zip(row.ours, parts, strict=True)}
+    return made
+
+
+def give(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None) -> dict[str, Tensor]:
+    """Their tensors out of ours; `order` is that of a head's outputs there, where it differs."""
+    made: dict[str, Tensor] = {}
+    written: set[str] = set()
+    for row in rows:
+        tensor = torch.cat([tensors[name] for name in row.ours]) if len(row.ours) > 1 else tensors[row.ours[0]]
+        tensor = tensor.clone() if written.intersection(row.ours) else tensor  # files have no tensor twice
+        written.update(row.ours)
+        if row.heads and order is not None:
+            tensor = reordered(tensor, row.heads, order)
+        tensor = tensor[None] if row.lifted else tensor.T if row.turned else tensor
+        made[row.theirs] = tensor.contiguous()
+    return made
+
+
+def reordered(tensor: Tensor, heads: int, order: Tensor) -> Tensor:
+    """The outputs of each head in another order."""
+    return tensor.view(heads, len(order), *tensor.shape[1:])[:, order].reshape(tensor.shape)
+
+
+def order_to(wanted: str, pairing: str, head_width: int) -> Tensor | None:
+    """Where a head's outputs, paired as they are, are found when they are to be paired otherwise."""
+    if wanted == pairing:
+        return None
+    return half_order(head_width) if wanted == "half" else half_order(head_width).argsort()
+
+
+def half_order(head_width: int) -> Tensor:
+    """Pairs side by side → first halves, then second halves: 0, 2, 4 …, 1, 3, 5 …"""
+    return torch.arange(head_width).view(-1, 2).T.flatten()
+
+
+def _shape(row: Row, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    together = (sum(shape[0] for shape in shapes), *shapes[0][1:])
+    return (1, *together) if row.lifted else together[::-1] if row.turned else together

@@ -1,0 +1,127 @@
+"""Tiny models of the transformers library, of random weights, in every family and variant that is read and written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from bundles import bytewise
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from chumoku.models.model import EncoderDecoderModel, Model
+
+VOCABULARY, OTHER = 263, 269
+ROPE: dict[str, Any] = {"rope_theta": 777.0, "rope_type": "default"}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+def llama(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "hidden_size": 36, "intermediate_size": 41}
+    sizes |= {"num_hidden_layers": 2, "num_attention_heads": 6, "num_key_value_heads": 2}
+    sizes |= {
+        "max_position_embeddings": 67,
+        "rms_norm_eps": 1e-2,
+        "rope_parameters": ROPE,
+        "tie_word_embeddings": False,
+    }
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**{**sizes, **changes}))
+
+
+def gpt2(**changes: Any) -> nn.Module:
+    sizes = {"vocab_size": VOCABULARY, "n_positions": 67, "n_embd": 30, "n_layer": 2, "n_head": 3}
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**{**sizes, "layer_norm_epsilon": 1e-2, **changes}))
+
+
+def bert(kind: type[nn.Module] = transformers.BertForMaskedLM, **changes: Any) -> nn.Module:
+    sizes = {"vocab_size": VOCABULARY, "hidden_size": 30, "num_hidden_layers": 2, "num_attention_heads": 3}
+    sizes |= {"intermediate_size": 41, "max_position_embeddings": 67, "layer_norm_eps": 1e-2}
+    return kind(transformers.BertConfig(**{**sizes, **changes}))
+
+
+def marian(**changes: Any) -> nn.Module:
+    sizes: dict[str, Any] = {"vocab_size": VOCABULARY, "d_model": 30, "max_position_embeddings": 67}
+    for side in ("encoder", "decoder"):
+        sizes |= {f"{side}_layers": 2, f"{side}_attention_heads": 3, f"{side}_ffn_dim": 41}
+    sizes |= {"pad_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 1, "forced_eos_token_id": None}
+    return transformers.MarianMTModel(transformers.MarianConfig(**{**sizes, "scale_embedding": True, **changes}))
+
+
+def odd_positions(**changes: Any) -> nn.Module:
+    """A Marian whose positions follow no formula."""
+    made = marian(**changes)
+    for side in (made.model.encoder, made.model.decoder):
+        side.embed_positions.weight.data.normal_(generator=torch.Generator().manual_seed(5))
+    return made
+
+
+VARIANTS: dict[str, Callable[[], nn.Module]] = {
+    "gpt2": gpt2,
+    "gpt2 untied": lambda: gpt2(tie_word_embeddings=False, activation_function="relu", n_inner=41),
+    "bert": bert,
+    "bert untied": lambda: bert(tie_word_embeddings=False, hidden_act="gelu_new"),
+    "bert body": lambda: bert(transformers.BertModel, add_pooling_layer=False),
+    "llama": llama,
+    "llama tied": lambda: llama(tie_word_embeddings=True),
+    "llama biases": lambda: llama(attention_bias=True, mlp_bias=True),
+    "llama one head each": lambda: llama(num_key_value_heads=6),
+    "llama linear": lambda: llama(rope_parameters={**ROPE, "rope_type": "linear", "factor": 3.0}),
+    "llama 3": lambda: llama(rope_parameters={**ROPE, **LLAMA3, "original_max_position_embeddings": 16}),
+    "marian": marian,
+    "marian two tables": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=OTHER),
+    "marian untied": lambda: marian(tie_word_embeddings=False, activation_function="swish", encoder_layers=3),
+    "marian odd positions": odd_positions,
+}
+
+
+def filled(theirs: nn.Module) -> nn.Module:
+    """Random weights, biases and norms too; a table of positions stays what it is."""
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "embed_positions" not in name:
+                parameter.normal_(0, 0.3, generator=generator)
+        if hasattr(theirs, "final_logits_bias"):
+            theirs.final_logits_bias.normal_(generator=generator)
+    return theirs.eval()
+
+
+def saved(theirs: nn.Module, folder: Path, **options: Any) -> Path:
+    """The folder that transformers writes, with a tokenizer of bytes in it."""
+    theirs.save_pretrained(folder, **options)
+    bytewise().save(folder / "tokenizer.json")
+    return folder
+
+
+def variant(name: str, folder: Path) -> nn.Module:
+    made = VARIANTS[name]()
+    theirs = filled(made.base_model if name == "bert body" else made)
+    saved(theirs, folder)
+    if "odd" in name:  # the library leaves positions out, which it thinks it can compute
+        tables = {key: table for key, table in theirs.state_dict().items() if "embed_positions" in key}
+        file = folder / "model.safetensors"
+        save_file({**load_file(file), **tables}, file, {"format": "pt"})
+    return theirs
+
+
+@torch.no_grad()
+def both(ours: Model, theirs: nn.Module, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """What both say of the same tokens: logits, or the last vectors of a body without a head."""
+    random = torch.Generator().manual_seed(seed)
+    ids = torch.randint(VOCABULARY, (2, 31), generator=random)
+    if isinstance(ours, EncoderDecoderModel):
+        target = torch.randint(VOCABULARY, (2, 29), generator=random)
+        expected = theirs(input_ids=ids, decoder_input_ids=target).logits
+        return _found(ours(ids, target).logits), expected
+    expected = theirs(ids)
+    if hasattr(expected, "logits"):
+        return _found(ours(ids).logits), expected.logits
+    return ours(ids).hidden, expected.last_hidden_state
+
+
+def _found(logits: Tensor | None) -> Tensor:
+    assert logits is not None
+    return logits

@@ -1,0 +1,227 @@
+"""Certificates: the same model is said to be the same, another one is not, and nothing unchecked is called checked."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bundles import bytewise, chatty
+
+import chumoku
+from chumoku.errors import DamagedError
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import Model
+from chumoku.models.presets import preset
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.certificate import LIMITS, LONGEST, Certificate, certify, compare, probes
+from chumoku.weights.convert import KINDS
+from chumoku.weights.ctranslate2 import write_ctranslate2
+from chumoku.weights.peers import Peer, ours
+
+TOKENIZER = bytewise()
+SMALL: dict[str, Any] = {"width": 12, "heads": 3, "layers": 2, "context": 61, "feedforward_width": 17}
+
+
+def lively(**changes: Any) -> Model:
+    """A model whose every weight matters."""
+    return enlivened(ModelConfig(**{**SMALL, "vocabulary": TOKENIZER.size + 3, **changes}))
+
+
+def enlivened(config: ModelConfig) -> Model:
+    model, random = build(config, seed=3), torch.Generator().manual_seed(5)
+    for parameter in model.parameters():
+        parameter.data += torch.randn(parameter.shape, generator=random) * 2 / config.width**0.5
+    return model
+
+
+def spoil(path: Path, row: torch.Tensor, number: float) -> None:
+    """Put another number in the place of a row's first one."""
+    data, known = path.read_bytes(), row.detach().numpy().tobytes()
+    assert data.count(known) == 1
+    path.write_bytes(data.replace(known, torch.tensor([number]).numpy().tobytes() + known[4:]))
+
+
+def for_ctranslate2(folder: Path, model: Model, kind: str = "float32") -> Path:
+    pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
+    write_ctranslate2(folder, model, Tokenizers(TOKENIZER, TOKENIZER), kind=kind)
+    return folder
+
+
+def certified(folder: Path, model: Model, kind: str = "float32") -> Certificate:
+    return certify(model, "ctranslate2", folder, source="some/model", kind=kind)
+
+
+@pytest.mark.parametrize(("kind", "compared"), [("decoder", "logits"), ("encoder-decoder", "log-probabilities")])
+def test_the_same_model_is_certified(kind: str, compared: str, tmp_path: Path) -> None:
+    model = lively(kind=kind)
+    certificate = certified(for_ctranslate2(tmp_path, model), model)
+    found = certificate.found
+    assert certificate.checked
+    assert found is not None
+    assert found.compared == compared
+    assert 0 < found.apart <= found.difference <= 3e-5
+    assert 10 * found.apart < found.limit < LIMITS["float32"] * found.scale
+    assert found.agreeing == (found.positions if compared == "logits" else None)
+    assert "Checked with ctranslate2" in certificate.sentence
+    assert certificate.versions.keys() == {"chumoku", "torch", "ctranslate2"}
+    for name, entry in certificate.files.items():
+        data = (tmp_path / name).read_bytes()
+        assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    assert certificate.files.keys() == {path.name for path in tmp_path.iterdir()}
+    certificate.save(tmp_path / "certificate.json")
+    assert json.loads((tmp_path / "certificate.json").read_text()) == certificate.as_dict()
+    assert certified(tmp_path, model) == certificate, "the same again, and its own file is none of the files"
+
+
+@pytest.mark.parametrize("number", [0.3, -40.0, math.nan, math.inf])
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_one_wrong_number_is_caught(kind: str, number: float, tmp_path: Path) -> None:
+    model = lively(kind=kind)
+    folder = for_ctranslate2(tmp_path, model)
+    spoil(folder / "model.bin", model.decoder.blocks[1].feedforward.down.weight[4], number)  # type: ignore[union-attr, index, operator]
+    with pytest.raises(DamagedError, match="more than rounding explains, so nothing was kept"):
+        certified(folder, model)
+
+
+def test_a_number_that_is_none_stays_the_largest_difference() -> None:
+    model = lively()
+    answers = iter(probes(model))
+
+    def answer(probe: Any) -> torch.Tensor:
+        right = ours(model, probe, peer)
+        return right * math.nan if next(answers).name == "the last token" else right
+
+    peer = Peer("nobody", "0", "logits", answer)
+    found = compare(model, peer, "float32")
+    assert math.isnan(found.difference)
+    assert found.place == "the last token, position 0"
+    assert not found.held
+
+
+def test_another_model_is_caught_by_its_shape() -> None:
+    model, other = lively(), lively(vocabulary=TOKENIZER.size + 5)
+    peer = Peer("nobody", "0", "logits", lambda probe: ours(other, probe, peer))
+    with pytest.raises(DamagedError, match="it is another model"):
+        compare(model, peer, "float32")
+
+
+@pytest.mark.parametrize("kind", ["float16", "int8"])
+def test_rounding_is_allowed_as_much_as_it_explains(kind: str, tmp_path: Path) -> None:
+    model = lively(width=96, heads=6)
+    folder = for_ctranslate2(tmp_path, model, kind)
+    found = certified(folder, model, kind).found
+    assert found is not None
+    assert LIMITS["float32"] * found.scale < found.apart <= found.limit / 3
+    with pytest.raises(DamagedError, match="float32 allows"):
+        certified(folder, model, "float32")
+
+
+def test_every_kind_has_its_limit() -> None:
+    assert {kind for kinds in KINDS.values() for kind in kinds} == LIMITS.keys()
+
+
+def test_without_the_library_nothing_is_called_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = lively()
+    folder = for_ctranslate2(tmp_path, model)
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    certificate = certified(folder, model)
+    assert (certificate.checked, certificate.found) == (False, None)
+    assert certificate.sentence.startswith("Not checked. ")
+    assert "pip install ctranslate2" in certificate.sentence
+    assert certificate.versions == {"chumoku": chumoku.__version__, "torch": str(torch.__version__)}
+    assert certificate.files["model.bin"]["bytes"] > 0
+
+
+def test_what_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
+    model = lively()
+    folder = for_ctranslate2(tmp_path, model)
+    (folder / "model.bin").write_bytes(b"nothing")
+    with pytest.raises(DamagedError, match="ctranslate2 could not open what was written, so nothing was kept: "):
+        certified(folder, model)
+
+
+@pytest.mark.parametrize("context", [2, 3, 61, 100_003])
+def test_probes_reach_as_far_as_the_model(context: int) -> None:
+    """Both ends of the vocabulary, several lengths, and never a place that learned positions lack."""
+    config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
+    asked = probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    reach = min(context, LONGEST)
+    assert max(len(probe.tokens) for probe in asked) == max(len(probe.source) for probe in asked) == reach - 1
+    for side, size in ((0, 29), (1, 31)):
+        tokens = [probe[1:][side] for probe in asked]
+        assert [0] in tokens
+        assert [size - 1] in tokens
+        assert {token for row in tokens for token in row} <= set(range(size))
+        assert all(row for row in tokens)
+    assert len({probe.name for probe in asked}) == len(asked)
+    assert asked == probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+
+
+# transformers
+
+
+FAMILIES = {
+    "gpt2": preset("gpt2", **SMALL, vocabulary=TOKENIZER.size + 3),
+    "llama": preset("smollm2-135m", **{**SMALL, "kv_heads": 1}, vocabulary=TOKENIZER.size + 3),
+    "bert": preset("bert-base", **SMALL, vocabulary=TOKENIZER.size + 3),
+    "sentences": preset("minilm-l6", **SMALL, vocabulary=TOKENIZER.size + 3),
+    "marian": preset(
+        "transformer-base",
+        **{**SMALL, "pairing": "half", "output_bias": True, "norm_epsilon": 1e-5, "encoder_layers": 3},
+        vocabulary=TOKENIZER.size + 3,
+    ),
+}
+
+
+def for_transformers(folder: Path, model: Model) -> Path:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    from chumoku.weights.folder import write_folder
+
+    write_folder(folder, model, Tokenizers(TOKENIZER, TOKENIZER))
+    return folder
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_transformers_sees_the_same_model(name: str, tmp_path: Path) -> None:
+    model = enlivened(FAMILIES[name])
+    folder = for_transformers(tmp_path, model)
+    certificate = certify(model, "transformers", folder, source=name, kind="float32")
+    assert certificate.found is not None
+    assert certificate.found.compared == ("vectors" if name == "sentences" else "logits")
+    assert certificate.found.difference <= 1e-4
+    stack = model.encoder if hasattr(model, "encoder") else model.decoder
+    spoil(folder / "model.safetensors", stack.blocks[1].attention_norm.gamma, 3.0)  # type: ignore[union-attr, index, operator]
+    with pytest.raises(DamagedError, match=r"Checked with transformers .* so nothing was kept"):
+        certify(model, "transformers", folder, source=name, kind="float32")
+
+
+# llama.cpp
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+def test_llama_cpp_sees_the_same_model(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    from chumoku.weights.ggml import write_gguf_model
+
+    tokenizer = chatty()
+    changes = {"width": 64, "heads": 4, "feedforward_width": 96, "context": 61, "layers": 2}
+    if name == "llama":
+        changes["kv_heads"] = 2
+    model = enlivened(preset({"gpt2": "gpt2", "llama": "smollm2-135m"}[name], **changes, vocabulary=tokenizer.size))
+    for kind in KINDS["gguf"]:
+        path = tmp_path / f"{kind}.gguf"
+        write_gguf_model(path, model, Tokenizers(tokenizer, tokenizer), kind=kind)
+        certificate = certify(model, "gguf", path, source=name, kind=kind)
+        assert certificate.found is not None
+        assert certificate.files.keys() == {path.name}
+    spoil(tmp_path / "f32.gguf", model.decoder.blocks[1].attention_norm.gamma, 3.0)  # type: ignore[union-attr, index, operator]
+    with pytest.raises(DamagedError, match=r"Checked with llama_cpp .* so nothing was kept"):
+        certify(model, "gguf", tmp_path / "f32.gguf", source=name, kind="f32")

@@ -1,0 +1,387 @@
+"""Weights of others: in, out and in again, with transformers as the judge."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from bundles import bytewise, made
+from foreign import LLAMA3, ROPE, VARIANTS, VOCABULARY, bert, both, filled, llama, marian, saved, variant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+import chumoku
+from chumoku.decoding.generate import generate
+from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.weights import hub, stored
+from chumoku.weights.bundle import Tokenizers, tensors_of
+from chumoku.weights.families import FAMILIES, family_of, rows_of
+from chumoku.weights.families.table import check, half_order, order_to, present, reordered
+from chumoku.weights.folder import describe_folder, read_folder, write_folder
+from chumoku.weights.opening import config_of, load, recognised
+
+CLOSE = 1e-5
+
+
+def written(model: chumoku.models.model.Model, folder: Path) -> Path:
+    folder.mkdir()
+    tokenizer = bytewise()
+    write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
+    return folder
+
+
+def reopened(folder: Path, like: torch.nn.Module) -> torch.nn.Module:
+    options = {"add_pooling_layer": False} if isinstance(like, transformers.BertModel) else {}
+    return type(like).from_pretrained(folder, **options).eval()
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_foreign_model_says_here_what_it_says_there(name: str, tmp_path: Path) -> None:
+    theirs = variant(name, tmp_path)
+    ours, expected = both(load(tmp_path).model, theirs)
+    assert (ours - expected).abs().max() <= CLOSE
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_in_and_out_and_in_is_the_identity(name: str, tmp_path: Path) -> None:
+    theirs = variant(name, tmp_path / "theirs")
+    first = load(tmp_path / "theirs").model
+    folder = written(first, tmp_path / "ours")
+    again = load(folder).model
+    assert again.config == first.config
+    tensors, others = tensors_of(first), tensors_of(again)
+    assert tensors.keys() == others.keys()
+    assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
+    said, expected = both(again, reopened(folder, theirs))
+    assert (said - expected).abs().max() <= CLOSE
+    kept = load_file(tmp_path / "theirs" / "model.safetensors")
+    out = load_file(folder / "model.safetensors")
+    assert all(torch.equal(kept[key], tensor) for key, tensor in out.items() if key in kept)
+    assert set(out) <= set(kept) | {"cls.predictions.decoder.bias"}
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama 3", "llama"])
+def test_cached_generation_is_the_same(name: str, tmp_path: Path) -> None:
+    theirs = variant(name, tmp_path)
+    ours = load(tmp_path).model
+    prompts = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
+    options = {"max_new_tokens": 13, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
+    assert generate(ours, prompts.tolist(), new=13, temperature=0.0) == expected[:, 7:].tolist()
+
+
+SMALL = {"vocabulary": VOCABULARY, "context": 67, "layers": 2, "feedforward_width": 41}
+LLAMAS = st.fixed_dictionaries({
+    "kv_heads": st.sampled_from([None, 2, 1]), "pairing": st.sampled_from(["interleaved", "half"]),
+    "bias": st.booleans(), "tie_output": st.booleans(), "norm_epsilon": st.sampled_from([1e-2, 1e-5]),
+    "rotary": st.sampled_from([{}, {"base": 77.0}, {"scaling": "linear", "factor": 3.0},
+        {"scaling": "llama3", "factor": 8.0, "original": 16, "base": 77.0}]),
+})  # fmt: skip
+MARIANS = st.fixed_dictionaries({
+    "position": st.sampled_from(["sinusoidal", "learned"]), "pairing": st.sampled_from(["interleaved", "half"]),
+    "share_embeddings": st.booleans(), "tie_output": st.booleans(), "output_bias": st.booleans(),
+    "feedforward": st.sampled_from(["relu", "silu", "gelu", "gelu_tanh"]), "scale_embedding": st.booleans(),
+    "encoder_layers": st.sampled_from([None, 3]),
+})  # fmt: skip
+KINDS = st.one_of(
+    LLAMAS.map(lambda c: {"width": 36, "heads": 6, "norm": "rms", "feedforward": "swiglu", **c}),
+    MARIANS.map(lambda c: {"width": 30, "heads": 3, "kind": "encoder-decoder", "placement": "post", **c}),
+)
+
+
+def noisy(config: ModelConfig) -> chumoku.models.model.Model:
+    model = build(config)
+    random = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0, 0.3, generator=random)
+    return model
+
+
+@settings(max_examples=25, deadline=None)
+@given(choices=KINDS)
+def test_whatever_a_family_can_express_goes_out_right(choices: dict[str, object], tmp_path_factory: object) -> None:
+    model = noisy(ModelConfig(**{**SMALL, **choices}))
+    folder = written(model, tmp_path_factory.mktemp("out") / "model")  # type: ignore[attr-defined]
+    kind = {"decoder": transformers.AutoModelForCausalLM, "encoder-decoder": transformers.AutoModelForSeq2SeqLM}
+    theirs = kind[model.config.kind].from_pretrained(folder).eval()
+    said, expected = both(model, theirs)
+    assert (said - expected).abs().max() <= CLOSE
+    again, _ = both(load(folder).model, theirs)
+    assert (again - expected).abs().max() <= CLOSE
+
+
+def test_pairs_side_by_side_become_pairs_half_a_head_apart() -> None:
+    assert half_order(6).tolist() == [0, 2, 4, 1, 3, 5]
+    assert order_to("half", "half", 6) is None
+    there, back = order_to("half", "interleaved", 6), order_to("interleaved", "half", 6)
+    assert there is not None
+    assert back is not None
+    rows = torch.arange(12 * 5.0).view(12, 5)
+    assert not torch.equal(reordered(rows, 2, there), rows)
+    assert torch.equal(reordered(reordered(rows, 2, there), 2, back), rows)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [
+        ({"experts": 3}, "model.experts = 3"),
+        ({"norm": "batch"}, "model.norm"),
+        ({"position": "none"}, "model.position"),
+        ({"kind": "encoder-decoder", "placement": "pre"}, "model.placement"),
+        ({"kind": "encoder", "position": "learned", "placement": "post"}, "model.embedding_norm"),
+        ({"position": "learned", "norm": "rms"}, "model.norm"),
+        ({"feedforward": "geglu", "norm": "rms"}, "model.feedforward"),
+    ],
+)
+def test_what_no_family_has_is_refused_by_its_key(changes: dict[str, object], key: str) -> None:
+    config = ModelConfig(vocabulary=29, width=30, heads=3, **changes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=key.replace(".", r"\.")):
+        family_of(config)
+    assert rows_of(config) is None
+
+
+def test_every_row_of_a_table_is_used_and_every_tensor_has_one() -> None:
+    for name, family in FAMILIES.items():
+        config = {
+            "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
+            "llama": ModelConfig(vocabulary=29, norm="rms", feedforward="swiglu", tie_output=False),
+            "bert": ModelConfig(
+                vocabulary=29, kind="encoder", position="learned", placement="post", embedding_norm=True, segments=2,
+                output_bias=True, tie_output=False,
+            ),
+            "marian": ModelConfig(
+                vocabulary=29, kind="encoder-decoder", position="learned", placement="post", output_bias=True,
+                tie_output=False,
+            ),
+        }[name]  # fmt: skip
+        names = tensors_of(build(config, device="meta"))
+        rows = present(family.rows(config), names)
+        assert {ours for row in rows for ours in row.ours} == set(names)
+        assert len({row.theirs for row in rows}) == len(rows)
+
+
+def test_parts_of_a_model_in_several_files(tmp_path: Path) -> None:
+    theirs = filled(llama())
+    saved(theirs, tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 2
+    ours, expected = both(load(tmp_path).model, theirs)
+    assert (ours - expected).abs().max() <= CLOSE
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(UsageError, match="is missing"):
+        load(tmp_path)
+
+
+def test_older_configs_of_llama_are_read(tmp_path: Path) -> None:
+    variant("llama 3", tmp_path)
+    expected = config_of(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    del values["rope_parameters"]
+    values |= {"rope_theta": ROPE["rope_theta"], "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 16}}
+    path.write_text(json.dumps(values))
+    assert config_of(tmp_path) == expected
+
+
+def test_bf16_stays_bf16(tmp_path: Path) -> None:
+    saved(filled(llama()).to(torch.bfloat16), tmp_path)
+    assert load(tmp_path).model.dtype == torch.bfloat16
+
+
+def test_sentence_transformers_layout(tmp_path: Path) -> None:
+    theirs = filled(bert(transformers.BertModel, add_pooling_layer=False).base_model)
+    saved(theirs, tmp_path)
+    modules = [{"idx": i, "path": p, "type": f"sentence_transformers.models.{k}"} for i, (p, k) in enumerate(
+        [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")])]  # fmt: skip
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    for mode, pooling in (("mean_tokens", "mean"), ("cls_token", "first")):
+        (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
+        model = load(tmp_path).model
+        assert (model.config.pooling, model.config.normalise) == (pooling, True)
+        ids = torch.randint(VOCABULARY, (1, 11))
+        hidden = theirs(ids).last_hidden_state
+        vector = hidden.mean(1) if pooling == "mean" else hidden[:, 0]
+        torch.testing.assert_close(model(ids).vector, torch.nn.functional.normalize(vector), atol=1e-5, rtol=1e-5)
+        again = describe_folder(written(model, tmp_path / mode)).config
+        assert again == model.config
+    (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
+    with pytest.raises(UsageError, match="max_tokens"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("llama", "hidden_act", "gelu"),
+        ("llama", "head_dim", 8),
+        ("llama", "mlp_bias", True),
+        ("llama", "rope_parameters", {"rope_type": "yarn", "factor": 2.0}),
+        ("llama", "vocab_size", "many"),
+        ("llama", "hidden_size", 10**9),
+        ("llama", "num_attention_heads", 0),
+        ("gpt2", "scale_attn_by_inverse_layer_idx", True),
+        ("gpt2", "activation_function", "tanh"),
+        ("bert", "is_decoder", True),
+        ("bert", "position_embedding_type", "relative_key"),
+        ("marian", "normalize_before", True),
+        ("marian", "encoder_ffn_dim", 43),
+        ("marian", "model_type", "t5"),
+        ("marian", "model_type", None),
+    ],
+)
+def test_configs_that_cannot_be_run_are_sentences(name: str, key: str, value: object, tmp_path: Path) -> None:
+    variant(name, tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(UsageError):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["missing", "more", "shape", "integers"])
+def test_tensors_that_do_not_fit_are_named(damage: str, tmp_path: Path) -> None:
+    variant("llama", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    name = "model.layers.1.self_attn.v_proj.weight"
+    match damage:
+        case "missing":
+            del tensors[name]
+        case "more":
+            tensors[name.replace("v_proj", "w_proj")] = tensors[name].clone()
+            name = name.replace("v_proj", "w_proj")
+        case "shape":
+            tensors[name] = tensors[name][:, :-1].contiguous()
+        case "integers":
+            tensors[name] = tensors[name].int()
+    save_file(tensors, tmp_path / "model.safetensors")
+    with pytest.raises(UsageError, match=name.replace(".", r"\.")):
+        load(tmp_path)
+
+
+def test_pickled_files_are_not_opened(tmp_path: Path) -> None:
+    torch.save({"a": torch.zeros(3)}, tmp_path / "model.pt")
+    with pytest.raises(UsageError, match="pickled"):
+        load(tmp_path / "model.pt")
+    (tmp_path / "model.bin").write_bytes(b"\x80\x04\x95" + b"\0" * 50)
+    with pytest.raises(UsageError, match="pickled"):
+        load(tmp_path / "model.bin")
+    variant("llama", tmp_path / "folder")
+    (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "folder" / "pytorch_model.bin")
+    with pytest.raises(UsageError, match="can run any program"):
+        load(tmp_path / "folder")
+
+
+def test_links_and_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
+    variant("llama", tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / "model.safetensors").unlink()
+    (tmp_path / "b" / "model.safetensors").symlink_to(tmp_path / "a" / "model.safetensors")
+    with pytest.raises(UsageError, match="leads out of its folder"):
+        load(tmp_path / "b")
+    for name in ("../a/model.safetensors", "/etc/passwd", "..", "x\0y", 7):
+        (tmp_path / "b" / "model.safetensors").unlink(missing_ok=True)
+        (tmp_path / "b" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
+        with pytest.raises(UsageError):
+            load(tmp_path / "b")
+
+
+def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "model.safetensors"
+    monkeypatch.setattr(stored, "safe_open", lambda *_, **__: pytest.fail("asked"))
+    for data in (
+        b"",
+        b"\1\2\3",
+        (1 << 40).to_bytes(8, "little") + b"{}",
+        (1 << 30).to_bytes(8, "little") + bytes(1 << 20),
+    ):
+        path.write_bytes(data)
+        with pytest.raises(DamagedError):
+            stored.headers(path)
+
+
+def test_what_is_there_is_recognised(tmp_path: Path) -> None:
+    assert recognised(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+    variant("gpt2", tmp_path / "theirs")
+    assert recognised(tmp_path / "theirs")[1] == "transformers"
+    assert recognised(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
+    for path in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(UsageError, match=r"no model|There is no"):
+            recognised(path)
+    (tmp_path / "text.txt").write_text("words")
+    with pytest.raises(UsageError, match="no model that is known"):
+        recognised(tmp_path / "text.txt")
+
+
+def cached(folder: Path, files: dict[str, bytes]) -> Path:
+    """The hub's cache with one model in it."""
+    import hashlib
+
+    home = folder / "models--owner--name"
+    snapshot = home / "snapshots" / ("a" * 40)
+    for place in (home / "blobs", home / "refs", snapshot):
+        place.mkdir(parents=True)
+    (home / "refs" / "main").write_text("a" * 40)
+    for name, data in files.items():
+        large = len(data) > 10_000
+        digest = hashlib.sha256(data) if large else hashlib.sha1(f"blob {len(data)}\0".encode() + data)
+        (home / "blobs" / digest.hexdigest()).write_bytes(data)
+        (snapshot / name).symlink_to(os.path.relpath(home / "blobs" / digest.hexdigest(), snapshot))
+    return snapshot
+
+
+def test_models_that_the_hub_keeps_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    theirs = variant("llama", tmp_path / "theirs")
+    names = ("config.json", "model.safetensors", "tokenizer.json")
+    snapshot = cached(tmp_path / "cache", {name: (tmp_path / "theirs" / name).read_bytes() for name in names})
+    real = huggingface_hub.snapshot_download
+    options = {"cache_dir": tmp_path / "cache", "local_files_only": True}
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **given: real(name, **{**given, **options}))
+    for name in ("hf:owner/name", "hf:owner/name@main", f"hf:owner/name@{'a' * 40}"):
+        ours, expected = both(load(name).model, theirs)
+        assert (ours - expected).abs().max() <= CLOSE
+    assert load(snapshot).config == load("hf:owner/name").config  # links within the hub's own cache are its way
+    with pytest.raises(UsageError, match="is not kept on this machine"):
+        load("hf:owner/other")
+    weights = (snapshot / "model.safetensors").resolve()
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(data)
+    with pytest.raises(DamagedError, match="not those the hub has"):
+        load("hf:owner/name")
+
+
+@pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf:a/b/../c.gguf"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(UsageError, match="hf:owner/name"):
+        hub.address(name)
+
+
+def test_every_error_here_is_one_of_ours(tmp_path: Path) -> None:
+    variant("marian", tmp_path)
+    (tmp_path / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ChumokuError):
+        read_folder(tmp_path)
+    for values in ([], {}, {"model_type": ["llama"]}):
+        (tmp_path / "config.json").write_text(json.dumps(values))
+        with pytest.raises(ChumokuError):
+            read_folder(tmp_path)
+
+
+def test_the_checks_of_a_table_can_fail(tmp_path: Path) -> None:
+    saved(filled(marian()), tmp_path)
+    family, source, config = describe_folder(tmp_path)
+    like = tensors_of(build(config, device="meta"))
+    rows = present(family.rows(config), like)
+    check(rows, like, source, family.dropped)
+    with pytest.raises(UsageError, match="for which its config has no place"):
+        check(rows[1:], like, source, {})

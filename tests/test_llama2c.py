@@ -1,0 +1,123 @@
+"""llama2.c's files: every tensor where the program puts it, and no other file taken for one."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.weights import llama2c
+from chumoku.weights.llama2c import looks_like_llama2c, open_llama2c
+
+DIM, HIDDEN, LAYERS, HEADS, KV, VOCABULARY, LENGTH = 12, 7, 3, 6, 2, 11, 5
+
+
+def stored(*, tied: bool = True) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A file as the program's own export writes it: one kind of weight after the other, layer by layer."""
+    random, found, data = np.random.default_rng(0), {}, []
+    keys = DIM // HEADS * KV
+
+    def put(name: str, *shape: int) -> None:
+        numbers = random.standard_normal(shape, dtype=np.float32)
+        data.append(numbers.tobytes())
+        found[name] = numbers
+
+    put("token_embedding", VOCABULARY, DIM)
+    for name, shape in (
+        ("attention_norm", (DIM,)),
+        *((f"attention.{part}", (rows, DIM)) for part, rows in (("wq", DIM), ("wk", keys), ("wv", keys), ("wo", DIM))),
+        ("feedforward_norm", (DIM,)),
+        *(("feedforward.w1", (HIDDEN, DIM)), ("feedforward.w2", (DIM, HIDDEN)), ("feedforward.w3", (HIDDEN, DIM))),
+    ):
+        for layer in range(LAYERS):
+            put(f"layers.{layer}.{name}", *shape)
+    put("norm", DIM)
+    for _ in ("cos", "sin"):
+        data.append(random.standard_normal(LENGTH * DIM // HEADS // 2, dtype=np.float32).tobytes())
+    if not tied:
+        put("output", VOCABULARY, DIM)
+    numbers = (DIM, HIDDEN, LAYERS, HEADS, KV, VOCABULARY if tied else -VOCABULARY, LENGTH)
+    return struct.pack("<7i", *numbers) + b"".join(data), found
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("rest", [b"", b"a tokenizer"])
+def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    data, expected = stored(tied=tied)
+    path.write_bytes(data + rest)
+    assert looks_like_llama2c(path)
+    file = open_llama2c(path)
+    assert file.config_values == {
+        **{"dim": DIM, "hidden": HIDDEN, "layers": LAYERS, "heads": HEADS, "kv_heads": KV},
+        **{"vocabulary": VOCABULARY, "length": LENGTH, "tied": tied},
+    }
+    assert file.shapes == {name: numbers.shape for name, numbers in expected.items()}
+    for name, numbers in expected.items():
+        assert torch.equal(file.read(name), torch.from_numpy(numbers))
+    assert file.rest == rest
+    file.read("norm").zero_()
+    assert path.read_bytes() == data + rest, "what is changed is not the file"
+    with pytest.raises(UsageError, match="no tensor 'wcls'"):
+        file.read("wcls")
+
+
+@pytest.mark.parametrize(
+    ("place", "number", "sentence"),
+    [
+        (0, 0, "its dim would be 0"),
+        (0, 1 << 30, "its dim would be 1,073,741,824"),
+        (1, -1, "its hidden would be -1"),
+        (2, 1 << 20, "its layers would be"),
+        (3, 5, "do not fit together .dim 12, heads 5, kv_heads 2"),
+        (3, 12, "do not fit together"),
+        (4, 5, "do not fit together"),
+        (5, -(1 << 31), "its vocabulary would be 2,147,483,648"),
+        (6, 0, "its length would be 0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:
+    data = bytearray(stored()[0])
+    struct.pack_into("<i", data, 4 * place, number)
+    (tmp_path / "a.bin").write_bytes(data)
+    assert not looks_like_llama2c(tmp_path / "a.bin")
+    with pytest.raises(UsageError, match=sentence):
+        open_llama2c(tmp_path / "a.bin")
+
+
+def test_sizes_must_follow_from_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, data = tmp_path / "a.bin", stored()[0]
+    for length in (*range(0, 40), *range(41, len(data), 97), len(data) - 1):
+        path.write_bytes(data[:length])
+        assert not looks_like_llama2c(path)
+        with pytest.raises(ChumokuError):
+            open_llama2c(path)
+    with pytest.raises(DamagedError, match="has 8,563 bytes, and its weights need 8,564"):
+        open_llama2c(path)
+    monkeypatch.setattr(llama2c, "LARGEST_REST", 3)
+    path.write_bytes(data + b"123")
+    assert looks_like_llama2c(path)
+    path.write_bytes(data + b"1234")
+    assert not looks_like_llama2c(path)
+    with pytest.raises(DamagedError, match="4 bytes behind its weights, more than any tokenizer"):
+        open_llama2c(path)
+
+
+def test_other_files_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "a.bin"
+    assert not looks_like_llama2c(path)
+    with pytest.raises(UsageError, match="could not be read: No such file"):
+        open_llama2c(path)
+    for data, sentence in (
+        (b"", "it is empty"),
+        (b"\1" * 27, "shorter than its seven first numbers"),
+        (struct.pack("<2i", 0x616B3432, 1) + bytes(256), "a later version, .* --version 0"),
+    ):
+        path.write_bytes(data)
+        assert not looks_like_llama2c(path)
+        with pytest.raises(UsageError, match=sentence):
+            open_llama2c(path)
