@@ -23,7 +23,7 @@ from chumoku.training.distributed import World, wrap
 from chumoku.training.log import matrix_peak
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
-from chumoku.training.recipe import OptimizerSettings, TrainSettings
+from chumoku.training.settings import OptimizerSettings, TrainSettings
 
 DEVICE = torch.device("cuda")
 LENGTH, VOCABULARY, ROUNDS = 1024, 50304, 8

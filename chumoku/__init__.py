@@ -16,12 +16,13 @@ _HOME = {
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
     "load": "chumoku.speaker",
+    "convert": "chumoku.weights.convert",
     "train": "chumoku.training.run",
     "record": "chumoku.nn.tap",
     "addresses": "chumoku.nn.tap",
     "ChumokuError": "chumoku.errors",
 }
-__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "count", "load", "preset", "record", "train"]
+__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "convert", "count", "load", "preset", "record", "train"]
 
 if TYPE_CHECKING:
     from chumoku.errors import ChumokuError
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from chumoku.nn.tap import addresses, record
     from chumoku.speaker import load
     from chumoku.training.run import train
+    from chumoku.weights.convert import convert
 
 
 def __getattr__(name: str) -> Any:

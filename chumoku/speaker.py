@@ -17,13 +17,17 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from chumoku import lora
 from chumoku.decoding import chat, embed, generate, translate
 from chumoku.decoding.choosers import Choice
+from chumoku.decoding.native.call import prepare
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import at_precision
-from chumoku.weights import bundle
+from chumoku.weights import opening
 from chumoku.weights.bundle import Bundle
+from chumoku.weights.families import rows_of
+from chumoku.weights.hub import HUB
 
 ABILITIES = {
     "encoder-decoder": "it translates (translate)",
@@ -94,11 +98,51 @@ class Speaker(Bundle):
         return self.model
 
 
-def load(path: Path | str, *, device: torch.device | str = "cpu", precision: str | None = None) -> Speaker:
-    """Open a model's folder, on a device, its weights as they are stored or in another precision."""
-    opened = bundle.load(path, device=there(device))
-    model = opened.model if precision is None else at_precision(opened.model, precision)
+def load(
+    path: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str | None = None,
+    adapter: Path | str | None = None,
+) -> Speaker:
+    """Open a model, whoever trained it, its weights as they are stored or in another precision.
+
+    `path` is a folder of ours or of transformers, a GGUF or llama2.c file, hf:owner/name, or an adapter's folder, which
+    knows its model; `adapter` is one to be laid over the model.
+    """
+    place = there(device)
+    if adapter is None and is_adapter(path):
+        path, adapter = base_of(Path(path)), path
+    if precision is None and adapter is None:
+        # Graphs on a GPU are made for floats.
+        opened = opening.load(path, device=place, whole=place.type == "cuda", meanwhile=prepare)
+        return Speaker(opened.model, opened.tokenizer, opened.source_tokenizer)
+    opened = opening.load(path, device=place)
+    model = opened.model
+    if adapter is not None:
+        lora.load(model, adapter, rows=rows_of(model.config))
+        model = lora.merged(model)
+    model = model if precision is None else at_precision(model, precision)
     return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+
+
+def is_adapter(path: Path | str) -> bool:
+    return (Path(path) / opening.ADAPTER).is_file()
+
+
+def base_of(folder: Path) -> str:
+    """The model that an adapter was trained beside: where it says, or in that place seen from the adapter's folder."""
+    named = lora.describe(folder).base
+    if not named:
+        raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
+    if named.startswith(HUB) or Path(named).exists():
+        return named
+    if (folder / named).exists():
+        return str(folder / named)
+    raise UsageError(
+        f"{folder} belongs to the model {named[:200]}, which is not here. Open the model where it lies, with this "
+        "adapter over it, or, if that is its name at the hub, as hf:owner/name."
+    )
 
 
 def there(device: torch.device | str) -> torch.device:

@@ -17,7 +17,8 @@ from chumoku.models.count import count
 from chumoku.nn.tap import matches
 from chumoku.training.optimiser import Optimiser, decays, orthogonalised
 from chumoku.training.plan import duration, plan
-from chumoku.training.recipe import OptimizerSettings, load_recipe, read_recipe
+from chumoku.training.recipe import load_recipe, read_recipe
+from chumoku.training.settings import OptimizerSettings
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
 NAMES = [path.stem for path in RECIPES]

@@ -34,8 +34,9 @@ from chumoku.training.log import read_metrics
 from chumoku.training.material import prepare
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
-from chumoku.training.recipe import TrainSettings, read_recipe
+from chumoku.training.recipe import read_recipe
 from chumoku.training.run import Trained, train
+from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
 from chumoku.weights import bundle

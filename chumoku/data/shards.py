@@ -67,11 +67,17 @@ def _write(
 
 
 def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """Numbers of each piece. One batch is encoded while the one before is written and the one after is read."""
+    """Numbers of each piece. One batch is encoded while the one before is written and the one after is read.
+
+    A document begins as the tokenizer's own frame says; its end is known by its place.
+    """
+    begins = True
 
     def results(pieces: list[Piece], future: Future[list[list[int]]]) -> Iterator[tuple[list[int], bool]]:
+        nonlocal begins
         for piece, ids in zip(pieces, future.result(), strict=True):
-            yield ids, piece.ends
+            yield [*(tokenizer.frame[0] if begins else ()), *ids], piece.ends
+            begins = piece.ends
 
     with ThreadPoolExecutor(1) as pool:
         waiting: tuple[list[Piece], Future[list[list[int]]]] | None = None

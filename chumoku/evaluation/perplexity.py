@@ -67,9 +67,9 @@ def score_text(
 
 
 def _expected(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
-    """−log P of every token of a document and of its end, after the end of another, as in training."""
+    """−log P of every token of a document and of its end, after its beginning or the end of another, as in training."""
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
-    ids = [*edge, *ids, *edge]
+    ids = [*(tokenizer.frame[0] or edge), *ids, *edge]
     total, tokens = 0.0, 0
     for inputs, labels, new in _windows(ids, model.config.context):
         logits = model(inputs.to(model.device)).logits[:, -new:]

@@ -9,12 +9,16 @@ import torch
 from torch import Tensor, nn
 
 
+def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 class Average:
     """The average beside a model; of nothing when the decay is 0."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._parameters = dict(model.named_parameters()) if decay else {}
+        self._parameters = _trained(model) if decay else {}
         self.tensors = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def update(self) -> None:

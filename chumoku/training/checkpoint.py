@@ -1,6 +1,6 @@
 """Checkpoints: everything a run is at a step, in a sealed folder.
 
-    step-00001000/   a bundle (config, model, tokenizer, card)
+    step-00001000/   a bundle (config, model, tokenizer, card), or an adapter and its tensors
                      optimizer.safetensors · average.safetensors · state.json · manifest.json
 
 Order of data and all randomness are functions of (seed, step), so the step stands for both. A checkpoint is whole or
@@ -21,15 +21,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor, nn
+from torch import Tensor
 
 from chumoku.errors import DamagedError, RoomError
-from chumoku.models.config import ModelConfig
-from chumoku.models.model import Model
 from chumoku.training.distributed import World, laid_out_as, part, whole
 from chumoku.training.recipe import Recipe
+from chumoku.training.result import Result
 from chumoku.training.state import State
-from chumoku.weights.bundle import WEIGHTS, Tokenizers, store, tensors_of, write_bundle
+from chumoku.weights.bundle import WEIGHTS, store
 from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed, verify
 
 STATE = "state.json"
@@ -92,7 +91,7 @@ class Checkpoints:
             return False
         return True
 
-    def save(self, state: State, tensors: Tensors, config: ModelConfig, tokenizers: Tokenizers) -> Path:
+    def save(self, state: State, tensors: Tensors, result: Result) -> Path:
         """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
         path = self.path(state.step)
         gathered = None if self.sharded else _gathered(tensors, self.here)
@@ -107,7 +106,7 @@ class Checkpoints:
                 if gathered is None:
                     _write_part(working, tensors, self.here)
                 if self.here.main:
-                    _write_rest(working, state, gathered, config, tokenizers)
+                    _write_rest(working, state, gathered, result)
 
             def finish() -> None:
                 stack.close()
@@ -126,14 +125,14 @@ class Checkpoints:
             remove(self.path(step))
 
 
-def export(model: Model, folder: Path, tokenizers: Tokenizers, here: World) -> None:
-    """The model as it is now, as a bundle; everyone takes part, the first process writes."""
-    weights = {name: whole(tensor.detach()) for name, tensor in tensors_of(model).items()}
+def export(result: Result, folder: Path, here: World) -> None:
+    """What was learnt, as it is now; everyone takes part, the first process writes."""
+    weights = {name: whole(tensor.detach()) for name, tensor in result.tensors().items()}
 
     def write() -> None:
         if here.main:
             with sealed(folder) as working:
-                write_bundle(working, model.config, weights, tokenizers)
+                result.write(working, weights)
 
     problem = _attempt(write)
     if here.sum(float(problem is not None))[0]:
@@ -161,11 +160,11 @@ def _gathered(tensors: Tensors, here: World) -> Tensors:
     return Tensors(*groups)
 
 
-def _write_rest(
-    folder: Path, state: State, tensors: Tensors | None, config: ModelConfig, tokenizers: Tokenizers
-) -> None:
+def _write_rest(folder: Path, state: State, tensors: Tensors | None, result: Result) -> None:
     if tensors is not None:
-        write_bundle(folder, config, tensors.model, tokenizers)
+        result.write(folder, tensors.model)
+        if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
+            store(tensors.model, folder / WEIGHTS)
         store(tensors.optimizer, folder / OPTIMISER)
         if tensors.average:
             store(tensors.average, folder / AVERAGE)
@@ -222,10 +221,10 @@ def _file(path: Path) -> dict[str, Tensor]:
         return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
 
 
-def restore(model: nn.Module, values: Mapping[str, Tensor]) -> None:
-    """Put whole tensors into a model, divided as it is."""
+def restore(result: Result, values: Mapping[str, Tensor]) -> None:
+    """Put whole tensors into what is trained, divided as it is."""
     with torch.no_grad():
-        for name, tensor in tensors_of(model).items():
+        for name, tensor in result.tensors().items():
             tensor.copy_(laid_out_as(tensor.detach(), values[name]))
 
 

@@ -31,7 +31,7 @@ from chumoku.errors import UsageError
 from chumoku.nn.block import Block
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import DTYPES, Cast
-from chumoku.training.recipe import TrainSettings
+from chumoku.training.settings import TrainSettings
 
 
 @dataclass(frozen=True)

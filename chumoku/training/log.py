@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from chumoku.errors import MissingExtraError
-from chumoku.training.recipe import TrainSettings
+from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 
 METRICS = "metrics.jsonl"

@@ -32,9 +32,9 @@ from chumoku.training.objectives import Objective, learnt
 from chumoku.training.optimiser import Optimiser
 from chumoku.training.precision import LossScale
 from chumoku.training.recipe import Recipe
+from chumoku.training.result import Result
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
-from chumoku.weights.bundle import Tokenizers, tensors_of
 
 Batch = dict[str, Tensor]
 
@@ -55,7 +55,7 @@ class Run:
     here: World
     log: Log
     checkpoints: Checkpoints
-    tokenizers: Tokenizers
+    result: Result
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
     stopped_by: int | None = None  # the signal
@@ -179,8 +179,8 @@ class Run:
         state = self.state
         if self.checkpoints.steps()[-1:] == [state.step]:
             return
-        tensors = Tensors(tensors_of(self.model), self.optimiser.state(), self.average.tensors)
-        write = partial(self.checkpoints.save, state, tensors, self.material.config, self.tokenizers)
+        tensors = Tensors(self.result.tensors(), self.optimiser.state(), self.average.tensors)
+        write = partial(self.checkpoints.save, state, tensors, self.result)
         if final:
             write()
         else:

@@ -24,7 +24,9 @@ from chumoku.data.vocabulary import prepare_tokenizer
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer, load
-from chumoku.training.recipe import DataSettings, Files, Recipe, listed
+from chumoku.training.recipe import Recipe
+from chumoku.training.settings import DataSettings, Files, listed
+from chumoku.weights.bundle import Bundle
 
 MEASURED = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
 
@@ -42,16 +44,22 @@ class Material:
     bytes_a_token: float | None = None  # of the validation text
 
 
-def prepare(recipe: Recipe) -> Material:
-    """Read, tokenise and lay out what the recipe names, or open it when nothing has changed."""
+def prepare(recipe: Recipe, init: Bundle | None = None) -> Material:
+    """Read, tokenise and lay out what the recipe names, or open it when nothing has changed.
+
+    Where the model is there already (`init`), it brings its tokenizers.
+    """
     folder = Path(recipe.train.out) / "data"
-    return _text(recipe, folder) if recipe.data.kind == "text" else _pairs(recipe, folder)
+    return _text(recipe, folder, init) if recipe.data.kind == "text" else _pairs(recipe, folder, init)
 
 
-def _text(recipe: Recipe, folder: Path) -> Material:
+def _text(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
     data, train = recipe.data, recipe.train
     corpus = _corpus(data, data.files)
-    tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data))
+    if init is not None:
+        tokenizer = init.tokenizer
+    else:
+        tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data))
     config = recipe.config(_filled(tokenizer.size, recipe))
     shards = prepare_text(corpus, tokenizer, folder / "shards")
     judged, start = shards, 1 - data.held_out
@@ -94,8 +102,8 @@ def _bytes_a_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
     return len(tokenizer.decode(tokens.tolist()).encode("utf-8", "replace")) / len(tokens)
 
 
-def _pairs(recipe: Recipe, folder: Path) -> Material:
-    data, settings = recipe.data, recipe.tokenizer
+def _pairs(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
+    data = recipe.data
     files, validation_files = data.files, data.validation_files or None
     if data.kind == "embedded":
         files, validation_files = _embedded(recipe, folder)
@@ -110,15 +118,19 @@ def _pairs(recipe: Recipe, folder: Path) -> Material:
             for side in sides:
                 yield pairs[index][side]
 
-    read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
-    paths = expand(listed(files))
-    sides = {"source": (0,), "target": (1,)} if settings.separate else {"tokenizer": (0, 1)}
-    tokenizers = [
-        _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name)  # noqa: B023
-        for name, which in sides.items()
-    ]
-    source, target = tokenizers[0], tokenizers[-1]
-    config = recipe.config(_filled(target.size, recipe), _filled(source.size, recipe) if settings.separate else None)
+    if init is not None:
+        source, target = init.source_tokenizer, init.tokenizer
+    else:
+        read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
+        paths = expand(listed(files))
+        sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.separate else {"tokenizer": (0, 1)}
+        tokenizers = [
+            _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name)  # noqa: B023
+            for name, which in sides.items()
+        ]
+        source, target = tokenizers[0], tokenizers[-1]
+    own = _filled(source.size, recipe) if source is not target else None
+    config = recipe.config(_filled(target.size, recipe), own)
     prepared = prepare_pairs(
         listed(files), source, folder / "pairs", target_tokenizer=target, validation=held_out, **reading
     )

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.errors import UsageError
 from chumoku.nn.tap import matches
-from chumoku.training.recipe import OptimizerSettings
+from chumoku.training.settings import OptimizerSettings
 
 # What multiplies a vector decays; what is added to one, or stands in a table of places, does not.
 NOT_DECAYING = ("**.{bias,gamma,beta,up_bias,gate_bias,down_bias}", "**.{position,segment,relative}.table")

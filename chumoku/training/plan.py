@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from chumoku import lora
 from chumoku.data.files import expand
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -21,7 +22,8 @@ from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
-from chumoku.training.recipe import Recipe, listed
+from chumoku.training.recipe import Recipe
+from chumoku.training.settings import listed
 
 TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
 PAIR_LENGTH = 24  # tokens a sentence, as a guess
@@ -36,6 +38,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     config = recipe.config(recipe.model.get("vocabulary", asked))
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
+    trained = _trained(recipe, config, counted.parameters)
     device = choose_device(recipe.train.device)
     speed = _speed(recipe, config, device, rows=rows, length=length)
     tokens = recipe.train.steps * recipe.train.accumulate * rows * length
@@ -46,9 +49,10 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
         "tokens_a_step": recipe.train.accumulate * rows * length,
-        "memory_fixed": counted.training_bytes,
+        "trained": trained,
+        "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
         "memory_activations": counted.activation_bytes,
-        "disk": bytes_kept(counted.parameters, recipe),
+        "disk": bytes_kept(trained, recipe),
         "tokens_per_second": round(speed),
         "seconds": round(tokens / speed),
         "out": recipe.train.out,
@@ -63,11 +67,22 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     return recipe.train.tokens // length, length
 
 
+def _trained(recipe: Recipe, config: ModelConfig, parameters: int) -> int:
+    """How many numbers change: all, or those of an adapter."""
+    if recipe.lora is None:
+        return parameters
+    model = build(config, device="meta")
+    lora.attach(model, recipe.lora)
+    return sum(parameter.numel() for parameter in lora.trainable(model).values())
+
+
 def _speed(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> float:
     """Tokens a second over three steps, after one to warm up."""
     if device.type == "cpu":
         rows = max(1, min(rows, TIMED_TOKENS // length))
     model = build(config, device=device)
+    if recipe.lora is not None:
+        lora.attach(model, recipe.lora)
     module = wrap(Objective(model), recipe.train, World(device)).train()
     optimiser = Optimiser(model, recipe.optimizer)
     batch = _made_up(config, rows, length, device)
@@ -109,7 +124,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     megabyte = 1 << 20
     print(
-        f"\n{found['kind']} of {found['parameters']:,} parameters (vocabulary as asked for).\n"
+        f"\n{found['kind']} of {found['parameters']:,} parameters (vocabulary as asked for), of which "
+        f"{found['trained']:,} are trained.\n"
         f"{found['files']} files, {found['bytes_read']:,} bytes to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
         f"{found['device']}: about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"

@@ -20,7 +20,6 @@ from rich.console import Console
 
 from chumoku.config import override, write
 from chumoku.errors import UsageError
-from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.probe.pictures import loss_curve
 from chumoku.training import checkpoint
@@ -35,10 +34,12 @@ from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe, load_recipe, read_recipe
+from chumoku.training.result import Result, digest, made
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
-from chumoku.weights.bundle import Tokenizers, tensors_of
+from chumoku.weights.bundle import Bundle, Tokenizers
+from chumoku.weights.opening import load
 from chumoku.weights.sealed import heal
 
 RECIPE = "recipe.json"
@@ -102,19 +103,20 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
             f"{folder} already holds a run, at step {checkpoints.steps()[-1]:,}. Go on with --resume, or choose "
             "another folder with train.out=…"
         )
+    init = None if recipe.init is None else load(recipe.init)
     if here.main:
-        material = prepare(recipe)
+        material = prepare(recipe, init)
     here.wait()
     if not here.main:
-        material = prepare(recipe)
+        material = prepare(recipe, init)
     check_shareable(material, here)
-    run = assemble(recipe, material, here, log, checkpoints)
+    run = assemble(recipe, material, here, log, checkpoints, init)
     if here.main:
         for place in ("best", "last"):
             heal(folder / place)
         checkpoints.heal()
         checkpoint.check_room(
-            folder, checkpoint.bytes_kept(sum(t.numel() for t in tensors_of(run.model).values()), recipe)
+            folder, checkpoint.bytes_kept(sum(t.numel() for t in run.result.tensors().values()), recipe)
         )
     if resume:
         take_up(run)
@@ -123,7 +125,7 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
             log.say(f"Changed since it was last run: {line}.")
         (folder / RECIPE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.say(
-        f"{material.config.kind}, {count(material.config).parameters:,} parameters on {here.device}"
+        f"{material.config.kind}, {run.result.told}, on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
         f"{len(material.train):,} batches an epoch, vocabulary {material.tokenizer.size:,}."
     )
@@ -142,15 +144,23 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
     return Trained(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
 
 
-def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoints: Checkpoints) -> Run:
+def assemble(
+    recipe: Recipe,
+    material: Material,
+    here: World,
+    log: Log,
+    checkpoints: Checkpoints,
+    init: Bundle | None = None,
+) -> Run:
     """The model and everything around it, before its first step."""
     settings = recipe.train
-    model = build(material.config, seed=settings.seed, device=here.device)
+    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
+    result = made(recipe, material.config, tokenizers, init=init, device=here.device)
+    model = result.model
     objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
     module = wrap(objective, settings, here)
     optimiser = Optimiser(model, recipe.optimizer)
     average = Average(model, settings.ema)
-    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
     flops = count(material.config, length=material.length).training_flops
     log.tokens_at_peak = matrix_peak(here.device, DTYPES[settings.precision]) * here.size / flops
     divided = here.size > 1 and settings.parallel == "fsdp"
@@ -163,12 +173,12 @@ def assemble(recipe: Recipe, material: Material, here: World, log: Log, checkpoi
         optimiser,
         average,
         Judge(module, average, material.validation, here, settings.validation_batches),
-        state=State(origin=origin(recipe, material)),
+        state=State(origin=origin(recipe, material, result)),
         here=here,
         log=log,
         checkpoints=checkpoints,
-        tokenizers=tokenizers,
-        keep_best=lambda: checkpoint.export(model, Path(settings.out) / "best", tokenizers, here),
+        result=result,
+        keep_best=lambda: checkpoint.export(result, Path(settings.out) / "best", here),
         samples=sampler(model, material, settings.samples if here.main and not divided else 0),
     )
 
@@ -200,7 +210,7 @@ def take_up(run: Run) -> None:
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
     tensors = checkpoint.read_tensors(path)
-    checkpoint.restore(run.model, tensors.model)
+    checkpoint.restore(run.result, tensors.model)
     known = dict(run.model.named_parameters())
     run.optimiser.load(
         {
@@ -223,7 +233,7 @@ def finish(run: Run, folder: Path) -> None:
                 run.checkpoints.is_whole(run.checkpoints.path(step))
         run.here.wait()
         steps = run.checkpoints.steps()[-settings.average :]
-        checkpoint.restore(run.model, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
+        checkpoint.restore(run.result, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
         with run.judge.at_rest():
             loss = run.judge.loss()
         if loss is not None:
@@ -231,7 +241,7 @@ def finish(run: Run, folder: Path) -> None:
             warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
             run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}{warning}.")
     with run.judge.at_rest():
-        checkpoint.export(run.model, folder / "last", run.tokenizers, run.here)
+        checkpoint.export(run.result, folder / "last", run.here)
 
 
 def changed_settings(path: Path, recipe: Recipe) -> list[str]:
@@ -244,7 +254,7 @@ def changed_settings(path: Path, recipe: Recipe) -> list[str]:
     return checkpoint.differences(before, now) if isinstance(before, dict) else []
 
 
-def origin(recipe: Recipe, material: Material) -> dict[str, Any]:
+def origin(recipe: Recipe, material: Material, result: Result) -> dict[str, Any]:
     """What a run is made of: with any of this changed, it would be another run."""
     train = write(recipe.train)
     same = ("batch", "length", "tokens", "accumulate", "seed", "ema", "precision")
@@ -256,6 +266,7 @@ def origin(recipe: Recipe, material: Material) -> dict[str, Any]:
         "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden, "validation": recipe.data.held_out},
         "train": {key: train.get(key) for key in same},
         "optimizer": {"kind": recipe.optimizer.kind},
+        **({} if recipe.lora is None else {"lora": {**write(recipe.lora), **digest(result)}}),
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from chumoku.training.recipe import TrainSettings
+from chumoku.training.settings import TrainSettings
 
 
 @dataclass
