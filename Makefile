@@ -23,9 +23,10 @@ format: venv
 strings: venv
 	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
 
-# Runs killed at random moments and resumed, files with flipped bytes: in full, about 15 minutes.
+# Runs killed at random moments and resumed, files with flipped bytes, 2,000 mutants of each format: about 20 minutes.
 faults: venv
 	$(BIN)/python tests/faults.py --cuts 5 --kills 200 --flips 50
+	PYTHONPATH=tests $(BIN)/python tests/mutants.py --each 2000
 
 venv: .venv/.ready
 

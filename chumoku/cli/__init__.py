@@ -8,7 +8,7 @@ import sys
 
 import typer
 
-from chumoku.cli import chat, count, demo, embed, evaluate, generate, prepare, tokenize, train, translate
+from chumoku.cli import chat, convert, count, demo, embed, evaluate, generate, prepare, tokenize, train, translate
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app.command()(translate.translate)
 app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
+app.command()(convert.convert)
 
 
 def main() -> None:

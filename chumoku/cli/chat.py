@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from chumoku.cli.shared import (
+    KNOWN,
     LONGEST,
+    Adapter,
     Device,
     MinP,
     Precision,
@@ -32,9 +33,9 @@ if TYPE_CHECKING:
 
 
 def chat(
-    model: Annotated[Path, typer.Argument(help="A language model's folder.")],
+    model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
     system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    format: Annotated[str | None, typer.Option(help="chatml or plain; else what the tokenizer knows.")] = None,
+    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; else what the tokenizer knows.")] = None,
     new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
     temperature: Temperature = 1.0,
     top_k: TopK = None,
@@ -43,6 +44,7 @@ def chat(
     repetition: Repetition = 1.0,
     presence: Presence = 0.0,
     seed: Seed = 0,
+    adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
@@ -54,7 +56,7 @@ def chat(
     quiet_pipe()
     choice = Choice(temperature, top_k, top_p, min_p, repetition, presence, seed=seed)
     told = [] if system is None else [Message("system", written(system, "The system's message"))]
-    speaker = opened(model, "decoder", device=device, precision=precision)
+    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
     form = format_for(speaker.tokenizer, format)
 
     def answer(history: list[Message]) -> Reply:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import Device, Precision, as_line, opened, quiet_pipe, written
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, opened, quiet_pipe, written
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ MOST = 4096
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(help="An encoder's folder.")],
+    model: Annotated[str, typer.Argument(help=f"An encoder: {KNOWN}.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
     file: Annotated[Path | None, typer.Option(help="More texts: the lines of this file that are not empty.")] = None,
+    adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON, with the vectors.")] = False,
@@ -37,7 +38,7 @@ def embed(
     if not 1 <= len(given) <= MOST:
         many = f"More than {MOST:,}" if len(given) > MOST else f"{len(given):,}"
         raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
-    speaker = opened(model, "encoder", device=device, precision=precision)
+    speaker = opened(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
     vectors = speaker.embed(given)

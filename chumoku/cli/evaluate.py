@@ -7,17 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import Device, Precision
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
     from chumoku.weights.bundle import Bundle
 
 CHUNK = 256
+MODELS = (".gguf", ".bin", ".safetensors")
 
 
 def evaluate(
-    model: Annotated[Path, typer.Argument(help="A model's folder; or a file of finished translations, a line each.")],
+    model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of finished translations, a line each.")],
     data: Annotated[
         list[str], typer.Argument(help="A text; for translators pairs: a table, or a source and a target file.")
     ],
@@ -26,6 +27,7 @@ def evaluate(
     tokenised: Annotated[bool, typer.Option("--tokenised", help="Texts are already cut into words by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by place or name.")] = "0,1",
     save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
+    adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
@@ -39,13 +41,13 @@ def evaluate(
     import chumoku
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
-        bundle = chumoku.load(model, device=device, precision=precision)
+        bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
         if bundle.config.kind == "encoder-decoder":
             return _translations(bundle, data, beam, language, tokenised, columns, save)
         return _text(bundle, data)
 
-    if model.is_file():
-        found = _scored(_lines(model), _lines(Path(data[-1])), language, tokenised)
+    if Path(model).is_file() and not model.endswith(MODELS):
+        found = _scored(_lines(Path(model)), _lines(Path(data[-1])), language, tokenised)
     else:
         found = score(precision, save)
         if precision is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from chumoku.cli.shared import (
+    KNOWN,
     LONGEST,
+    Adapter,
     Device,
     Json,
     MinP,
@@ -30,7 +31,7 @@ from chumoku.cli.shared import (
 
 
 def generate(
-    model: Annotated[Path, typer.Argument(help="A language model's folder, as in runs/shakespeare-cpu/last.")],
+    model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
     text: Annotated[str | None, typer.Argument(help="What to go on from; without it, standard input.")] = None,
     new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to write.")] = 128,
     least: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to write.")] = 0,
@@ -42,6 +43,7 @@ def generate(
     presence: Presence = 0.0,
     seed: Seed = 0,
     stop: Annotated[list[str] | None, typer.Option(help="Stop before these words; may be given again.")] = None,
+    adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -49,7 +51,7 @@ def generate(
     """Go on from a text, token by token. The same seed gives the same text; temperature 0 takes the likeliest."""
     quiet_pipe()
     prompt = written(standard_input() if text is None else text)
-    speaker = opened(model, "decoder", device=device, precision=precision)
+    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
     began = time.monotonic()
     pieces = speaker.stream(
         prompt,

