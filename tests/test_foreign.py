@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import peft
 import pytest
 import torch
 import transformers
@@ -17,10 +18,16 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import chumoku
+from chumoku import lora
+from chumoku.data.corpus import Corpus
+from chumoku.data.shards import prepare_text
+from chumoku.decoding.beam import search
 from chumoku.decoding.generate import generate
 from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.evaluation.perplexity import score_text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.text.backend import set_frame
 from chumoku.weights import hub, stored
 from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.families import FAMILIES, family_of, rows_of
@@ -385,3 +392,53 @@ def test_the_checks_of_a_table_can_fail(tmp_path: Path) -> None:
     check(rows, like, source, family.dropped)
     with pytest.raises(UsageError, match="for which its config has no place"):
         check(rows[1:], like, source, {})
+
+
+@pytest.mark.parametrize("name", ["marian", "marian two tables", "marian odd positions"])
+def test_cached_translation_is_the_same(name: str, tmp_path: Path) -> None:
+    theirs = variant(name, tmp_path)
+    ours = load(tmp_path).model
+    random = torch.Generator().manual_seed(2)
+    source = torch.randint(3, VOCABULARY, (3, 11), generator=random)
+    real = torch.arange(11) < torch.tensor([[11], [5], [7]])
+    options = {"max_new_tokens": 13, "do_sample": False, "num_beams": 1, "bad_words_ids": [[0], [1]]}
+    expected = theirs.generate(source, attention_mask=real.long(), **options).tolist()
+    found = search(
+        ours, source, source_mask=real, begin=1, end=2, beam=1, limit=13, length_penalty=0.0, forbidden=[0, 1]
+    )  # fmt: skip
+    assert [row[0].tokens for row in found] == [[token for token in row if token > 2] for row in expected]
+
+
+def test_documents_begin_as_their_tokenizer_says(tmp_path: Path) -> None:
+    """Llama's begin with <s>: in what is trained on, and in what a text is scored by."""
+    (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
+    plain, framed = bytewise(), bytewise()
+    set_frame(framed._special, ["<s>"], [])
+    framed = type(framed)(framed._special)
+    begin = framed.roles.begin
+    assert framed.frame == ((begin,), ())
+    rows = {
+        name: prepare_text(Corpus([str(tmp_path / "text.txt")]), tokenizer, tmp_path / name)
+        for name, tokenizer in (("plain", plain), ("framed", framed))
+    }
+    whole = {name: shards.read(0, shards.tokens).tolist() for name, shards in rows.items()}
+    assert whole["framed"].count(begin) == 3
+    assert whole["framed"][0] == begin
+    assert [token for token in whole["framed"] if token != begin] == whole["plain"]
+    model = load(made(tmp_path / "model", "decoder", tokenizer=plain)).model
+    scores = [score_text(model, ["a text"], tokenizer=tokenizer).loss for tokenizer in (plain, framed)]
+    assert scores[0] != scores[1]
+
+
+def test_adapters_of_a_body_without_a_head_bear_its_names(tmp_path: Path) -> None:
+    theirs = variant("bert body", tmp_path / "base")
+    model = load(tmp_path / "base").model
+    lora.attach(model, lora.LoraSettings(rank=3))
+    with torch.no_grad():
+        for parameter in lora.trainable(model).values():
+            parameter.normal_(0, 0.1)
+    lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=rows_of(model.config))
+    _, plain = both(model, theirs)
+    said, expected = both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    assert (said - plain).abs().max() > 1e-3
+    assert (said - expected).abs().max() <= CLOSE

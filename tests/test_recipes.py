@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from bundles import made
 
 from chumoku.config import load_toml
 from chumoku.errors import ConfigError, UsageError
@@ -35,12 +36,13 @@ def shortest(**changes: dict[str, Any]) -> dict[str, Any]:
 
 def test_there_is_a_recipe_for_each_need() -> None:
     expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
-    assert set(NAMES) == expected | {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder"}
+    assert set(NAMES) == expected | {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora"}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
-def test_recipes_can_be_run(path: Path) -> None:
-    recipe = load_recipe(path)
+def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
+    there = made(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
+    recipe = load_recipe(path, [f"model.init={there}"] if path.stem == "lora" else [])
     assert 1e-5 < recipe.peak < 0.1
     assert 0 < recipe.curve(1) <= 1
     assert count(recipe.config()).parameters > 10**5
@@ -68,11 +70,13 @@ def test_everything_wrong_is_said_at_once() -> None:
         optimizer={"lr": 1.0},
         data={"kind": "txt"},
         lora={"r": 8},
+        adapter={},
     )
     with pytest.raises(ConfigError) as caught:
         read_recipe(wrong)
     said = dict(caught.value.problems)
-    assert set(said) == {"lora", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
+    expected = {"adapter", "lora.r", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
+    assert set(said) == expected
     assert "train.steps" in said["train.max_steps"]
     assert "optimizer.rate" in said["optimizer.lr"]
 

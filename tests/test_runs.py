@@ -293,7 +293,7 @@ def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, full = bundle.save_file, {"now": False}
 
-    def save_file(tensors: dict[str, Tensor], path: Path) -> None:
+    def save_file(tensors: dict[str, Tensor], path: Path, metadata: object = None) -> None:
         if full["now"]:  # as safetensors says it
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         plain(tensors, path)
