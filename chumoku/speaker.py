@@ -127,7 +127,7 @@ def load(
 
 
 def is_adapter(path: Path | str) -> bool:
-    return (Path(path) / opening.ADAPTER).is_file()
+    return opening.exists(Path(path) / opening.ADAPTER)
 
 
 def base_of(folder: Path) -> str:
@@ -135,9 +135,9 @@ def base_of(folder: Path) -> str:
     named = lora.describe(folder).base
     if not named:
         raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
-    if named.startswith(HUB) or Path(named).exists():
+    if named.startswith(HUB) or opening.exists(Path(named)):
         return named
-    if (folder / named).exists():
+    if opening.exists(folder / named):
         return str(folder / named)
     raise UsageError(
         f"{folder} belongs to the model {named[:200]}, which is not here. Open the model where it lies, with this "

@@ -10,6 +10,7 @@ is raised is an error of ours, in sentences.
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import os
 import random
@@ -221,7 +222,7 @@ def wrong_values(tree: Any, dice: random.Random) -> bytes:
             if isinstance(node, dict) and dice.random() < 0.2:
                 del node[key]
             else:
-                node[key] = dice.choice([*HOSTILE, [inner] * 3, {"a": inner}])
+                node[key] = copy.deepcopy(dice.choice([*HOSTILE, [inner] * 3, {"a": inner}]))
             break
     return json.dumps(tree).encode("utf-8", "surrogatepass")
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import torch
 
-from chumoku.errors import UsageError
+from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.weights import bundle
@@ -77,16 +77,22 @@ def place_of(path: Path | str) -> Path:
     return fetched(path) if isinstance(path, str) and path.startswith(HUB) else Path(path)
 
 
+def exists(path: Path) -> bool:
+    """Whether there is such a file or folder; what cannot even be a name is none."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
 def recognised(path: Path | str) -> tuple[Path, Kind]:
     """Where a model lies on this machine, and who wrote it."""
     place = place_of(path)
+    if not exists(place):
+        raise UsageError(f"There is no {str(place)[:200]}. Name {KNOWN}.")
     if place.is_file():
-        place, kind = _file(place)
-    elif place.is_dir():
-        kind = _folder(place)
-    else:
-        raise UsageError(f"There is no {place}. Name {KNOWN}.")
-    return place, kind
+        return _file(place)
+    return place, _folder(place)
 
 
 def _folder(folder: Path) -> Kind:
@@ -107,11 +113,11 @@ def _folder(folder: Path) -> Kind:
 
 
 def ours(folder: Path) -> bool:
-    """Whether a folder is one of ours: sealed, or with our word in its config."""
-    if (folder / MANIFEST).is_file():
-        return True
-    config = folder / CONFIG
-    return config.is_file() and read_json(config, largest=1 << 20).get("format") == "chumoku"
+    """Whether a folder is one of ours: our word is in its config, or it was sealed and its config is not what it was."""
+    try:
+        return read_json(folder / CONFIG, largest=1 << 20).get("format") == "chumoku"
+    except ChumokuError:
+        return (folder / MANIFEST).is_file()
 
 
 def _file(file: Path) -> tuple[Path, Kind]:
