@@ -293,6 +293,15 @@ def test_links_and_names_that_leave_the_folder_are_refused(tmp_path: Path) -> No
     (tmp_path / "b" / "model.safetensors").symlink_to(tmp_path / "a" / "model.safetensors")
     with pytest.raises(UsageError, match="leads out of its folder"):
         load(tmp_path / "b")
+    shutil.copy(tmp_path / "a" / "model.safetensors", tmp_path / "b" / "kept")
+    for name in ("tokenizer.json", "1_Pooling"):  # whoever reads them
+        (tmp_path / "b" / "model.safetensors").unlink(missing_ok=True)
+        shutil.copy(tmp_path / "b" / "kept", tmp_path / "b" / "model.safetensors")
+        (tmp_path / "b" / name).unlink(missing_ok=True)
+        (tmp_path / "b" / name).symlink_to(tmp_path / "a" / name)
+        with pytest.raises(UsageError, match="leads out of its folder"):
+            load(tmp_path / "b")
+        (tmp_path / "b" / name).unlink()
     for name in ("../a/model.safetensors", "/etc/passwd", "..", "x\0y", 7):
         (tmp_path / "b" / "model.safetensors").unlink(missing_ok=True)
         (tmp_path / "b" / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": name}}))
@@ -337,10 +346,11 @@ def cached(folder: Path, files: dict[str, bytes]) -> Path:
         place.mkdir(parents=True)
     (home / "refs" / "main").write_text("a" * 40)
     for name, data in files.items():
+        (snapshot / name).parent.mkdir(exist_ok=True)
         large = len(data) > 10_000
         digest = hashlib.sha256(data) if large else hashlib.sha1(f"blob {len(data)}\0".encode() + data)
         (home / "blobs" / digest.hexdigest()).write_bytes(data)
-        (snapshot / name).symlink_to(os.path.relpath(home / "blobs" / digest.hexdigest(), snapshot))
+        (snapshot / name).symlink_to(os.path.relpath(home / "blobs" / digest.hexdigest(), (snapshot / name).parent))
     return snapshot
 
 
@@ -365,6 +375,18 @@ def test_models_that_the_hub_keeps_here(tmp_path: Path, monkeypatch: pytest.Monk
     weights.write_bytes(data)
     with pytest.raises(DamagedError, match="not those the hub has"):
         load("hf:owner/name")
+
+
+def test_sentence_vectors_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    variant("bert body", tmp_path / "theirs")
+    model = load(tmp_path / "theirs").model
+    folder = written(model, tmp_path / "ours")
+    files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    snapshot = cached(tmp_path / "cache", files)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
+    assert load("hf:owner/name").config == model.config
 
 
 @pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf:a/b/../c.gguf"])

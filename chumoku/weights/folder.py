@@ -26,7 +26,7 @@ from chumoku.weights.families.family import Family, settled
 from chumoku.weights.families.table import give, order_to, present
 from chumoku.weights.making import made
 from chumoku.weights.plain import plain, quantised
-from chumoku.weights.stored import MOST_FILES, Stored, inside, read_any_json, read_json
+from chumoku.weights.stored import MOST_FILES, Stored, check_links, inside, read_any_json, read_json
 
 INDEX = "model.safetensors.index.json"
 MODULES, POOLING = "modules.json", "1_Pooling"
@@ -49,6 +49,7 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
 
 def describe_folder(folder: Path, *, device: torch.device | str = "cpu") -> Described:
     """What kind of model it is; no tensor is read, but for Marian's positions."""
+    check_links(folder)
     values = read_json(inside(folder, CONFIG), largest=1 << 20)
     family = family_named(values, folder)
     source = Stored(weight_files(folder), prefix=family.prefix, device=device)

@@ -107,11 +107,20 @@ def inside(folder: Path, name: Any) -> Path:
     return path
 
 
+def check_links(folder: Path) -> None:
+    """Refuse a folder from which a link leads out, whoever would follow it."""
+    for path in folder.iterdir():
+        if path.is_symlink() and not path.resolve().is_relative_to(_root(folder)):
+            raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
+
+
 def _root(folder: Path) -> Path:
     """Where a folder's files may lie: in it, or, in the hub's cache, beside it."""
     folder = folder.resolve()
-    cache = folder.parent.parent
-    return cache if folder.parent.name == "snapshots" and (cache / "blobs").is_dir() else folder
+    for part in (folder, folder.parent):  # a model's folder there, or one within it
+        if part.parent.name == "snapshots" and (part.parent.parent / "blobs").is_dir():
+            return part.parent.parent
+    return folder
 
 
 def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
