@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = [
-    {"errors", "config"},
+    {"errors", "config", "untrusted"},
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from chumoku.weights.bundle import Bundle
 
 CHUNK = 256
-MODELS = (".gguf", ".bin", ".safetensors")
+MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 
 def evaluate(
@@ -46,7 +46,7 @@ def evaluate(
             return _translations(bundle, data, beam, language, tokenised, columns, save)
         return _text(bundle, data)
 
-    if Path(model).is_file() and not model.endswith(MODELS):
+    if Path(model).is_file() and not model.lower().endswith(MODELS):
         found = _scored(_lines(Path(model)), _lines(Path(data[-1])), language, tokenised)
     else:
         found = score(precision, save)

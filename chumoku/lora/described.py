@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from chumoku.errors import DamagedError, UsageError
+from chumoku.untrusted import check_links, read_json
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 LARGEST_CONFIG = 1 << 20
@@ -66,7 +67,8 @@ def describe(folder: Path | str) -> Described:
             )
         raise UsageError(f"{folder} is no adapter: it holds no {WEIGHTS}.")
     path = folder / CONFIG
-    values = _json(path)
+    check_links(folder)
+    values = read_json(path, largest=LARGEST_CONFIG)
     obstacles = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _obstacles(values)]
     if obstacles:
         raise UsageError(f"{path}: {'; '.join(obstacles[:9])}.")
@@ -80,21 +82,6 @@ def describe(folder: Path | str) -> Described:
         ranks={key: _rank(path, "rank_pattern", one) for key, one in _pattern(path, values, "rank_pattern")},
         alphas={key: _alpha(path, "alpha_pattern", one) for key, one in _pattern(path, values, "alpha_pattern")},
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        size = path.stat().st_size
-        if size > LARGEST_CONFIG:
-            raise UsageError(f"{path} has {size:,} bytes; an adapter's config may have up to {LARGEST_CONFIG:,}.")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
-    if not isinstance(values, dict):
-        raise DamagedError(f"{path} is no table of keys.")
-    return values
 
 
 def _obstacles(values: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -22,7 +22,7 @@ from tokenizers import decoders, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
-from chumoku.text.backend import Frame, frame, in_turns, kept_roles, plain_twin
+from chumoku.text.backend import Frame, frame, in_turns, kept_roles, plain_twin, set_frame
 from chumoku.text.letters import byte_letters, readable, whole
 from chumoku.text.roles import Roles, find_roles
 from chumoku.text.stream import Stream
@@ -260,6 +260,13 @@ class Tokenizer:
             known = ", ".join(self.roles.languages) or "none"
             raise UsageError(f"This tokenizer knows no language '{code}'. The languages it knows: {known}.")
         return self.roles.languages[code]
+
+
+def framed(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Tokenizer:
+    """The same tokenizer with these tokens in its frame."""
+    backend = tokenizers.Tokenizer.from_str(tokenizer.json)
+    set_frame(backend, before, after, {role: tokenizer.token(number) for role, number in kept_roles(backend).items()})
+    return Tokenizer(backend)
 
 
 def load(path: Path | str) -> Tokenizer:

@@ -175,7 +175,11 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
     if (config.kind == "encoder-decoder") == (data.kind == "text"):
         fits = "pairs or embedded" if data.kind == "text" else "text"
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
-    if config.head_kind == "vector":
+    if config.head_kind == "vector" and recipe.init is not None:
+        yield Problem(
+            "model.init", "this model gives vectors and guesses no tokens, so it has nothing to learn from here."
+        )
+    elif config.head_kind == "vector":
         yield Problem("model.head", "'vector' has nothing to learn from here; train with head = 'masked', then embed.")
     if recipe.tokenizer.separate and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model that shares one table" if config.share_embeddings else f"a model of kind '{config.kind}'"

@@ -15,9 +15,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -29,6 +30,7 @@ from chumoku.weights.peers import OPENERS, Peer, Probe, ours
 from chumoku.weights.plain import plain
 from chumoku.weights.sealed import MANIFEST
 
+T = TypeVar("T")
 NAME = "certificate.json"
 LONGEST = 256  # tokens of a probe
 SEED = 0
@@ -82,12 +84,12 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
     versions = {"chumoku": chumoku.__version__, "torch": str(torch.__version__)}
     found = None
     try:
-        peer = opened(target, path, model)
+        peer = answered(target, lambda: OPENERS[target](path, model, LONGEST))
     except MissingExtraError as error:
         sentence = f"Not checked. {error}"
     else:
         versions[peer.library] = peer.version
-        found = compare(plain(model), peer, kind)
+        found = answered(target, lambda: compare(plain(model), peer, kind))
         sentence = told(found, f"{peer.library} {peer.version}", kind)
         if kind == "int8":
             sentence += " It computed in float32; in int8 it rounds what flows, too."
@@ -107,15 +109,15 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
     )
 
 
-def opened(target: str, path: Path, model: Model) -> Peer:
-    """The result as its library sees it; one that it cannot open is refused in our words."""
+def answered(target: str, work: Callable[[], T]) -> T:
+    """What another library does with the result; where it fails, that is said in our words."""
     try:
-        return OPENERS[target](path, model, LONGEST)
+        return work()
     except ChumokuError:
         raise
     except Exception as error:
         raise DamagedError(
-            f"{target} could not open what was written, so nothing was kept: {str(error)[:300]}"
+            f"{target} could not use what was written, so nothing was kept: {str(error)[:300]}"
         ) from error
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from chumoku.models.precision import at_precision
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
 from chumoku.weights.plain import plain
-from chumoku.weights.sealed import beside, seal, sync
+from chumoku.weights.sealed import seal, sync
 
 KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where none is asked for
     "transformers": ("float32", "bf16"),
@@ -45,6 +46,8 @@ def convert(
     """
     out = Path(out)
     check(out, to, kind)
+    if not isinstance(source, Bundle) and out.absolute().is_relative_to(Path(source).absolute()):
+        raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
     from chumoku.weights.opening import load
 
     bundle = source if isinstance(source, Bundle) else load(source, device="cpu")
@@ -74,8 +77,10 @@ def check(out: Path, to: str, kind: str | None) -> None:
         raise UsageError(f"A GGUF model is one file whose name ends in .gguf, and {out} does not. Call it {out}.gguf.")
     if out.is_dir() and to != "gguf" and not any(out.iterdir()):
         return
-    if out.exists() or out.is_symlink():
-        raise UsageError(f"{out} is there already, and nothing is written over. Give another name, or remove it.")
+    places = (out, out.with_name(f"{out.stem}.{NAME}")) if to == "gguf" else (out,)
+    there = next((path for path in places if path.exists() or path.is_symlink()), None)
+    if there is not None:
+        raise UsageError(f"{there} is there already, and nothing is written over. Give another name, or remove it.")
 
 
 def certificate_of(path: Path) -> Path:
@@ -87,10 +92,10 @@ def certificate_of(path: Path) -> Path:
 def arriving(out: Path, *, file: bool) -> Iterator[Path]:
     """A working folder beside `out`; it becomes `out`, or its files move there, when the work is done."""
     out = out.absolute()
-    working = beside(out, "writing")
-    shutil.rmtree(working, ignore_errors=True)  # of an interrupted conversion
+    out.parent.mkdir(parents=True, exist_ok=True)
+    working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
+    working.chmod(0o755)
     try:
-        working.mkdir(parents=True)
         yield working
         for path in working.rglob("*"):
             sync(path)

@@ -20,13 +20,15 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.text.marian import is_marian, load_marian, write_marian
 from chumoku.text.public import write_tokenizer
+from chumoku.text.tokenizer import Tokenizer, framed
+from chumoku.untrusted import check_links, inside, read_any_json, read_json
 from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
 from chumoku.weights.families import FAMILIES, family_of, marian
 from chumoku.weights.families.family import Family, settled
-from chumoku.weights.families.table import give, order_to, present
+from chumoku.weights.families.table import check_repeated, give, order_to, present
 from chumoku.weights.making import made
 from chumoku.weights.plain import plain, quantised
-from chumoku.weights.stored import MOST_FILES, Stored, check_links, inside, read_any_json, read_json
+from chumoku.weights.stored import MOST_FILES, Stored
 
 INDEX = "model.safetensors.index.json"
 MODULES, POOLING = "modules.json", "1_Pooling"
@@ -42,6 +44,7 @@ class Described(NamedTuple):
 def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     """The model and the tokenizers of a transformers folder."""
     family, source, config = describe_folder(folder, device=device)
+    check_repeated(family.repeated, config, source)
     model = made(config, family.rows(config), source, dropped=family.dropped, device=device)
     tokenizers = read_tokenizers(folder)
     return Bundle(model, tokenizers.target, tokenizers.source)
@@ -89,7 +92,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
-    """Pooling and length as sentence-transformers' modules say."""
+    """Pooling as sentence-transformers' modules say."""
     modules = read_any_json(inside(folder, MODULES), largest=1 << 20)
     modules = modules if isinstance(modules, list) else []
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
@@ -136,13 +139,21 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
     values = family.write(config, tokenizers.target.roles)
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    write_tokenizer(tokenizers.target, folder, context=config.context)
+    source, target = (ended(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
+    write_tokenizer(target, folder, context=config.context)
     if tokenizers.source is not tokenizers.target:
-        tokenizers.source.save(folder / SOURCE_TOKENIZER)
-        if {tokenizers.source.kind, tokenizers.target.kind} == {"unigram"}:  # the only kind MarianTokenizer has
+        source.save(folder / SOURCE_TOKENIZER)
+        if {source.kind, target.kind} == {"unigram"}:  # the only kind MarianTokenizer has
             write_marian(tokenizers.source, tokenizers.target, folder)
     if config.kind == "encoder" and config.head_kind == "vector":
         write_modules(folder, config)
+
+
+def ended(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
+    """The tokenizer with the end token in its frame that we put behind what encoders read, where it has no frame."""
+    if config.kind == "decoder" or any(tokenizer.frame) or tokenizer.roles.end is None:
+        return tokenizer
+    return framed(tokenizer, [], [tokenizer.token(tokenizer.roles.end)])
 
 
 def write_modules(folder: Path, config: ModelConfig) -> None:

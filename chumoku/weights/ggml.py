@@ -13,6 +13,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.text.ggml import from_ggml, to_ggml
 from chumoku.text.llama2c import read_llama2c
+from chumoku.text.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
 from chumoku.weights.families import llama
@@ -25,6 +26,8 @@ from chumoku.weights.making import made
 from chumoku.weights.plain import plain, quantised
 
 BESIDE = "tokenizer.bin"
+TOKENIZER = "tokenizer.ggml"
+TOKENS = f"{TOKENIZER}.tokens"
 
 
 class Described(NamedTuple):
@@ -64,8 +67,17 @@ def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: 
     rows = present(dialect.rows(config), weights)
     order = order_to("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
     tensors = {**give(rows, weights, order=order), **dialect.extra(config)}
-    fields: dict[str, Any] = {**dialect.write(config), **to_ggml(tokenizers.target)}
+    fields: dict[str, Any] = {**dialect.write(config), **filled(to_ggml(tokenizers.target), config.vocabulary)}
     write_gguf(path, architecture=dialect.name, fields=fields, tensors=tensors, kind=kind)
+
+
+def filled(fields: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    """A tokenizer's fields with a token for every row of the table: models are built a little larger."""
+    tokens, missing = fields[TOKENS], max(0, vocabulary - len(fields[TOKENS]))
+    more: dict[str, list[Any]] = {TOKENS: [f"<unused{len(tokens) + place}>" for place in range(missing)]}
+    more[f"{TOKENIZER}.token_type"] = [UNUSED] * missing
+    more[f"{TOKENIZER}.scores"] = [0.0] * missing
+    return {**fields, **{key: [*fields[key], *values] for key, values in more.items() if key in fields}}
 
 
 def read_llama2c_model(path: Path, *, device: torch.device | str = "cpu") -> Bundle:

@@ -61,6 +61,8 @@ def _snapshot(asked: Address) -> Path:
             f"{asked.repository} is not kept on this machine, and the hub cannot be reached. Try again with a network, "
             "or copy the model's folder here and name that."
         ) from error
+    except hub.errors.HFValidationError as error:
+        raise UsageError(f"'{asked.repository}' is no name of a model at the hub: {str(error)[:200]}") from error
     except hub.errors.HfHubHTTPError as error:
         raise UsageError(
             f"The hub has no {asked.repository} at '{asked.revision}' that may be read. Check the name; for a model "

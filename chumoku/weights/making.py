@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from chumoku.errors import UsageError
 from chumoku.models.build import build, check_fits
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
@@ -18,6 +19,8 @@ from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.quantised import Quantised, QuantisedEmbedding, QuantisedLogits, Stored
 from chumoku.weights.bundle import tensors_of
 from chumoku.weights.families.table import Numbers, Row, Source, check, present, take
+
+FEWER = 100  # a table has rows for biases and norms that a model may do without, but not so many
 
 
 def made(
@@ -30,6 +33,10 @@ def made(
     whole: bool = True,
 ) -> Model:
     """The model that `config` describes with the source's numbers; names and shapes are checked before any is read."""
+    if len(rows) > FEWER * len(source.shapes) + FEWER:
+        raise UsageError(
+            f"{source.path} has {len(source.shapes):,} tensors, and its config asks for many more. Is it whole?"
+        )
     model = build(config, device="meta")
     like = tensors_of(model)
     rows = present(rows, like)

@@ -19,6 +19,7 @@ import torch
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
+from chumoku.untrusted import read_json
 from chumoku.weights import bundle
 from chumoku.weights.bundle import CONFIG, Bundle
 from chumoku.weights.folder import describe_folder, read_folder
@@ -26,9 +27,8 @@ from chumoku.weights.ggml import describe_gguf, llama2c_config, read_gguf, read_
 from chumoku.weights.hub import HUB, fetched
 from chumoku.weights.llama2c import looks_like_llama2c, open_llama2c
 from chumoku.weights.sealed import MANIFEST
-from chumoku.weights.stored import read_json
 
-GGUF, ZIP, PICKLE = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05]")
+GGUF, ZIP, PICKLE = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
 ADAPTER = "adapter_config.json"
 PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
@@ -125,13 +125,13 @@ def _file(file: Path) -> tuple[Path, Kind]:
         first = stream.read(8)
     if first.startswith(GGUF):
         return file, "gguf"
+    if file.suffix == ".safetensors":
+        return file.parent, _folder(file.parent)
     if first.startswith(ZIP) or file.suffix in PICKLED or PICKLE.match(first):
         raise UsageError(
             f"{file} is a pickled file, which is not opened: reading one can run any program. Convert it once, where "
             "you trust it: read it in PyTorch with weights_only=True, and write it with safetensors.torch.save_file."
         )
-    if file.suffix == ".safetensors":
-        return file.parent, _folder(file.parent)
     if looks_like_llama2c(file):
         return file, "llama2.c"
     raise UsageError(f"{file} is no model that is known here. Name {KNOWN}.")

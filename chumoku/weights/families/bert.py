@@ -16,6 +16,10 @@ ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
 }
+REPEATED = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 GUESSING = "cls.predictions.transform.dense.weight"
 
 
@@ -50,7 +54,8 @@ def read(values: Values, source: Source) -> ModelConfig:
     only(values, "BERT", {
         "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False, None),
     })  # fmt: skip
-    guesses = GUESSING in source.shapes
+    guesses, tied = GUESSING in source.shapes, values.get("tie_word_embeddings", True)
+    bias = "cls.predictions.bias" if tied else "cls.predictions.decoder.bias"
     dropout = number(values, "hidden_dropout_prob", 0.1)
     return settled({
         "kind": "encoder", "position": "learned", "norm": "layer", "placement": "post", "embedding_norm": True,
@@ -63,8 +68,8 @@ def read(values: Values, source: Source) -> ModelConfig:
         "feedforward_width": number(values, "intermediate_size", 3072),
         "norm_epsilon": number(values, "layer_norm_eps", 1e-12),
         "segments": number(values, "type_vocab_size", 2),
-        "tie_output": values.get("tie_word_embeddings", True) if guesses else True,
-        "output_bias": guesses,
+        "tie_output": tied if guesses else True,
+        "output_bias": guesses and bias in source.shapes,
         "head": "masked" if guesses else "vector",
         "dropout": {
             "embedding": dropout, "attention": number(values, "attention_probs_dropout_prob", 0.1), "sublayer": dropout,
@@ -110,6 +115,7 @@ BERT = Family(
         "experts": (0,),
         "scale_embedding": (False,),
         "embedding_norm": (True,),
+        "segments": tuple(range(1, 1025)),
     },
     dropped={
         r"bert\.pooler\.dense\.(weight|bias)": "made for telling whether one sentence follows another, as is the next",
@@ -117,4 +123,5 @@ BERT = Family(
         r"bert\.embeddings\.position_ids": "0, 1, 2 …",
         r"cls\.predictions\.(decoder\.weight|decoder\.bias|bias)": "the embedding or the bias once more",
     },
+    repeated=lambda config: REPEATED if config.tie_output else {},
 )

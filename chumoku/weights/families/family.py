@@ -6,11 +6,11 @@ What the family has no word for is refused by our key: `demands` lists the value
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chumoku.config import Settings, read
+from chumoku.config import read
 from chumoku.errors import ConfigError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.roles import Roles
@@ -29,6 +29,7 @@ class Family:
     rows: Callable[[ModelConfig], list[Row]]
     demands: Mapping[str, tuple[Any, ...]]
     dropped: Mapping[str, str] = field(default_factory=dict)  # their tensors that are nothing of ours, and why
+    repeated: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # theirs that is another of theirs again
     pairing: str | None = None  # of rotary positions
 
     def obstacles(self, config: ModelConfig) -> list[str]:
@@ -43,7 +44,7 @@ def obstacles(title: str, demands: Mapping[str, tuple[Any, ...]], config: ModelC
         for part in key.split("."):
             value = getattr(value, part)
         if value not in possible:
-            known = " or ".join(map(_shown, possible))
+            known = " or ".join([*map(_shown, possible[:6]), *(["more"] if len(possible) > 6 else [])])
             found.append(f"model.{key} = {_shown(value)}, and {title} has {known} alone")
     return found
 
@@ -85,14 +86,6 @@ def settled(values: Mapping[str, Any]) -> ModelConfig:
 def named(value: str, names: Mapping[str, str]) -> str:
     """Their name for ours."""
     return next(theirs for theirs, ours in names.items() if ours == value)
-
-
-def without_none(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def changed(config: Settings, default: Settings, keys: Sequence[str]) -> bool:
-    return any(getattr(config, key) != getattr(default, key) for key in keys)
 
 
 def _shown(value: Any) -> str:

@@ -23,6 +23,13 @@ from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
 
 FACTORS = "rope_freqs.weight"
 LLAMA3 = {"low": 1.0, "high": 4.0, "original": 8192}  # Llama 3.1 and 3.2 alike; the factor is the tensor's largest
+OWN = "chumoku.rotary"  # where a model of ours has others, they stand in the file too; llama.cpp reads past them
+USUAL = {
+    **{"expert_count": 0, "attention.causal": True, "rope.scaling.attn_factor": 1.0, "attention.scale": 0.0},
+    **{"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "attention.sliding_window": 0, "logit_scale": 0.0},
+    **{"use_parallel_residual": False, "embedding_scale": 0.0, "residual_scale": 0.0},
+}
+HEAD_WIDTHS = ("rope.dimension_count", "attention.key_length", "attention.value_length")
 
 
 class Dialect(NamedTuple):
@@ -39,12 +46,10 @@ class Dialect(NamedTuple):
 
 def llama_read(values: Values, source: Source) -> ModelConfig:
     width, heads = number(values, "llama.embedding_length"), number(values, "llama.attention.head_count")
-    if number(values, "llama.rope.dimension_count", width // max(1, heads)) != width // max(1, heads):
-        raise UsageError(
-            f"{source.path} turns a part of each head alone (rope.dimension_count), which is not known here."
-        )
-    if number(values, "llama.expert_count", 0):
-        raise UsageError(f"{source.path} has experts (llama.expert_count), and such files are not known here.")
+    head_width = width // max(1, heads)
+    for key, usual in {**USUAL, **dict.fromkeys(HEAD_WIDTHS, head_width)}.items():
+        if values.get(f"llama.{key}", usual) != usual:
+            raise UsageError(f"{source.path} has llama.{key} = {str(values[f'llama.{key}'])[:40]}: not known here.")
     return llama.llama(
         vocabulary=_vocabulary(source),
         context=number(values, "llama.context_length", 2048),
@@ -57,7 +62,7 @@ def llama_read(values: Values, source: Source) -> ModelConfig:
         bias="blk.0.attn_q.bias" in source.shapes,
         tie_output="output.weight" not in source.shapes,
         pairing="interleaved",
-        rotary=_rotary(values, source, head_width=width // max(1, heads)),
+        rotary=_rotary(values, source, head_width=head_width),
     )
 
 
@@ -70,22 +75,24 @@ def _vocabulary(source: Source) -> int:
 
 def _rotary(values: Values, source: Source, *, head_width: int) -> dict[str, Any]:
     rotary: dict[str, Any] = {"base": number(values, "llama.rope.freq_base", 10000.0)}
-    kind = values.get("llama.rope.scaling.type", "none")
-    if kind == "linear" and number(values, "llama.rope.scaling.factor", 1.0) != 1.0:
-        return {**rotary, "scaling": "linear", "factor": number(values, "llama.rope.scaling.factor")}
+    older = 1 / number(values, "llama.rope.scale_linear", 1.0) if values.get("llama.rope.scale_linear") else 1.0
+    factor = number(values, "llama.rope.scaling.factor", 1 / older)
+    kind = values.get("llama.rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
         raise UsageError(f"{source.path} stretches positions by '{str(kind)[:40]}', which is not known here.")
+    stretched = kind == "linear" and factor not in (0.0, 1.0)
     if FACTORS not in source.shapes:
-        return rotary
-    factors = source.read(FACTORS)
-    if source.shapes[FACTORS] == (head_width // 2,):
-        guess = {**rotary, **LLAMA3, "scaling": "llama3", "factor": round(float(factors.max()), 3)}
-        if guess["factor"] == 1.0:
+        return {**rotary, "scaling": "linear", "factor": factor} if stretched else rotary
+    if source.shapes[FACTORS] == (head_width // 2,) and not stretched:
+        factors = source.read(FACTORS).float()
+        guess = {**LLAMA3, "factor": round(float(factors.max()), 3)}
+        for key in guess:
+            guess[key] = number(values, f"{OWN}.{key}", guess[key])
+        if guess["factor"] == 1.0 and bool((factors == 1).all()):
             return rotary
-        if guess["factor"] > 1 and torch.allclose(
-            factors.float(), _factors(RotarySettings(**guess), head_width), rtol=1e-4
-        ):
-            return guess
+        found = {**rotary, **guess, "scaling": "llama3", "original": int(guess["original"])}
+        if guess["factor"] > 1 and torch.allclose(factors, _factors(RotarySettings(**found), head_width), rtol=1e-4):
+            return found
     raise UsageError(f"{source.path} stretches its positions by factors ({FACTORS}) that are not Llama 3's.")
 
 
@@ -111,6 +118,8 @@ def llama_write(config: ModelConfig) -> dict[str, Any]:
     }
     if config.rotary.scaling == "linear":
         values |= {"llama.rope.scaling.type": "linear", "llama.rope.scaling.factor": config.rotary.factor}
+    if config.rotary.scaling == "llama3":
+        values |= {f"{OWN}.{key}": getattr(config.rotary, key) for key in (*LLAMA3, "factor")}
     return values
 
 
@@ -185,7 +194,7 @@ DIALECTS = {
         gpt2_rows,
         lambda config: {},
         {**gpt2.GPT2.demands, "feedforward": ("gelu_tanh",)},
-        {r"output\.weight": "the embedding again, when the two are tied"},
+        {},
     ),
 }
 

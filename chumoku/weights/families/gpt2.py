@@ -111,4 +111,5 @@ GPT2 = Family(
         r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which is a rule here",
         r"lm_head\.weight": "the embedding again, when the two are tied",
     },
+    repeated=lambda config: {"lm_head.weight": "transformer.wte.weight"} if config.tie_output else {},
 )

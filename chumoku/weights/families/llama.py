@@ -73,7 +73,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         width=width,
         layers=number(values, "num_hidden_layers", 32),
         heads=heads,
-        kv_heads=number(values, "num_key_value_heads", heads),
+        kv_heads=heads if values.get("num_key_value_heads") is None else number(values, "num_key_value_heads"),
         feedforward_width=number(values, "intermediate_size", 11008),
         norm_epsilon=number(values, "rms_norm_eps", 1e-6),
         bias=values.get("attention_bias", False),
@@ -172,5 +172,6 @@ LLAMA = Family(
         r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which are a formula here",
         r"lm_head\.weight": "the embedding again, when the two are tied",
     },
+    repeated=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
     pairing="half",
 )

@@ -50,6 +50,13 @@ def together(config: ModelConfig) -> bool:
     return config.share_embeddings and config.tie_output
 
 
+def repeated(config: ModelConfig) -> dict[str, str]:
+    if not together(config):
+        return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if config.tie_output else {}
+    tables = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
+    return dict.fromkeys(tables, "model.shared.weight")
+
+
 def block(side: str) -> list[Row]:
     ours, theirs = f"{side}.blocks.{{}}", f"model.{side}.layers.{{}}"
     return [
@@ -84,12 +91,13 @@ def read(values: Values, source: Source) -> ModelConfig:
     written = vocabulary if values.get("decoder_vocab_size") is None else number(values, "decoder_vocab_size")
     depth, dropout = number(values, "decoder_layers", 12), number(values, "dropout", 0.1)
     encoder_depth = number(values, "encoder_layers", 12)
+    length, width = number(values, "max_position_embeddings", 1024), number(values, "d_model", 1024)
     return settled({
         "kind": "encoder-decoder", "norm": "layer", "placement": "post", "norm_epsilon": 1e-5,
         "vocabulary": written,
         **({} if written == vocabulary else {"source_vocabulary": vocabulary}),
-        "context": number(values, "max_position_embeddings", 1024),
-        "width": number(values, "d_model", 1024),
+        "context": length,
+        "width": width,
         "layers": depth,
         **({} if depth == encoder_depth else {"encoder_layers": encoder_depth}),
         "heads": number(values, "decoder_attention_heads", 16),
@@ -102,20 +110,21 @@ def read(values: Values, source: Source) -> ModelConfig:
         "dropout": {
             "embedding": dropout, "sublayer": dropout, "attention": number(values, "attention_dropout", 0.0),
         },
-        **positions(source),
+        **positions(source, length, width),
     })  # fmt: skip
 
 
-def positions(source: Source) -> dict[str, str]:
-    """Which positions a file has: those of the formula, or a table that was learned."""
-    for side in ("encoder", "decoder"):
-        if POSITIONS.format(side) in source.shapes:
-            table = source.read(POSITIONS.format(side))
-            if table.ndim != 2:
-                raise UsageError(f"{source.path}: {POSITIONS.format(side)} is no table of positions.")
-            found = next((pairing for pairing in PAIRINGS if _close(table, pairing)), None)
-            return {"position": "learned"} if found is None else {"position": "sinusoidal", "pairing": found}
-    return {"position": "sinusoidal", "pairing": "half"}
+def positions(source: Source, length: int, width: int) -> dict[str, str]:
+    """Which positions a file has: those of the formula, or tables that were learned."""
+    names = [name for side in ("encoder", "decoder") if (name := POSITIONS.format(side)) in source.shapes]
+    for name in names:
+        if source.shapes[name] != (length, width):
+            raise UsageError(
+                f"{source.path}: {name} is {list(source.shapes[name])}, and its config asks for [{length}, {width}]."
+            )
+    tables = [source.read(name) for name in names]
+    found = next((pairing for pairing in PAIRINGS if all(_close(table, pairing) for table in tables)), None)
+    return {"position": "learned"} if found is None else {"position": "sinusoidal", "pairing": found}
 
 
 def _close(table: Tensor, pairing: Pairing) -> bool:
@@ -178,4 +187,5 @@ MARIAN = Family(
         r"model\.shared\.weight": "one of the two tables again, when each side has its own",
         r"lm_head\.weight": "the embedding again, when the two are tied",
     },
+    repeated=repeated,
 )

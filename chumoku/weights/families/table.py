@@ -16,13 +16,14 @@ Names and shapes are all checked before a single number is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
 from chumoku.nn.quantised import Int4, Int8Groups
 
 Numbers = Tensor | Int4 | Int8Groups  # floats, or whole numbers as a file has them
@@ -104,6 +105,18 @@ def check(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, dropp
         found = tuple(source.shapes[row.theirs])
         if found != needed:
             raise UsageError(f"{source.path}: {row.theirs} is {list(found)}, and its config asks for {list(needed)}.")
+
+
+def check_repeated(repeated: Callable[[ModelConfig], Mapping[str, str]], config: ModelConfig, source: Source) -> None:
+    """Refuse a file whose tensors that should be one and the same, as its config says, are not."""
+    for name, first in repeated(config).items():
+        if name in source.shapes and first in source.shapes:
+            same = source.shapes[name] == source.shapes[first] and torch.equal(source.read(name), source.read(first))
+            if not same:
+                raise UsageError(
+                    f"{source.path} has {name} beside {first}, and they differ; its config says that they are one. If "
+                    "each is meant, set tie_word_embeddings (or share_encoder_decoder_embeddings) to false there."
+                )
 
 
 def take(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, *, whole: bool) -> dict[str, Numbers]:

@@ -1,0 +1,87 @@
+"""Files of strangers: bounded, checked, and never followed out of their folder.
+
+read_json        a table of values, of so many bytes at most, and nothing but JSON
+check_header     the head of a safetensors file, before the library is asked to read it
+inside           a file of this very folder, by its plain name
+check_links      no link leads out of a folder
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from pathlib import Path
+from typing import Any
+
+from chumoku.errors import DamagedError, UsageError
+
+LARGEST_HEADER = 1 << 24
+LARGEST_JSON = 1 << 24
+NAME = re.compile(r"[\w.+-]{1,200}")
+
+
+def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
+    values = read_any_json(path, largest=largest)
+    if not isinstance(values, dict):
+        raise DamagedError(f"{path} holds no table of values.")
+    return values
+
+
+def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
+    try:
+        size = path.stat().st_size
+        if size > largest:
+            raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
+    except OSError as error:
+        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+
+
+def check_header(path: Path) -> None:
+    """A header is a length and so many bytes of JSON; the length is looked at first."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as stream:
+            first = stream.read(8)
+    except OSError as error:
+        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+    length = struct.unpack("<Q", first)[0] if len(first) == 8 else None
+    if length is None or length > size - 8:
+        raise DamagedError(f"{path} does not read as safetensors: it ends within its header. Is the download whole?")
+    if length > LARGEST_HEADER:
+        raise DamagedError(f"{path} has a header of {length:,} bytes; {LARGEST_HEADER:,} are the most that is read.")
+
+
+def inside(folder: Path, name: Any) -> Path:
+    """A file of this folder by its plain name; names and links that lead elsewhere are refused."""
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name in (".", ".."):
+        raise UsageError(f"{folder} names the file {str(name)[:80]!r}, which is no plain name of a file in it.")
+    if leads_out(folder / name):
+        raise UsageError(f"{folder / name} is a link that leads out of its folder. Put the file itself there.")
+    return folder / name
+
+
+def check_links(folder: Path) -> None:
+    """Refuse a folder from which a link leads out, whoever would follow it."""
+    for path in folder.iterdir():
+        if path.is_symlink() and leads_out(path):
+            raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
+
+
+def leads_out(path: Path) -> bool:
+    try:
+        return not path.resolve().is_relative_to(_root(path.parent))
+    except (OSError, RuntimeError):  # a link to itself
+        return True
+
+
+def _root(folder: Path) -> Path:
+    """Where a folder's files may lie: in it, or, in the hub's cache, beside it."""
+    folder = folder.resolve()
+    for part in (folder, folder.parent):  # a model's folder there, or one within it
+        if part.parent.name == "snapshots" and (part.parent.parent / "blobs").is_dir():
+            return part.parent.parent
+    return folder
