@@ -143,7 +143,7 @@ def test_what_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
     model = lively()
     folder = for_ctranslate2(tmp_path, model)
     (folder / "model.bin").write_bytes(b"nothing")
-    with pytest.raises(DamagedError, match="ctranslate2 could not open what was written, so nothing was kept: "):
+    with pytest.raises(DamagedError, match="ctranslate2 could not use what was written, so nothing was kept: "):
         certified(folder, model)
 
 

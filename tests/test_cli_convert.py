@@ -200,11 +200,11 @@ def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeyp
     with pytest.raises(KeyboardInterrupt):
         convert(models / "llama", tmp_path / "out", to="ctranslate2")
     assert left(tmp_path) == []
-    (tmp_path / "out.writing").mkdir()  # as a lost process leaves it
-    (tmp_path / "out.writing" / "half").write_text("half")
+    (tmp_path / "out.writing").mkdir()  # somebody's own
+    (tmp_path / "out.writing" / "book").write_text("words")
     convert(models / "llama", tmp_path / "out", to="chumoku")
-    assert left(tmp_path) == ["out"]
-    assert "half" not in left(tmp_path / "out")
+    assert left(tmp_path) == ["out", "out.writing"]
+    assert left(tmp_path / "out.writing") == ["book"]
 
 
 def test_a_folder_may_be_called_as_files_are(models: Path, tmp_path: Path) -> None:
