@@ -111,7 +111,14 @@ def open_adapter(file: Path) -> None:
 
 
 def modules(place: Path) -> Path:
-    changes = {"kind": "encoder", "position": "learned", "placement": "post", "embedding_norm": True, "head": "vector"}
+    changes: dict[str, Any] = {
+        "kind": "encoder",
+        "position": "learned",
+        "placement": "post",
+        "embedding_norm": True,
+        "head": "vector",
+    }
+    changes["segments"] = 2
     return folder(build(ModelConfig(**{**SMALL, **changes})), "modules.json")(place)  # type: ignore[arg-type]
 
 

@@ -148,10 +148,11 @@ def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, t
 
 
 def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder")
+    base = made(tmp_path / "base", "decoder", dropout={"attention": 0.2})
     model = {"init": str(base), "dropout": {"sublayer": 0.3}, "context": 127}
     recipe = read_recipe(recipe_on(base, corpora, tmp_path / "run", model=model))
-    assert (recipe.config().dropout.sublayer, recipe.config().context) == (0.3, 127)
+    dropout = recipe.config().dropout
+    assert (dropout.sublayer, dropout.attention, recipe.config().context) == (0.3, 0.2, 127)
     assert recipe.config().width == load(base).config.width
 
 
@@ -195,6 +196,7 @@ def test_a_target_that_is_not_there_is_named(corpora: Path, tmp_path: Path) -> N
     base = made(tmp_path / "base", "decoder", context=127)
     with pytest.raises(UsageError, match="attention"):
         go(recipe_on(base, corpora, tmp_path / "run", lora={"targets": ["decoder.blocks.*.attention.querry"]}))
+    assert not (tmp_path / "run" / "data").exists(), "the corpus was prepared for nothing"
 
 
 def test_the_dry_run_counts_what_is_trained(corpora: Path, tmp_path: Path) -> None:

@@ -111,13 +111,13 @@ def model_config(values: Mapping[str, Any]) -> ModelConfig:
         near = difflib.get_close_matches(str(name), PRESETS, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(PRESETS)}."
         raise ConfigError([Problem("model.preset", f"no preset is called '{str(name)[:60]}'; {hint}")])
-    return read(ModelConfig, _over(PRESETS[name], rest), prefix="model.")
+    return read(ModelConfig, over(PRESETS[name], rest), prefix="model.")
 
 
-def _over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """`changes` laid over `base`, tables within tables."""
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = _over(result[key], value) if both else value
+        result[key] = over(result[key], value) if both else value
     return result

@@ -23,6 +23,7 @@ from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
 from chumoku.training.recipe import Recipe
+from chumoku.training.result import trained_numbers
 from chumoku.training.settings import listed
 
 TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
@@ -38,7 +39,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     config = recipe.config(recipe.model.get("vocabulary", asked))
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
-    trained = _trained(recipe, config, counted.parameters)
+    trained = trained_numbers(recipe, config)
     device = choose_device(recipe.train.device)
     speed = _speed(recipe, config, device, rows=rows, length=length)
     tokens = recipe.train.steps * recipe.train.accumulate * rows * length
@@ -65,15 +66,6 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
         return recipe.train.batch, recipe.train.length or config.context
     length = min(PAIR_LENGTH, recipe.train.tokens)
     return recipe.train.tokens // length, length
-
-
-def _trained(recipe: Recipe, config: ModelConfig, parameters: int) -> int:
-    """How many numbers change: all, or those of an adapter."""
-    if recipe.lora is None:
-        return parameters
-    model = build(config, device="meta")
-    lora.attach(model, recipe.lora)
-    return sum(parameter.numel() for parameter in lora.trainable(model).values())
 
 
 def _speed(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> float:
@@ -124,8 +116,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     megabyte = 1 << 20
     print(
-        f"\n{found['kind']} of {found['parameters']:,} parameters (vocabulary as asked for), of which "
-        f"{found['trained']:,} are trained.\n"
+        f"\n{found['kind']} of {found['parameters']:,} parameters"
+        f"{'' if recipe.init else ' (vocabulary as asked for)'}, of which {found['trained']:,} are trained.\n"
         f"{found['files']} files, {found['bytes_read']:,} bytes to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
         f"{found['device']}: about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"

@@ -18,7 +18,7 @@ from typing import Any
 from chumoku.config import Settings, find_problems, load_toml, override, read, write
 from chumoku.errors import ChumokuError, ConfigError, Problem
 from chumoku.models.config import ModelConfig
-from chumoku.models.presets import model_config
+from chumoku.models.presets import model_config, over
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     AdapterSettings,
@@ -166,7 +166,7 @@ def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has a table of {found['context']:,} positions, and no other number can be asked for."
         raise ConfigError([Problem("model.context", sentence)])
-    return read(ModelConfig, {**found, **{key: changes[key] for key in BESIDE_INIT if key in changes}}, prefix="model.")
+    return read(ModelConfig, over(found, {key: changes[key] for key in BESIDE_INIT if key in changes}), prefix="model.")
 
 
 def _clashes(recipe: Recipe) -> Iterator[Problem]:

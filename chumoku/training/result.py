@@ -14,6 +14,7 @@ from torch import Tensor
 from chumoku import lora
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
 from chumoku.training.recipe import Recipe
@@ -89,6 +90,15 @@ def made(
         model = at_precision(model, recipe.lora.base)
     lora.attach(model, recipe.lora, seed=recipe.train.seed)
     return Adapter(model, base_name(recipe.init))
+
+
+def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
+    """How many numbers change: all, or those of an adapter; targets that are not there are told of here."""
+    if recipe.lora is None:
+        return count(config).parameters
+    model = build(config, device="meta")
+    lora.attach(model, recipe.lora)
+    return sum(parameter.numel() for parameter in lora.trainable(model).values())
 
 
 def taken_up(model: Model, config: ModelConfig, device: torch.device) -> Model:

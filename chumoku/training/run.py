@@ -34,7 +34,7 @@ from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe, load_recipe, read_recipe
-from chumoku.training.result import Result, digest, made
+from chumoku.training.result import Result, digest, made, trained_numbers
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
@@ -104,6 +104,8 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
             "another folder with train.out=…"
         )
     init = None if recipe.init is None else load(recipe.init)
+    if init is not None:
+        trained_numbers(recipe, init.config)  # before the corpus is prepared
     if here.main:
         material = prepare(recipe, init)
     here.wait()
