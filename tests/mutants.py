@@ -111,14 +111,8 @@ def open_adapter(file: Path) -> None:
 
 
 def modules(place: Path) -> Path:
-    changes: dict[str, Any] = {
-        "kind": "encoder",
-        "position": "learned",
-        "placement": "post",
-        "embedding_norm": True,
-        "head": "vector",
-    }
-    changes["segments"] = 2
+    changes: dict[str, Any] = {"kind": "encoder", "position": "learned", "placement": "post", "embedding_norm": True}
+    changes |= {"head": "vector", "segments": 2}
     return folder(build(ModelConfig(**{**SMALL, **changes})), "modules.json")(place)  # type: ignore[arg-type]
 
 

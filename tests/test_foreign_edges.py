@@ -693,7 +693,7 @@ def test_what_was_meant_is_guessed(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=said):
             load(tmp_path / folder)
     (tmp_path / "run" / "last").rename(tmp_path / "run" / "best")
-    with pytest.raises(UsageError, match="Did you mean .*run/best"):
+    with pytest.raises(UsageError, match=r"Did you mean .*run/best"):
         load(tmp_path / "run")
     with pytest.raises(UsageError, match="is an adapter, and a whole model"):
         load(adapter_of(made(tmp_path / "base", "decoder"), tmp_path / "adapter", "base"))
@@ -809,6 +809,12 @@ def test_files_that_the_hub_does_not_keep_are_refused(at_hub: tuple[Path, list[A
         link.symlink_to(blob.parent.parent / place / "name")
         with pytest.raises(DamagedError, match=said):
             load("hf:owner/name")
+    link.unlink()
+    link.symlink_to(blob)
+    (snapshot / "blobs").mkdir()
+    (snapshot / "blobs" / blob.name).write_bytes(data)
+    with pytest.raises(DamagedError, match="not a file that the hub's cache keeps"):
+        load("hf:owner/name")
 
 
 @pytest.mark.parametrize("name", ["hf:a/b--c", "hf:a/b..c", "hf:-a/b", "hf:a/b.", f"hf:a/{'b' * 99}"])
