@@ -875,13 +875,17 @@ def eighths(rows: int, columns: int, seed: int) -> Int8Groups:
     return Int8Groups(q, torch.rand(rows, columns // 32, generator=random).half() / 64)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head", ["tied", "rounded", "floats"])
 @torch.no_grad()
-def test_whole_numbers_take_their_places(tied: bool) -> None:
-    config = small(width=32, heads=2, feedforward_width=64, **GPT2, tie_output=tied)
+def test_whole_numbers_take_their_places(head: str) -> None:
+    config = small(width=32, heads=2, feedforward_width=64, **GPT2, tie_output=head == "tied")
     plain = noisy(config)
     tensors: dict[str, Any] = {name: tensor.detach().clone() for name, tensor in tensors_of(plain).items()}
-    rounded = ["decoder.embedding.table", "decoder.blocks.1.feedforward.up.weight", *([] if tied else ["head.weight"])]
+    rounded = [
+        "decoder.embedding.table",
+        "decoder.blocks.1.feedforward.up.weight",
+        *["head.weight"] * (head == "rounded"),
+    ]
     for seed, name in enumerate(rounded):
         stored_so = eighths(*tensors[name].shape, seed)
         dict(plain.named_parameters())[name].copy_(stored_so.dequantised())
@@ -893,7 +897,7 @@ def test_whole_numbers_take_their_places(tied: bool) -> None:
     assert isinstance(up, Quantised)
     assert torch.equal(up.bias, tensors["decoder.blocks.1.feedforward.up.bias"])
     assert isinstance(model.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
-    assert isinstance(model.head, QuantisedLogits)
+    assert isinstance(model.head, QuantisedLogits) == (head != "floats")
     ids = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(model(ids).logits, plain(ids).logits, atol=2e-2, rtol=2e-2)
     assert all(parameter.requires_grad for parameter in model.parameters())
