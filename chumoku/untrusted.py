@@ -31,6 +31,8 @@ def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
 def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
     try:
         size = path.stat().st_size
+        if not path.is_file():  # a pipe or a device would never end
+            raise UsageError(f"{path} is no file. Put the file itself there.")
         if size > largest:
             raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
         return json.loads(path.read_text(encoding="utf-8"))

@@ -305,7 +305,7 @@ def test_llama_cpp_opens_the_same_and_stretches_the_same(file: Path, tmp_path: P
         ({"llama.attention.head_count_kv": 3}, "attn_k"),
         ({"llama.feed_forward_length": 43}, "ffn"),
         ({f"{ROPE}freq_base": -1.0}, r"rotary\.base"),
-        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "norm_epsilon"),
+        ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon"),
     ],
 )
 def test_files_that_contradict_themselves_are_refused(fields: dict[str, Any], said: str, file: Path) -> None:

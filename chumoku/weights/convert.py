@@ -46,7 +46,9 @@ def convert(
     """
     out = Path(out)
     check(out, to, kind)
-    if not isinstance(source, Bundle) and out.absolute().is_relative_to(Path(source).absolute()):
+    home = None if isinstance(source, Bundle) else Path(source).resolve()
+    home = home.parent if home is not None and home.suffix == ".safetensors" else home
+    if home is not None and out.resolve().is_relative_to(home):
         raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
     from chumoku.weights.opening import load
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.roles import Roles
 from chumoku.weights.families.family import Family, Values, chosen, named, number, only, settled
@@ -56,6 +57,10 @@ def read(values: Values, source: Source) -> ModelConfig:
     })  # fmt: skip
     guesses, tied = GUESSING in source.shapes, values.get("tie_word_embeddings", True)
     bias = "cls.predictions.bias" if tied else "cls.predictions.decoder.bias"
+    if guesses and bias not in source.shapes and "cls.predictions.decoder.bias" in source.shapes:
+        raise UsageError(
+            f"{source.path} has its output's bias as cls.predictions.decoder.bias alone, and not as {bias}."
+        )
     dropout = number(values, "hidden_dropout_prob", 0.1)
     return settled({
         "kind": "encoder", "position": "learned", "norm": "layer", "placement": "post", "embedding_norm": True,

@@ -6,6 +6,7 @@ What the family has no word for is refused by our key: `demands` lists the value
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -62,7 +63,8 @@ def only(values: Values, name: str, demands: Mapping[str, tuple[Any, ...]]) -> N
 def number(values: Values, key: str, default: int | float | None = None) -> Any:
     """A number of a config.json; range and size are for our own settings to judge."""
     value = values.get(key, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    finite = not isinstance(value, float) or math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite:
         raise UsageError(f"The config's {key} is {_shown(value)}, and a number was expected.")
     return value
 
