@@ -20,9 +20,28 @@ _HOME = {
     "train": "chumoku.training.run",
     "record": "chumoku.nn.tap",
     "addresses": "chumoku.nn.tap",
+    "logit_lens": "chumoku.probe.lens",
+    "attention_rollout": "chumoku.probe.attention",
+    "patch": "chumoku.probe.editing",
+    "ablate": "chumoku.probe.editing",
     "ChumokuError": "chumoku.errors",
 }
-__all__ = ["ChumokuError", "ModelConfig", "addresses", "build", "convert", "count", "load", "preset", "record", "train"]
+__all__ = [
+    "ChumokuError",
+    "ModelConfig",
+    "ablate",
+    "addresses",
+    "attention_rollout",
+    "build",
+    "convert",
+    "count",
+    "load",
+    "logit_lens",
+    "patch",
+    "preset",
+    "record",
+    "train",
+]
 
 if TYPE_CHECKING:
     from chumoku.errors import ChumokuError
@@ -31,6 +50,9 @@ if TYPE_CHECKING:
     from chumoku.models.count import count
     from chumoku.models.presets import preset
     from chumoku.nn.tap import addresses, record
+    from chumoku.probe.attention import attention_rollout
+    from chumoku.probe.editing import ablate, patch
+    from chumoku.probe.lens import logit_lens
     from chumoku.speaker import load
     from chumoku.training.run import train
     from chumoku.weights.convert import convert

@@ -8,7 +8,22 @@ import sys
 
 import typer
 
-from chumoku.cli import chat, convert, count, demo, embed, evaluate, generate, prepare, tokenize, train, translate
+from chumoku.cli import (
+    chat,
+    convert,
+    count,
+    demo,
+    doctor,
+    embed,
+    evaluate,
+    generate,
+    lab,
+    look,
+    prepare,
+    tokenize,
+    train,
+    translate,
+)
 from chumoku.errors import ChumokuError
 
 app = typer.Typer(
@@ -29,6 +44,9 @@ app.command()(generate.generate)
 app.command()(chat.chat)
 app.command()(embed.embed)
 app.command()(convert.convert)
+app.command()(doctor.doctor)
+app.command()(look.look)
+app.add_typer(lab.app, name="lab")
 
 
 def main() -> None:

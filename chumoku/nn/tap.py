@@ -6,7 +6,8 @@
 
 A module names its tensors in `TAPS` and passes each through `tap(self, name, tensor)`; the address is the module's
 own path in the model plus that name. When nobody records, a tap is one look at an empty list. A tape keeps what it
-saw and changes nothing: attention weights, which the fused kernel never forms, are computed beside it.
+saw and changes nothing: attention weights, which the fused kernel never forms, are computed beside it. Who wants to
+change something says so: `edit` hands a module another tensor than it computed.
 
 In a pattern, * stands for one part of an address, ** for any number, {a,b} for either.
 """
@@ -19,7 +20,7 @@ import functools
 import re
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -48,8 +49,10 @@ class Tape(Mapping[str, Tensor]):
     def wants(self, module: nn.Module, name: str) -> bool:
         return self._thread == threading.get_ident() and self._address(module, name) in self._wanted
 
-    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> None:
+    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
+        """Keep a copy; what goes on is the tensor itself."""
         self.history.setdefault(self._address(module, name), []).append(tensor.detach().clone())
+        return tensor
 
     def _address(self, module: nn.Module, name: str) -> str:
         # A module of some other model has no path here, and "?" is in no address.
@@ -73,12 +76,23 @@ class Tape(Mapping[str, Tensor]):
         return len(self.history)
 
 
+class Edits(Tape):
+    """The one tape that keeps nothing and hands on something else."""
+
+    def __init__(self, model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
+        super().__init__(model, frozenset(changes))
+        self._changes = changes
+
+    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
+        return self._changes[self._address(module, name)](tensor)
+
+
 def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
     """Show a tensor to whoever records, and hand it on."""
     if _tapes and not torch.compiler.is_compiling():
         for tape in _tapes:
             if tape.wants(module, name):
-                tape.keep(module, name, tensor)
+                tensor = tape.keep(module, name, tensor)
     return tensor
 
 
@@ -108,6 +122,23 @@ def record(model: nn.Module, *patterns: str) -> Iterator[Tape]:
         yield tape
     finally:
         _close(tape)
+
+
+@contextlib.contextmanager
+def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
+    """Put the tensors at each pattern through a function, in forward passes of this model in this thread.
+
+    A tape opened inside sees what was put in, one opened outside what was there. Tensors that are computed for the eye
+    alone go nowhere, and neither does what is put in their place: `probe.editing` knows which.
+    """
+    model = getattr(model, "_orig_mod", model)
+    known = addresses(model)
+    edits = Edits(model, {address: changes[one] for one in changes for address in select(known, (one,))})
+    _open(edits)
+    try:
+        yield
+    finally:
+        _close(edits)
 
 
 def _open(tape: Tape) -> None:

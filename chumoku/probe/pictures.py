@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Mapping, Sequence
+import unicodedata
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +44,8 @@ def attention_maps(
         for head, axis in enumerate(axes.flat[:heads]):
             picture = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
             axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
-            axis.set_xticks(range(columns), keys)
-            axis.set_yticks(range(rows), queries)
+            axis.set_xticks(range(columns), list(map(label, keys)))
+            axis.set_yticks(range(rows), list(map(label, queries)))
         figure.colorbar(picture, ax=axes, shrink=0.6, label="weight")
         figure.suptitle(title, fontsize=11)
         path = Path(path)
@@ -81,7 +84,7 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
     return path
 
 
-def style() -> dict[str, object]:
+def style() -> dict[Any, Any]:
     """The house style; the Japanese font of the extra `ja` is used when it is there."""
     fonts = ["DejaVu Sans"]
     found = importlib.util.find_spec("matplotlib_fontja")
@@ -101,3 +104,45 @@ def style() -> dict[str, object]:
         "ytick.major.size": 0,
         "figure.facecolor": PAPER,
     }
+
+
+@contextmanager
+def picture(path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes in the house style, saved at the end. A letter that no font has is a box, not a warning."""
+    with plt.rc_context(style()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained")
+        try:
+            yield figure, axes
+            figure.savefig(path, dpi=130 if max(size) < 20 else 80)
+        finally:
+            plt.close(figure)
+
+
+def label(name: str, most: int = 14) -> str:
+    """A token's name on an axis: short, and no formula, whatever it holds."""
+    name = name if len(name) <= most else f"{name[: most - 1]}…"
+    return name.replace("$", r"\$")
+
+
+def lies(names: Sequence[str]) -> list[bool]:
+    """Which names on an axis of narrow columns lie on their side: words do, 食 stands upright."""
+    if max(map(len, names), default=0) <= 2:
+        return [False for _ in names]
+    return [len(name) > 2 or not any(unicodedata.east_asian_width(char) in "WF" for char in name) for name in names]
+
+
+def scale_beside(figure: Any, image: Any, axes: Any, *, text: str) -> None:
+    """A bar of colours as high as it need be, and no wider for that."""
+    height = min(5.0, 0.7 * float(figure.get_figheight()))
+    figure.colorbar(image, ax=axes, label=text, shrink=height / figure.get_figheight(), aspect=height / 0.16)
+
+
+def bare(axis: Any) -> None:
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def share_of(part: float) -> str:
+    """A share in percent; what is little is not called nothing."""
+    return f"{part:.0%}" if part >= 0.005 or part == 0 else "<1%"

@@ -1,0 +1,147 @@
+"""From a name to a patient: a recipe, a model whoever wrote it, or the folder of a run.
+
+A recipe is prepared as training would, into a folder that goes away afterwards, and its model is a fresh one. A model
+that lies in a run's folder is examined with that run's corpus, if its files are still there.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from chumoku.config import read, write
+from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
+from chumoku.data.manifest import read_manifest
+from chumoku.data.pairs import Pair
+from chumoku.data.prepared import Pairs
+from chumoku.doctor.patient import Patient
+from chumoku.errors import ChumokuError, DamagedError, UsageError
+from chumoku.text import Tokenizer
+from chumoku.training.material import Material, prepare
+from chumoku.training.recipe import SHIPPED, Recipe, load_recipe, read_recipe
+from chumoku.training.result import made
+from chumoku.training.run import RECIPE
+from chumoku.training.settings import TrainSettings
+from chumoku.weights import opening
+from chumoku.weights.bundle import Bundle, Tokenizers
+
+MOST_PAIRS, MOST_TOKENS = 200_000, 4_000_000
+Say = Callable[[str], None]
+
+
+@contextmanager
+def admitted(name: str, changes: Sequence[str] = (), say: Say = lambda sentence: None) -> Iterator[Patient]:
+    """The patient of that name; `say` hears what is being done and what is missing."""
+    with tempfile.TemporaryDirectory(prefix="chumoku-doctor-") as working:
+        if is_recipe(name):
+            yield of_recipe(load_recipe(name, changes), Path(working), say)
+        elif changes:
+            raise UsageError(f"{changes[0]} changes a recipe, and {name} is none. Leave it out.")
+        else:
+            yield of_model(name, Path(working), say)
+
+
+def is_recipe(name: str) -> bool:
+    return name.endswith(".toml") or (not opening.exists(Path(name)) and (SHIPPED / f"{name}.toml").exists())
+
+
+def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
+    say("Preparing the corpus as training would …")
+    init = None if recipe.init is None else opening.load(recipe.init)
+    material = prepare(placed(recipe, working), init)
+    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
+    model = made(recipe, material.config, tokenizers, init=init, device=torch.device("cpu")).model
+    return replace(of_material(material, working), model=model, recipe=recipe)
+
+
+def of_model(name: str, working: Path, say: Say) -> Patient:
+    folder = opening.place_of(name)
+    run = run_of(folder)
+    chosen = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
+    try:
+        bundle = opening.load(chosen)
+    except DamagedError as error:
+        return Patient(folder=folder, damage=str(error))
+    patient = Patient(bundle.model, bundle.tokenizer, bundle.source_tokenizer, folder=run or folder)
+    return patient if run is None else with_corpus(patient, bundle, run, working, say)
+
+
+def run_of(folder: Path) -> Path | None:
+    """The run that a model belongs to: its folder, or the one that is given."""
+    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE).is_file()), None)
+
+
+def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say: Say) -> Patient:
+    say(f"Reading the corpus of {run} …")
+    try:
+        recipe = read_recipe(json.loads((run / RECIPE).read_text(encoding="utf-8")))
+        seen = of_material(prepare(placed(recipe, working), bundle), working)
+    except (ChumokuError, OSError, ValueError, TypeError, RecursionError) as error:
+        say(f"Its corpus cannot be examined: {str(error)[:300]}")
+        return patient
+    return replace(seen, model=bundle.model, folder=run, recipe=recipe)
+
+
+def placed(recipe: Recipe, folder: Path) -> Recipe:
+    """The same recipe, whose folder is another."""
+    return replace(recipe, train=read(TrainSettings, {**write(recipe.train), "out": str(folder)}))
+
+
+def of_material(material: Material, folder: Path) -> Patient:
+    """What a run learns from, as batches and as text."""
+    texts: dict[str, Any] = {}
+    for name, batches in (("", material.train), ("held_", material.validation)):
+        if isinstance(batches, PairBatches):
+            texts[f"{name}pairs"] = pairs_of(batches.pairs, material.source_tokenizer, material.tokenizer)
+        else:
+            texts[f"{name}texts"] = lines_of(batches, material.tokenizer)
+    return Patient(
+        None,
+        material.tokenizer,
+        material.source_tokenizer,
+        material.train,
+        material.validation,
+        dropped=dropped(folder / "data"),
+        **texts,
+    )
+
+
+def pairs_of(pairs: Pairs, source: Tokenizer, target: Tokenizer) -> list[Pair]:
+    count = min(len(pairs), MOST_PAIRS)
+    sides = [
+        tokenizer.decode_batch([side[index].tolist() for index in range(count)])
+        for side, tokenizer in ((pairs.source, source), (pairs.target, target))
+    ]
+    return [Pair(*pair) for pair in zip(*sides, strict=True)]
+
+
+def lines_of(batches: Batches, tokenizer: Tokenizer) -> list[str]:
+    """The text of all windows, in the order in which they stand in the corpus."""
+    windows = batches.windows if isinstance(batches, MaskedBatches) else batches
+    if not isinstance(windows, WindowBatches):
+        return []
+    rows: dict[int, np.ndarray[Any, Any]] = {}
+    for index in range(min(len(windows), MOST_TOKENS // (windows.rows * windows.length) + 1)):
+        found = windows.batch(0, index)["tokens"].numpy()
+        rows.update(zip(windows.samples(0, index).tolist(), found, strict=True))
+    stream = np.concatenate([rows[sample] for sample in sorted(rows)]) if rows else np.empty(0, np.int64)
+    ends = np.flatnonzero(stream == tokenizer.roles.end) + 1  # where documents end, no line goes on
+    documents = tokenizer.decode_batch([piece.tolist() for piece in np.split(stream, ends)])
+    return [line for document in documents for line in document.splitlines()]
+
+
+def dropped(folder: Path) -> Mapping[str, int]:
+    """What cleaning took out when the corpus was prepared."""
+    place = folder / "pairs"
+    if not place.is_dir():
+        return {}
+    report = read_manifest(place).get("report", {})
+    return dict(report.get("dropped", {}))

@@ -1,0 +1,128 @@
+"""The examination: every check in turn, cheap ones first where one looks no further.
+
+A check that has nothing to look at is skipped with its reason; one that breaks down says so, which is a finding too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from chumoku.doctor import (
+    accumulation,
+    alignment,
+    cache,
+    checkpoint,
+    dropout,
+    first_loss,
+    fused,
+    future,
+    gradients,
+    labels,
+    languages,
+    leak,
+    lines,
+    mates,
+    numbers,
+    overfit,
+    padding,
+    precision,
+    specials,
+    tied,
+    tokenizer,
+)
+from chumoku.doctor.finding import Check, Finding, Skip
+from chumoku.doctor.patient import Patient
+from chumoku.errors import ChumokuError
+from chumoku.models.model import Model
+from chumoku.training.material import Material
+
+CHECKS: tuple[Check, ...] = (
+    checkpoint.CHECK,
+    numbers.CHECK,
+    dropout.CHECK,
+    future.CHECK,
+    mates.CHECK,
+    padding.CHECK,
+    cache.CHECK,
+    labels.CHECK,
+    tied.CHECK,
+    first_loss.CHECK,
+    gradients.CHECK,
+    tokenizer.CHECK,
+    tokenizer.UNKNOWN_CHECK,
+    specials.CHECK,
+    fused.CHECK,
+    cache.ENGINE,
+    accumulation.CHECK,
+    overfit.CHECK,
+    numbers.DEAD_CHECK,
+    precision.CHECK,
+    lines.CHECK,
+    languages.CHECK,
+    alignment.CHECK,
+    leak.CHECK,
+)
+
+
+@dataclass
+class Report:
+    findings: list[Finding] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)  # check → reason
+    seconds: float = 0.0
+
+    @property
+    def broken(self) -> bool:
+        return any(finding.broken for finding in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "seconds": round(self.seconds, 1), "broken": self.broken}
+
+
+def examine(
+    patient: Patient,
+    *,
+    checks: Sequence[Check] = CHECKS,
+    told: Callable[[Check, list[Finding], str | None], None] = lambda check, findings, skipped: None,
+) -> Report:
+    """Make every check; `told` hears of each as it is done: its findings, or why it was skipped."""
+    report, began = Report(), time.perf_counter()
+    decided: str | None = None
+    for check in checks:
+        found: list[Finding] = []
+        reason = f"the finding of '{decided}' hides what this one would see" if decided and check.of_model else None
+        if reason is None:
+            found, reason = made(check, patient)
+        if reason is not None:
+            report.skipped[check.name] = reason
+        elif found:
+            report.findings += found
+            decided = check.name if check.decides else decided
+        else:
+            report.passed.append(check.name)
+        told(check, found, reason)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def made(check: Check, patient: Patient) -> tuple[list[Finding], str | None]:
+    try:
+        return list(check.run(patient)), None
+    except Skip as reason:
+        return [], str(reason)
+    except (ChumokuError, RuntimeError, ValueError, IndexError) as error:
+        sentence = " ".join(str(error).split())[:300].removesuffix(".")
+        todo = "What stops this check would stop training or decoding too; begin with this message."
+        return [
+            Finding(check.name, f"The check itself came to an end: {sentence}.", check.about, 0.6, todo, False)
+        ], None
+
+
+def quick(material: Material, model: Model) -> list[Finding]:
+    """The cheap half, for a training that is about to begin. The model, and all random numbers, stay as they are."""
+    target, source = material.tokenizer, material.source_tokenizer
+    patient = Patient(model, target, source, material.train, material.validation)
+    return examine(patient, checks=[check for check in CHECKS if check.cheap]).findings

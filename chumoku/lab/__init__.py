@@ -1,0 +1,3 @@
+"""The laboratory: what the notes state, each in a file that runs, draws and is judged."""
+
+from __future__ import annotations

@@ -1,0 +1,132 @@
+"""Numerical differentiation (f(x+h) − f(x−h)) / 2h, and automatic differentiation by the chain rule"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
+from chumoku.lab.figures import BLUE, RED, panels
+
+CLAIM = Claim(
+    id="autodiff",
+    notes=("000",),
+    title=Words("Numerical or automatic", "数値微分か自動微分か"),
+    stated=Words(
+        "Libraries such as PyTorch support numerical differentiation, so nobody has to differentiate by hand.",
+        "PyTorch などのライブラリが数値微分をサポートしているので、微分を計算する必要がありません。",
+    ),
+    tried=Words(
+        "The derivative of eˣ·sin x, known on paper, from PyTorch and from differences with steps h of 10⁻¹ to 10⁻¹⁴; "
+        "and how "
+        "often a function of 1,000 parameters must be computed for its gradient.",
+        "手で微分できる eˣ·sin x について、PyTorch の値と、刻み h を 10⁻¹〜10⁻¹⁴ とした差分の値を比べます。"
+        "1,000 個のパラメータの勾配に関数の計算が何回必要かも数えます。",
+    ),
+    refutes=Words(
+        "An error of PyTorch's far below that of the best difference, from one computation of the function.",
+        "PyTorch の誤差が最良の差分よりはるかに小さく、関数の計算が一回で済むこと。",
+    ),
+    rule=Words(
+        "Holds when PyTorch's error is at least a hundredth of the best difference's; otherwise it does something "
+        "else.",
+        "PyTorch の誤差が最良の差分の誤差の 1/100 以上なら「成り立つ」。それより小さければ別の方法です。",
+    ),
+)
+STEPS = tuple(10.0**-k for k in range(1, 15))
+
+
+class Counted:
+    """Σ eˣ·sin x, and how often it was computed."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return (x.exp() * x.sin()).sum()
+
+
+def run(budget: Budget) -> Outcome:
+    x = torch.linspace(-2, 2, 41, dtype=torch.float64)
+    exact = x.exp() * (x.sin() + x.cos())
+    automatic = float((_gradient(Counted(), x) - exact).abs().max())
+    by_step = []
+    for h in STEPS:
+        ahead, behind = ((x + s * h).exp() * (x + s * h).sin() for s in (1, -1))
+        by_step.append(float(((ahead - behind) / (2 * h) - exact).abs().max()))
+    many = torch.zeros(1000, dtype=torch.float64)
+    once, often = Counted(), Counted()
+    _gradient(once, many)
+    _differences(often, many, 1e-5)
+    numbers: dict[str, Any] = {
+        "automatic": automatic,
+        "steps": list(STEPS),
+        "differences": by_step,
+        "best_difference": min(by_step),
+        "calls_automatic": once.calls,
+        "calls_differences": often.calls,
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"PyTorch is off by {times(automatic)}, the rounding of float64; the best of {len(STEPS)} differences by "
+            f"{times(min(by_step))}, the worst by {times(max(by_step))}. For 1,000 parameters differences computed the "
+            "function "
+            f"{often.calls:,} times, PyTorch {once.calls} time (and once backwards).",
+            f"PyTorch の誤差は {times(automatic)} で float64 の丸め程度です。差分は最良でも {times(min(by_step))}、"
+            "最悪は "
+            f"{times(max(by_step))} でした。1,000 個のパラメータに差分は関数を {often.calls:,} 回計算しますが、PyTorch "
+            f"は {once.calls} 回"
+            "(と逆向きに一回)です。",
+        ),
+        correction=Correction(
+            "数値微分 (numerical differentiation)",
+            "自動微分 (automatic differentiation)",
+            Words(
+                "each operation's known derivative, joined by the chain rule",
+                "各演算の導関数を連鎖律でつないで計算します",
+            ),
+        ),
+        reading=Words(
+            "Differences fail on both sides of a best h; automatic differentiation has no h.",
+            "差分は最適な h の両側で悪化しますが、自動微分には h がありません。",
+        ),
+    )
+
+
+def _gradient(function: Counted, x: Tensor) -> Tensor:
+    x = x.clone().requires_grad_()
+    return torch.autograd.grad(function(x), x)[0]
+
+
+def _differences(function: Counted, x: Tensor, h: float) -> Tensor:
+    slopes = torch.zeros_like(x)
+    for place in range(len(x)):
+        step = torch.zeros_like(x)
+        step[place] = h
+        slopes[place] = (function(x + step) - function(x - step)) / (2 * h)
+    return slopes
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["automatic"] >= numbers["best_difference"] / 100 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis.plot(
+        outcome.numbers["steps"],
+        outcome.numbers["differences"],
+        color=RED,
+        marker="o",
+        markersize=3.5,
+        label="数値微分 differences",
+    )
+    axis.axhline(outcome.numbers["automatic"], color=BLUE, linewidth=1.6, label="自動微分 automatic (PyTorch)")
+    axis.set(xscale="log", yscale="log", xlabel="h", ylabel="largest error 最大誤差")
+    axis.legend(frameon=False, fontsize=8, loc="upper center")

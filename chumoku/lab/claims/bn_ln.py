@@ -1,0 +1,158 @@
+"""Two ways to normalise, and what they depend on.
+
+BatchNorm   μ, σ² of one feature over all tokens of the batch
+LayerNorm   μ, σ² of one token over its features
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.training import fit, mean, seeded, toy
+from chumoku.models.model import Model
+from chumoku.nn.norms import BatchNorm, LayerNorm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="bn-ln",
+    notes=("002",),
+    title=Words("BatchNorm and LayerNorm", "Batch Normalization と Layer Normalization"),
+    stated=Words(
+        "BatchNorm depends on batch size and length and is worse with small batches; LayerNorm depends on neither.",
+        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存"
+        "しません。",
+    ),
+    tried=Words(
+        "One sentence is normalised among changing batch mates and with padding behind it, and it is measured how far "
+        "it moves. Then small encoders learn to substitute words with either norm, in batches of 1 to 64 sentences, "
+        "and are examined on new ones with the running averages.",
+        "一つの文を、ほかの文を入れ替えたバッチの中や、後ろに詰め物を付けた形で正規化し、どれだけ動くかを測ります。次"
+        "に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
+    ),
+    refutes=Words(
+        "A sentence that moves under LayerNorm or does not under BatchNorm; or BatchNorm as good as LayerNorm in the "
+        "smallest batches.",
+        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなけれ"
+        "ば、反証されます。",
+    ),
+    rule=Words(
+        "Fails when a sentence moves at all under LayerNorm, or under BatchNorm by less than 1 % at some batch size. "
+        "Holds when moreover in batches of one BatchNorm's loss is higher in every seed, and by more than in batches "
+        "of 64; otherwise it holds for the dependence only.",
+        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば不成立とし"
+        "ます。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチサ"
+        "イズ 64 より大きければ成立、そうでなければ依存性についてのみ成立とします。",
+    ),
+)
+SIZES = (1, 2, 4, 16, 64)
+WORDS, LENGTH, WIDTH = 8, 6, 32
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(80, least=40)
+    numbers: dict[str, Any] = {"steps": steps, "sizes": list(SIZES), "moved": {}, "padded": {}, "loss": {}}
+    seeds = range(budget.seeds)
+    for norm in ("layer", "batch"):
+        numbers["moved"][norm] = [[moved(norm, size, seed) for size in SIZES] for seed in seeds]
+        numbers["padded"][norm] = [padded(norm, seed) for seed in seeds]
+        numbers["loss"][norm] = [[trained(norm, size, seed, steps) for size in SIZES] for seed in seeds]
+    verdict = judge(numbers)
+    shift = {place: mean([one[place] for one in numbers["moved"]["batch"]]) for place in (1, -1)}
+    end = {norm: [mean([one[at] for one in numbers["loss"][norm]]) for at in (0, -1)] for norm in ("layer", "batch")}
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"With other batch mates a sentence moves by {shift[1]:.0%} of its length under BatchNorm in a batch of 2 "
+            f"and {shift[-1]:.0%} in one of 64, with padding behind it by {mean(numbers['padded']['batch']):.0%}; "
+            f"under LayerNorm by {max(map(max, numbers['moved']['layer'])):.0f}. Trained in batches of 1 the loss on "
+            f"new sentences is {end['batch'][0]:.2f} (BatchNorm) and {end['layer'][0]:.2f} (LayerNorm), in batches of "
+            f"64 {end['batch'][1]:.3f} and {end['layer'][1]:.3f}.",
+            "バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で "
+            f"{shift[1]:.0%}、64 で {shift[-1]:.0%}、詰め物を付けると {mean(numbers['padded']['batch']):.0%} 動きま"
+            f"す。Layer Normalization では {max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチ"
+            f"サイズ 1 で {end['batch'][0]:.2f} と {end['layer'][0]:.2f}、64 で {end['batch'][1]:.3f} と "
+            f"{end['layer'][1]:.3f} です (前者が Batch Normalization)。",
+        ),
+        when=Words(
+            "As to what they depend on; in this training small batches did not hurt BatchNorm more in every seed.",
+            "依存性については成り立ちますが、この学習では、小さなバッチで必ず Batch Normalization が悪くなるとは言えま"
+            "せんでした。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left: how far a sentence moves when its batch mates change (a batch of 1 has none: its padding changes). "
+            "Right: the loss on new sentences after training.",
+            "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 では詰め物を変えています)。右は、学習後の新し"
+            "い文での損失です。",
+        ),
+    )
+
+
+def moved(kind: str, size: int, seed: int) -> float:
+    """How far a sentence moves when its mates change: the mean of eight changes. Alone, what changes is its padding."""
+    with seeded(seed) as generator, torch.no_grad():
+        norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
+        if size == 1:
+            return padded(kind, seed)
+        sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
+        found = [norm(torch.cat([sentence, mates(size - 1, generator)]))[0] for _ in range(9)]
+    return mean([float((other - found[0]).norm() / found[0].norm()) for other in found[1:]])
+
+
+def mates(count: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(count, LENGTH, WIDTH, generator=generator)
+
+
+def padded(kind: str, seed: int) -> float:
+    """How far a sentence moves when it is filled up to twice its length with one same vector."""
+    with seeded(seed) as generator, torch.no_grad():
+        norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
+        sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
+        filling = torch.randn(1, 1, WIDTH, generator=generator).expand(1, LENGTH, WIDTH)
+        alone = norm(sentence)
+        beside = norm(torch.cat([sentence, filling], dim=1))[:, :LENGTH]
+        return float((beside - alone).norm() / alone.norm())
+
+
+def trained(kind: str, size: int, seed: int, steps: int) -> float:
+    model = toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
+    fit(model, lambda g: substituted(model, size, g), steps=steps, seed=seed, rate=3e-3)
+    with torch.no_grad():
+        return float(substituted(model, 256, torch.Generator().manual_seed(1000 + seed)))
+
+
+def substituted(model: Model, size: int, generator: torch.Generator) -> Tensor:
+    """The loss of saying 3w + 1 for every word w."""
+    words = torch.randint(WORDS, (size, LENGTH), generator=generator)
+    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    if max(map(max, numbers["moved"]["layer"])) > 0 or min(map(min, numbers["moved"]["batch"])) < 0.01:
+        return FAILS
+    pairs = list(zip(numbers["loss"]["batch"], numbers["loss"]["layer"], strict=True))
+    worse = all(batch[0] > layer[0] and batch[0] - layer[0] > batch[-1] - layer[-1] for batch, layer in pairs)
+    return HOLDS if worse else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    numbers = outcome.numbers
+    left, right = panels(figure, 2)
+    for axis, key in ((left, "moved"), (right, "loss")):
+        series = {"BatchNorm": numbers[key]["batch"], "LayerNorm": numbers[key]["layer"]}
+        curves(axis, numbers["sizes"], series, colours=(RED, BLUE), marker="o")
+        axis.set(xscale="log", xlabel="batch size (バッチサイズ)")
+        axis.set_xticks(numbers["sizes"], [str(size) for size in numbers["sizes"]])
+        axis.xaxis.minorticks_off()
+    left.set(ylabel="movement of a sentence / its length", ylim=(-0.02, None))
+    right.set(ylabel="loss on new sentences (損失)", yscale="log")

@@ -1,0 +1,200 @@
+"""contextual: one word, マウス, among animals and among machines: one vector in the table, many behind the encoder.
+
+sentences of the embedded corpus in which 猫 and 犬, and パソコン and カメラ, are all written マウス:
+an animal in some sentences, a machine in others, one token in all of them
+
+an encoder guesses hidden words (masked tokens); then, of マウス in unseen sentences,
+within    mean cosine of two of the same sense         across   of two of different senses
+told      share whose sense is that of the nearer centre of the other sentences
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
+from chumoku.lab.sentences import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
+from chumoku.lab.toys import told
+from chumoku.lab.training import fit
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import EncoderModel
+from chumoku.nn import record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="contextual",
+    notes=("000", "004"),
+    title=Words("One word, different vectors", "文脈で変わる単語ベクトル（マウス）"),
+    stated=Words(
+        "An encoder gives one word, such as マウス, different vectors in different sentences.",
+        "Encoderは文脈を考慮した埋め込みを与え、「マウス」のような同じ単語でも文によって違うベクトルになります。",
+    ),
+    tried=Words(
+        "In the embedded corpus 猫, 犬 (animals) and パソコン, カメラ (machines) are all written マウス. An encoder "
+        "learns to guess hidden words; then the vectors of マウス in unseen sentences are compared.",
+        "内蔵コーパスの「猫」「犬」（動物）と「パソコン」「カメラ」（機械）をすべて「マウス」に書き換え、隠した単語"
+        "を当てるEncoderを訓練し、見ていない文の「マウス」のベクトルどうしを比べます。",
+    ),
+    refutes=Words(
+        "Vectors of マウス are as near across senses as within one, or do not tell the sense.",
+        "意味が違っても同じ意味どうしと同じくらい近い、またはベクトルから意味を見分けられないこと。",
+    ),
+    rule=Words(
+        "Holds when in every seed the table's vector is one and the same (cosine 1), and behind the last layer the "
+        "mean cosine across senses is below the one within, and at least 80 % of senses are told. Does not hold "
+        "when in none.",
+        "すべてのシードで、埋め込み表のベクトルは同一（コサイン1）で、最終層では意味をまたぐコサインの平均が同じ意味"
+        "どうしより低く、80％以上の意味を見分けられれば「成り立つ」。どのシードでもそうでなければ「成り立たない」。",
+    ),
+)
+MOUSE = "マウス"
+SENSES = (("猫", "犬"), ("パソコン", "カメラ"))
+LAYERS, HELD = 2, 60
+
+
+class Corpus(NamedTuple):
+    train: Tensor
+    test: Tensor  # sentences with マウス that are not in `train`
+    sense: Tensor
+    texts: list[str]
+    vocabulary: Vocabulary
+
+
+@functools.cache
+def corpus() -> Corpus:
+    common = set(sentences().source.units) | {word for sense in SENSES for word in sense}
+    kept: list[tuple[tuple[str, ...], int | None]] = []
+    for one in drawn():
+        if common.issuperset(one.units):
+            found = [number for number, sense in enumerate(SENSES) if set(sense) & set(one.units)]
+            if len(found) < 2:
+                mouse = SENSES[found[0]] if found else ()
+                kept.append(
+                    (tuple(MOUSE if unit in mouse else unit for unit in one.units), found[0] if found else None)
+                )
+    test = [row for sense in (0, 1) for row in [row for row in kept if row[1] == sense][:HELD]]
+    hidden = {units for units, _ in test}
+    words = Vocabulary(unit for units, _ in kept for unit in units)
+    encoded = [words.encode(units) for units, _ in kept if units not in hidden]
+    return Corpus(
+        rows(encoded, after=END),
+        rows([words.encode(units) for units, _ in test], after=END),
+        torch.tensor([sense for _, sense in test]),
+        ["".join(units) for units, _ in test],
+        words,
+    )
+
+
+def trained(seed: int, steps: int) -> EncoderModel:
+    known = corpus()
+    shape: dict[str, Any] = {"width": 32, "layers": LAYERS, "heads": 4, "context": 32, "initialisation": "xavier"}
+    model: EncoderModel = build(ModelConfig(kind="encoder", vocabulary=len(known.vocabulary), **shape), seed=seed)  # type: ignore[assignment]
+
+    def loss(generator: torch.Generator) -> Tensor:
+        tokens = trimmed(known.train, torch.randint(len(known.train), (32,), generator=generator))
+        hidden = (torch.rand(tokens.shape, generator=generator) < 0.25) & (tokens > MASK)
+        logits = model(tokens.masked_fill(hidden, MASK), mask=tokens != PAD).logits
+        return F.cross_entropy(logits.flatten(0, 1), tokens.masked_fill(~hidden, IGNORE).flatten(), ignore_index=IGNORE)
+
+    fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
+    return model
+
+
+@torch.no_grad()
+def vectors(model: EncoderModel) -> list[Tensor]:
+    """Those of マウス in every test sentence: from the table, and behind each block."""
+    known = corpus()
+    with record(model, "encoder.embedding", "encoder.blocks.*.output") as tape:
+        model(known.test, mask=known.test != PAD)
+    here = known.test == known.vocabulary.ids[MOUSE]
+    place = here.int().argmax(1)
+    return [layer[torch.arange(len(place)), place] for layer in tape.values()]
+
+
+def compared(layer: Tensor) -> dict[str, float]:
+    sense, unit = corpus().sense, F.normalize(layer, dim=-1)
+    table = unit @ unit.T
+    same = sense[:, None] == sense
+    others = ~torch.eye(len(sense), dtype=torch.bool)
+    # The centre of each sense without the sentence that is asked about.
+    centres = torch.stack([(same & others).float(), (~same).float()]) @ unit
+    nearer = (F.normalize(centres, dim=-1) * unit).sum(-1)
+    return {
+        "within": table[same & others].mean().item(),
+        "across": table[~same].mean().item(),
+        "told": (nearer[0] > nearer[1]).float().mean().item(),
+    }
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    shown = [
+        run[0]["across"] > 1 - 1e-5 and run[-1]["across"] < run[-1]["within"] and run[-1]["told"] >= 0.8
+        for run in numbers["layers"]
+    ]
+    return HOLDS if all(shown) else PARTLY if any(shown) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds, steps = list(range(budget.seeds)), budget.steps(300, 100)
+    found = [vectors(trained(seed, steps)) for seed in seeds]
+    layers = [[compared(layer) for layer in model] for model in found]
+    last = F.normalize(found[0][-1], dim=-1)
+    numbers: dict[str, Any] = {
+        "seeds": seeds,
+        "steps": steps,
+        "sentences": corpus().texts,
+        "layers": layers,
+        "cosines_seed_0": (last @ last.T).tolist(),
+    }
+    end = {key: [run[-1][key] for run in layers] for key in ("within", "across", "told")}
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"In the table マウス is one vector (cosine {layers[0][0]['across']:.2f}). Behind the last layer two of "
+            f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}, and the "
+            f"vector tells the sense in {told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen "
+            "sentences.",
+            f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意"
+            f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}となり、見ていない"
+            f"{len(numbers['sentences'])}文の{told(end['told'], '{:.0%}')}で意味を見分けられます。",
+        ),
+        when=Words("training runs long enough", "学習が十分に長いとき"),
+        reading=Words(
+            "Left: the same word grows apart from layer to layer. Right: cosines of マウス in 120 sentences behind "
+            "the last layer (seed 0), animals first, machines after.",
+            "左：同じ単語のベクトルが層を経るごとに離れていきます。右：最終層での120文の「マウス」どうしのコサイン（"
+            "シード0）。前半が動物、後半が機械です。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    left, right = panels(figure, 2, height=3.6, width=8.4)
+    layers, depth = outcome.numbers["layers"], list(range(LAYERS + 1))
+    names = {"within": "same sense  同じ意味", "across": "different senses  違う意味"}
+    curves(
+        left,
+        depth,
+        {names[key]: [[at[key] for at in run] for run in layers] for key in names},
+        marker="o",
+        colours=(BLUE, RED),
+    )
+    left.set_xticks(depth, ["table\n埋め込み表", *(f"block {number}" for number in range(LAYERS))])
+    left.set_ylabel("mean cosine of マウス with itself")
+    picture = right.imshow(outcome.numbers["cosines_seed_0"], cmap="Blues", vmin=0, vmax=1)
+    right.grid(visible=False)
+    right.axhline(HELD - 0.5, color=GREY, linewidth=0.6)
+    right.axvline(HELD - 0.5, color=GREY, linewidth=0.6)
+    right.set_xticks([HELD / 2, 1.5 * HELD], ["動物 animal", "機械 machine"])
+    right.set_yticks([HELD / 2, 1.5 * HELD], ["動物", "機械"])
+    figure.colorbar(picture, ax=right, label="cosine", shrink=0.85)

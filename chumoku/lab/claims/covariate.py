@@ -1,0 +1,153 @@
+"""What arrives at a layer while the layers below it learn.
+
+shift(t)    √ mean over features of ((μ_t − μ_0) / σ_0)²       μ, σ of one feature over the tokens of a fixed batch
+spread(t)   σ_t / σ_0 over everything
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.training import fit, mean, toy, unnormed
+from chumoku.nn.tap import record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="covariate",
+    notes=("001", "002"),
+    title=Words("Internal covariate shift", "内部共変量シフト"),
+    stated=Words(
+        "While a network learns, the distribution of each layer's inputs changes; normalisation holds it in check.",
+        "訓練中に各層の入力分布が変化します (内部共変量シフト)。正規化はこれを抑えます。",
+    ),
+    tried=Words(
+        "Decoders of 4 layers learn to repeat the previous word, with LayerNorm and without. At fixed sentences, mean "
+        "and spread of what enters the last feed-forward are followed from step to step.",
+        "4 層のデコーダに直前の単語を答える課題を学習させ、Layer Norm がある場合とない場合を比べます。決まった文につい"
+        "て、最後の全結合層に入る値の平均と広がりをステップごとに追います。",
+    ),
+    refutes=Words(
+        "Inputs that stay where they were, or that drift as far with the norm.",
+        "入力の分布が変わらないか、正規化しても同じだけ変わるなら、反証されます。",
+    ),
+    rule=Words(
+        "Fails when without norm the features' means move by less than a quarter of their spread in some seed. Holds "
+        "when with norm both the move of the means and the change of the spread are less than half as large in every "
+        "seed; otherwise it holds for the drift, and for the norm only in part.",
+        "正規化なしで特徴の平均の動きが広がりの 4 分の 1 に満たないシードがあれば不成立とします。正規化ありで、平均の"
+        "動きも広がりの変化も、すべてのシードで半分未満なら成立、そうでなければ変化することのみ成立とします。",
+    ),
+)
+WORDS, LAYERS, POINTS = 8, 4, 30
+ENTERING = f"decoder.blocks.{LAYERS - 1}.feedforward_norm"
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(150, least=60)
+    numbers: dict[str, Any] = {"steps": steps}
+    for way in ("with", "without"):
+        runs = [followed(way, seed, steps) for seed in range(budget.seeds)]
+        numbers[way] = {key: [one[key] for one in runs] for key in ("at", "mean", "deviation", "shift", "spread")}
+    verdict = judge(numbers)
+    parts = halved(numbers)
+    held = [
+        name for name, less in zip(("the move of the means", "the change of the spread"), parts, strict=True) if less
+    ]
+    held_ja = [name for name, less in zip(("平均の動き", "広がりの変化"), parts, strict=True) if less]
+    shift = {way: mean([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
+    spread = {way: mean([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"After {steps} steps the features' means have moved by {shift['without']:.2f} of their spread without "
+            f"norm and {shift['with']:.2f} with LayerNorm; the spread is {spread['without']:.2f} times and "
+            f"{spread['with']:.2f} times what it was.",
+            f"{steps} ステップ後、特徴ごとの平均は、正規化なしで広がりの {shift['without']:.2f} 倍、Layer Norm ありで "
+            f"{shift['with']:.2f} 倍動きました。広がりは、もとの {spread['without']:.2f} 倍と {spread['with']:.2f} 倍"
+            "になりました。",
+        ),
+        when=Words(
+            f"The drift is there; LayerNorm more than halves {' and '.join(held) or 'neither part of it'}, not the "
+            "rest.",
+            "分布が変わることは確かです。Layer Norm で半分未満になったの"
+            f"は{'と'.join(held_ja) or '、どちらでもありません'}{'だけです' if held_ja else ''}。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left: how far the features' means have moved. Right: how far the whole spreads, compared with the start.",
+            "左は特徴ごとの平均の動き、右は全体の広がり (始めとの比) です。",
+        ),
+    )
+
+
+def followed(way: str, seed: int, steps: int) -> dict[str, Any]:
+    model = toy(seed, vocabulary=WORDS, layers=LAYERS, position="sinusoidal")
+    if way == "without":
+        unnormed(model)
+    fixed = torch.randint(WORDS, (32, 12), generator=torch.Generator().manual_seed(1000 + seed))
+    seen: list[Tensor] = []
+    every = max(1, steps // POINTS)
+
+    def watch(step: int) -> None:
+        if step % every == 0:
+            with torch.no_grad(), record(model, ENTERING) as tape:
+                model(fixed)
+            seen.append(tape[ENTERING].flatten(0, 1))
+
+    def loss(generator: torch.Generator) -> Tensor:
+        words = torch.randint(WORDS, (8, 12), generator=generator)
+        return F.cross_entropy(model(words).logits[:, 1:].flatten(0, 1), words[:, :-1].flatten())
+
+    fit(model, loss, steps=steps, seed=seed, rate=3e-3, watch=watch)
+    return {"at": [place * every for place in range(len(seen))], **described(seen)}
+
+
+def described(seen: list[Tensor]) -> dict[str, list[float]]:
+    start, spread = seen[0].mean(0), seen[0].std(0)
+    return {
+        "mean": [float(x.mean()) for x in seen],
+        "deviation": [float(x.std()) for x in seen],
+        "shift": [float(((x.mean(0) - start) / spread).square().mean().sqrt()) for x in seen],
+        "spread": [float(x.std() / seen[0].std()) for x in seen],
+    }
+
+
+def halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether with norm the means move, and the spread changes, less than half as much, in every seed."""
+    moved = {way: [one[-1] for one in numbers[way]["shift"]] for way in ("with", "without")}
+    wider = {way: [abs(one[-1] - 1) for one in numbers[way]["spread"]] for way in ("with", "without")}
+    less, narrower = (
+        all(normed < plain / 2 for normed, plain in zip(found["with"], found["without"], strict=True))
+        for found in (moved, wider)
+    )
+    return less, narrower
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    if min(one[-1] for one in numbers["without"]["shift"]) < 0.25:
+        return FAILS
+    return HOLDS if all(halved(numbers)) else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    numbers = outcome.numbers
+    at = numbers["with"]["at"][0]
+    for axis, key, label in zip(
+        panels(figure, 2),
+        ("shift", "spread"),
+        ("move of the means / spread (平均の動き)", "spread / spread at the start (広がり)"),
+        strict=True,
+    ):
+        series = {"no norm (正規化なし)": numbers["without"][key], "LayerNorm": numbers["with"][key]}
+        curves(axis, at, series, colours=(RED, BLUE))
+        axis.set(xlabel="step", ylabel=label, ylim=(0, None))

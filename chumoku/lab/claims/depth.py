@@ -1,0 +1,159 @@
+"""Gradients on their way through many layers.
+
+plain      x ← f(x)            ∂x_L/∂x_0 = Π f′
+residual   x ← x + f(x)        ∂x_L/∂x_0 = Π (1 + f′)
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
+from chumoku.lab.training import fit, mean, seeded, tail
+from chumoku.nn.feedforward import FeedForward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="depth",
+    notes=("000",),
+    title=Words("Deep networks with and without residuals", "深いネットワークと残差結合"),
+    stated=Words(
+        "Plain networks stop learning when they are deep, since their gradients vanish; residual ones do not.",
+        "層を重ねると勾配消失によって学習が止まりますが、残差結合があれば軽減され、層を深くできます。",
+    ),
+    tried=Words(
+        "Stacks of 2 to 64 feed-forward layers, plain and residual, learn to sort random points into 4 classes; before "
+        "that the gradient of each layer is measured. Also plain stacks whose weights start so that signals keep their "
+        "size.",
+        "2〜64 層の全結合層を、残差結合なしとありで積み重ね、乱数の点を 4 種類に分類させます。学習の前に各層の勾配を測"
+        "ります。信号の大きさが保たれるように重みを初期化した残差結合なしのものも試します。",
+    ),
+    refutes=Words(
+        "A plain stack of 64 layers that learns, or a residual one that does not.",
+        "64 層の残差結合なしで学習できるか、残差結合ありで学習できなければ、反証されます。",
+    ),
+    rule=Words(
+        "Learns means that in every seed the loss ends below 80 % of chance (ln 4). Fails when at 64 layers residual "
+        "does not learn, or plain does. Holds when the plain stack with scaled weights does not learn there either; "
+        "otherwise it holds only for the usual start.",
+        "すべてのシードで損失が偶然 (ln 4) の 80 % 未満で終われば学習できたとします。64 層で残差結合ありが学習できない"
+        "か、なしが学習できれば不成立、初期値を調整したなしも学習できなければ成立、学習できれば通常の初期値でのみ成立"
+        "とします。",
+    ),
+)
+DEPTHS = (2, 4, 8, 16, 32, 64)
+WAYS = ("residual", "plain", "plain, scaled start")
+WIDTH, HIDDEN, CLASSES = 16, 32, 4
+
+
+class Tower(nn.Module):
+    """Layers upon each other, with a path beside them or without, and an answer on top."""
+
+    def __init__(self, depth: int, way: str) -> None:
+        super().__init__()
+        self.residual = way == "residual"
+        self.layers = nn.ModuleList(FeedForward(WIDTH, HIDDEN, kind="relu") for _ in range(depth))
+        self.answer = nn.Linear(WIDTH, CLASSES)
+        if way == "plain, scaled start":
+            for name, parameter in self.layers.named_parameters():
+                # Half of a ReLU's square is lost, so that going down has to double it.
+                size = {"up.weight": WIDTH**-0.5, "down.weight": (2 / HIDDEN) ** 0.5}.get(name.split(".", 1)[1], 0.0)
+                nn.init.normal_(parameter, 0.0, size) if size else nn.init.zeros_(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = x + layer(x) if self.residual else layer(x)
+        logits: Tensor = self.answer(x)
+        return logits
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(100, least=25)
+    numbers: dict[str, Any] = {"steps": steps, "depths": list(DEPTHS), "end": {}, "first_to_last": {}, "by_layer": {}}
+    for way in WAYS:
+        runs = [[tried(depth, way, seed, steps) for depth in DEPTHS] for seed in range(budget.seeds)]
+        numbers["end"][way] = [[end for end, _ in run] for run in runs]
+        numbers["first_to_last"][way] = [[sizes[0] / sizes[-1] for _, sizes in run] for run in runs]
+        numbers["by_layer"][way] = [run[-1][1] for run in runs]
+    verdict = judge(numbers)
+    end = {way: mean([one[-1] for one in numbers["end"][way]]) for way in WAYS}
+    share = {way: 10 ** mean([math.log10(one[-1]) for one in numbers["first_to_last"][way]]) for way in WAYS}
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"At 64 layers the first layer's gradient is {share['plain']:.0e} of the last one's in plain stacks and "
+            f"{share['residual']:.1f} in residual ones; the loss ends at {end['plain']:.2f} and {end['residual']:.2f} "
+            f"(chance {math.log(CLASSES):.2f}). With a scaled start the gradient is {share['plain, scaled start']:.1g} "
+            f"and the loss {end['plain, scaled start']:.2f}.",
+            f"64 層では、最初の層の勾配は最後の層に対して、残差結合なしで {share['plain']:.0e}、ありで "
+            f"{share['residual']:.1f} です。最後の損失は {end['plain']:.2f} と {end['residual']:.2f} でした (偶然は "
+            f"{math.log(CLASSES):.2f})。初期値を調整すると勾配は {share['plain, scaled start']:.1g}、損失は "
+            f"{end['plain, scaled start']:.2f} です。",
+        ),
+        when=Words(
+            "Weights start as usual; with a start that keeps signals at their size a plain stack learns, too.",
+            "通常の初期値の場合です。信号の大きさを保つ初期値なら、残差結合がなくても学習できます。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left: the loss after training, by depth (dotted: chance). Right: each layer's gradient before training, "
+            "at 64 layers.",
+            "左は深さごとの学習後の損失 (点線は偶然)、右は 64 層での学習前の各層の勾配です。",
+        ),
+    )
+
+
+def tried(depth: int, way: str, seed: int, steps: int) -> tuple[float, list[float]]:
+    """The loss at the end, and the size of each layer's gradient before the first step."""
+    with seeded(seed) as generator:
+        model = Tower(depth, way)
+        teacher = torch.randn(WIDTH, CLASSES, generator=generator)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        points = torch.randn(64, WIDTH, generator=generator)
+        return F.cross_entropy(model(points), (points @ teacher).argmax(-1))
+
+    with seeded(seed) as generator:
+        sizes = gradients(copy.deepcopy(model).double(), torch.randn(64, WIDTH, generator=generator).double(), teacher)
+    return tail(fit(model, loss, steps=steps, seed=seed, rate=2e-3)), sizes
+
+
+def gradients(model: nn.Module, points: Tensor, teacher: Tensor) -> list[float]:
+    """The size of each layer's gradient; in float64, where even what has vanished can be measured."""
+    F.cross_entropy(model(points), (points.float() @ teacher).argmax(-1)).backward()  # type: ignore[no-untyped-call]
+    ups = (parameter.grad for name, parameter in model.named_parameters() if name.endswith("up.weight"))
+    return [float(gradient.norm()) for gradient in ups if gradient is not None]
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    goal = 0.8 * math.log(CLASSES)
+    learns = {way: all(one[-1] < goal for one in runs) for way, runs in numbers["end"].items()}
+    if not learns["residual"] or learns["plain"]:
+        return FAILS
+    return PARTLY if learns["plain, scaled start"] else HOLDS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    numbers = outcome.numbers
+    losses, gradients = panels(figure, 2)
+    names = {"residual": "residual (残差結合)", "plain": "plain (なし)", "plain, scaled start": "plain, scaled start"}
+    series = {label: numbers["end"][way] for way, label in names.items()}
+    curves(losses, numbers["depths"], series, colours=(BLUE, RED, OCHRE), marker="o", legend=False)
+    losses.axhline(math.log(CLASSES), color="#1c2733", linewidth=0.8, linestyle=":")
+    losses.set(xscale="log", xlabel="depth (層の数)", ylabel="loss (損失)", ylim=(0, 1.6))
+    losses.set_xticks(numbers["depths"], [str(depth) for depth in numbers["depths"]])
+    losses.xaxis.minorticks_off()
+    series = {label: numbers["by_layer"][way] for way, label in names.items()}
+    curves(gradients, range(1, numbers["depths"][-1] + 1), series, colours=(BLUE, RED, OCHRE))
+    gradients.set(yscale="log", xlabel="layer (層)", ylabel="size of the gradient (勾配)")

@@ -1,0 +1,85 @@
+"""(a−b)·(a−b) = a·a − a·b − b·a + b·b"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, panels
+
+CLAIM = Claim(
+    id="dot-proof",
+    notes=("000",),
+    title=Words("A sign in the proof", "証明の中の符号"),
+    stated=Words(
+        "In the proof of the inner product, (a−b)·(a−b) expands to a·a − a·b − b·a − b·b.",
+        "内積の証明の途中で、(a−b)·(a−b) を a·a − a·b − b·a − b·b と展開しています。",
+    ),
+    tried=Words(
+        "Both expansions, with − and with +, beside the length itself, for random vectors.",
+        "乱数ベクトルについて、− と + の両方の展開を ‖a−b‖² と比べます。",
+    ),
+    refutes=Words("A pair where the expansion is not ‖a−b‖².", "展開した値が ‖a−b‖² と等しくない組があること。"),
+    rule=Words(
+        "Holds when the note's expansion equals ‖a−b‖² to 10⁻¹² for every pair; does not hold when only the one with + "
+        "does.",
+        "ノートの展開がすべての組で ‖a−b‖² と 10⁻¹² の精度で一致すれば「成り立つ」。+ "
+        "の展開だけが一致すれば「成り立たない」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    dice = torch.Generator().manual_seed(0)
+    pairs = torch.randn(100, 2, 5, dtype=torch.float64, generator=dice)
+    gaps: dict[str, float] = {"minus": 0.0, "plus": 0.0}
+    for a, b in pairs:
+        length = float((a - b).square().sum())
+        for name, sign in (("minus", -1), ("plus", 1)):
+            gaps[name] = max(gaps[name], abs(float(a @ a - a @ b - b @ a + sign * (b @ b)) - length))
+    a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 1.0])
+    terms = [float(a @ a), -float(a @ b), -float(b @ a), float(b @ b)]
+    example = {"a": a.tolist(), "b": b.tolist(), "terms": terms, "true": float((a - b).square().sum())}
+    numbers: dict[str, Any] = {"gap_minus": gaps["minus"], "gap_plus": gaps["plus"], "example": example, "seeds": [0]}
+    said = sum(terms[:3]) - terms[3]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"For a = (1, 2), b = (3, 1) the note's line gives {said:g}, and ‖a−b‖² is {example['true']:g}; a square "
+            "cannot be negative. With + all 100 random pairs agree. The note's next line has the right sign again.",
+            f"a = (1, 2)、b = (3, 1) ではノートの式は {said:g}、‖a−b‖² は {example['true']:g} です。"
+            "二乗が負になることは"
+            "ありません。+ なら 100 組すべてで一致します。ノートも次の行では正しい符号に戻っています。",
+        ),
+        correction=Correction(
+            "a·a − a·b − b·a − b·b",
+            "a·a − a·b − b·a + b·b",
+            Words("(−b)·(−b) = (−1)(−1) b·b = + b·b", "(−b)·(−b) = (−1)(−1) b·b = + b·b"),
+        ),
+        reading=Words(
+            "With the note's sign the sum falls below zero; with + it is the squared length.",
+            "ノートの符号では和が負になり、+ なら長さの二乗になります。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["gap_minus"] < 1e-12 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    terms, true = outcome.numbers["example"]["terms"], outcome.numbers["example"]["true"]
+    shown = [sum(terms[:3]) - terms[3], sum(terms), true]
+    labels = ["… − b·b\n(note ノート)", "… + b·b", "‖a−b‖²"]
+    for place, (label, value, colour) in enumerate(zip(labels, shown, (RED, BLUE, GREY), strict=True)):
+        bars_at = axis.bar([place], [value], 0.55, color=colour, label=label)
+        axis.bar_label(bars_at, [f"{value:g}"], padding=2)
+    axis.axhline(0, color=GREY, linewidth=0.8)
+    axis.set_xticks(range(3), labels)
+    axis.margins(y=0.2)
+    axis.set_title("a = (1, 2),  b = (3, 1)", fontsize=9)

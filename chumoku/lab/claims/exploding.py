@@ -1,0 +1,113 @@
+"""∂f/∂w₁ = w_o · w₃ · w₂ · x, and with residuals w_o (w₃+1)(w₂+1) x"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
+from chumoku.lab.figures import BLUE, RED, panels
+
+CLAIM = Claim(
+    id="exploding",
+    notes=("000",),
+    title=Words("Gradients that explode or vanish", "勾配爆発と勾配消失"),
+    stated=Words(
+        "Weights of 100 multiply the gradient by 100³, weights of 0.01 by 0.01³; with residuals a factor is w + 1.",
+        "重みが 100 なら勾配に 100³ が、0.01 なら 0.01³ が掛かり、残差結合があれば係数は w + 1 になります。",
+    ),
+    tried=Words(
+        "The note's chain of scalars, differentiated by PyTorch: three factors as in the note, then 1 to 20 layers, "
+        "with "
+        "and without residual.",
+        "ノートのスカラーの連鎖を PyTorch で微分します。ノートと同じ三つの係数のほか、1〜20 "
+        "層を残差結合の有無で比べます。",
+    ),
+    refutes=Words("Another factor.", "係数が異なること。"),
+    rule=Words(
+        "Holds when every factor is the note's to 10⁻⁹ of itself.",
+        "すべての係数が相対誤差 10⁻⁹ でノートのとおりなら「成り立つ」。",
+    ),
+)
+DEPTHS = (1, 2, 3, 5, 8, 12, 16, 20)
+
+
+def run(budget: Budget) -> Outcome:
+    factors = {str(w): slope(w, 3, residual=False, head=w) for w in (100.0, 0.01)}
+    with_residual = {str(w): slope(w, 3, residual=True, head=w) for w in (100.0, 0.01)}
+    by_depth = {
+        f"{w}": {
+            kind: [slope(w, n + 1, residual=kind == "residual", head=1.0) for n in DEPTHS]
+            for kind in ("plain", "residual")
+        }
+        for w in (100.0, 0.01)
+    }
+    numbers: dict[str, Any] = {
+        "factors": factors,
+        "with_residual": with_residual,
+        "depths": list(DEPTHS),
+        "by_depth": by_depth,
+    }
+    small = by_depth["0.01"]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The factors are {times(factors['100.0'], 0)} and {times(factors['0.01'], 0)}, as stated. Through 20 "
+            "layers of 0.01 "
+            "the gradient is "
+            f"{times(small['plain'][-1], 0)} without and {small['residual'][-1]:.2f} with residual. Against explosion "
+            "the "
+            "residual "
+            "is no help: 100 + 1 is larger still.",
+            f"係数は {times(factors['100.0'], 0)} と {times(factors['0.01'], 0)} で、ノートのとおりです。0.01 の層を "
+            "20 "
+            "層重ねると、"
+            "残差なしで "
+            f"{times(small['plain'][-1], 0)}、残差ありで {small['residual'][-1]:.2f} でした。"
+            "勾配爆発には効きません(100 + 1 "
+            "はさらに大きい)。",
+        ),
+        reading=Words(
+            "With residual (blue) small weights no longer make the gradient vanish; large ones still make it explode.",
+            "残差結合(青)があれば小さい重みで勾配が消えません。大きい重みでは爆発したままです。",
+        ),
+    )
+
+
+def slope(w: float, depth: int, *, residual: bool, head: float) -> float:
+    """∂f/∂w₁ of a chain of `depth` layers h ← w·h (+ h) on x = 1, read out by `head`."""
+    first = torch.tensor(w, dtype=torch.float64, requires_grad=True)
+    h = first * 1.0 + (1.0 if residual else 0.0)
+    for _ in range(depth - 1):
+        h = w * h + (h if residual else 0.0)
+    return float(torch.autograd.grad(head * h, first)[0])
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    stated = [(numbers["factors"][str(w)], w**3) for w in (100.0, 0.01)]
+    stated += [(numbers["with_residual"][str(w)], w * (w + 1) ** 2) for w in (100.0, 0.01)]
+    for w in (100.0, 0.01):
+        curves = numbers["by_depth"][str(w)]
+        stated += [(found, w**n) for found, n in zip(curves["plain"], numbers["depths"], strict=True)]
+        stated += [(found, (w + 1) ** n) for found, n in zip(curves["residual"], numbers["depths"], strict=True)]
+    return HOLDS if all(abs(found / said - 1) < 1e-9 for found, said in stated) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    for axis, w in zip(panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
+        curves = outcome.numbers["by_depth"][w]
+        axis.plot(outcome.numbers["depths"], curves["plain"], color=RED, marker="o", markersize=3.5, label="w  (plain)")
+        axis.plot(
+            outcome.numbers["depths"],
+            curves["residual"],
+            color=BLUE,
+            marker="o",
+            markersize=3.5,
+            label="w + 1  (残差結合 residual)",
+        )
+        axis.set(yscale="log", xlabel="layers 層数", title=f"w = {float(w):g}", xticks=(1, 5, 10, 15, 20))
+        axis.legend(frameon=False, fontsize=8)
+    figure.axes[0].set_ylabel("gradient of the first weight 勾配")

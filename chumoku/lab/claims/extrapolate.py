@@ -1,0 +1,160 @@
+"""Trained short, read long.
+
+trained on positions 0 … 31, tried on 0 … 255: what each kind of position does with places it has never seen
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.errors import LengthError
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, curves, panels
+from chumoku.lab.training import fit, mean, toy
+from chumoku.models.model import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="extrapolate",
+    notes=("002",),
+    title=Words("Past the trained length", "訓練時より長い系列"),
+    stated=Words(
+        "The sinusoidal encoding works past the training length (in theory), a learned table cannot, relative "
+        "positions and RoPE do better.",
+        "正弦波は訓練時より長い系列でも (理論上) 機能し、学習可能な位置埋め込みは最大長を超えられず、相対位置と RoPE "
+        "は外挿が良好です。",
+    ),
+    tried=Words(
+        "Small decoders learn to repeat the word three places back in texts of 32 words, with every kind of position, "
+        "and are then asked in texts of 256. The learned table is given 256 rows, of which training touches 32; one "
+        "with 32 rows is asked too.",
+        "32 語の文で三つ前の単語を答える課題を、位置の各方式で小さなデコーダに学習させ、256 語の文で試します。学習可能"
+        "な表には 256 行を与え (学習で使うのは 32 行)、32 行だけの表も試します。",
+    ),
+    refutes=Words(
+        "Accuracy that collapses past the trained length with the sinusoidal encoding, with relative positions or with "
+        "RoPE; or that stays with the learned table.",
+        "正弦波、相対位置、RoPE の正解率が訓練した長さの先で崩れるか、学習可能な表で保たれれば、反証されます。",
+    ),
+    rule=Words(
+        "A kind reaches n times the trained length when its mean accuracy there is at least 90 %. Fails when the "
+        "learned table reaches twice the length, or relative and rotary reach no farther than the sinusoidal. Holds "
+        "when sinusoidal, relative and rotary all reach eight times; otherwise it holds for those that do.",
+        "平均正解率が 90 % 以上なら、その長さまで届くとします。学習可能な表が 2 倍の長さに届くか、相対位置も RoPE も正"
+        "弦波より先に届かなければ不成立、正弦波・相対位置・RoPE がすべて 8 倍まで届けば成立、そうでなければ届く方式に"
+        "ついてのみ成立とします。",
+    ),
+)
+KINDS = ("sinusoidal", "learned", "relative", "rotary", "none")
+WORDS, BACK, SHORT, LONG = 8, 3, 32, 256
+EDGES = (BACK, 32, 64, 96, 128, 160, 192, 224, 256)
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(150, least=120)
+    numbers: dict[str, Any] = {"steps": steps, "trained_length": SHORT, "until": list(EDGES[1:]), "accuracy": {}}
+    for kind in KINDS:
+        numbers["accuracy"][kind] = [tried(kind, seed, steps) for seed in range(budget.seeds)]
+    numbers["reach"] = {kind: reach(numbers["accuracy"][kind]) for kind in KINDS}
+    numbers["table_of_32_rows"] = refused()
+    verdict = judge(numbers)
+    beyond = {kind: mean([mean(one[1:2]) for one in runs]) for kind, runs in numbers["accuracy"].items()}
+    far = {kind: mean([one[-1] for one in runs]) for kind, runs in numbers["accuracy"].items()}
+    good = [kind for kind in KINDS if numbers["reach"][kind] >= LONG]
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            "Accuracy at words 33 to 64, and at the end of 256: "
+            + "; ".join(f"{kind} {beyond[kind]:.0%}, {far[kind]:.0%}" for kind in KINDS)
+            + f" (chance {1 / WORDS:.0%}). A table of 32 rows refuses the 33rd word.",
+            "33〜64 語目と 256 語の最後での正解率は、"
+            + "、".join(f"{kind} {beyond[kind]:.0%} と {far[kind]:.0%}" for kind in KINDS)
+            + f" です (偶然は {1 / WORDS:.0%})。32 行の表は 33 語目を受け付けません。",
+        ),
+        when=Words(
+            f"Only with {', '.join(good) or 'no kind'} to eight times the trained length (relative positions clip "
+            f"their distances). The sinusoidal encoding reached {numbers['reach']['sinusoidal']} words, rotary "
+            f"{numbers['reach']['rotary']}, the learned table {numbers['reach']['learned']}.",
+            f"訓練した長さの 8 倍まで届いたのは {'、'.join(good) or 'なし'} だけです (相対位置は距離を打ち切ります)。"
+            f"正弦波は {numbers['reach']['sinusoidal']} 語、RoPE は {numbers['reach']['rotary']} 語、学習可能な表は "
+            f"{numbers['reach']['learned']} 語まででした。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left of the dotted line lie the positions of training; only what sees clipped distances goes on as if "
+            "nothing had happened.",
+            "点線より左が学習で見た位置です。何事もなく続くのは、打ち切られた距離だけを見る方式です。",
+        ),
+    )
+
+
+def tried(kind: str, seed: int, steps: int) -> list[float]:
+    model = built(kind, seed, LONG)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        words = torch.randint(WORDS, (16, SHORT), generator=generator)
+        return F.cross_entropy(answers(model, words).flatten(0, 1), words[:, :-BACK].flatten())
+
+    fit(model, loss, steps=steps, seed=seed, rate=6e-3)
+    words = torch.randint(WORDS, (16, LONG), generator=torch.Generator().manual_seed(1000 + seed))
+    with torch.no_grad():
+        right = (answers(model, words).argmax(-1) == words[:, :-BACK]).float().mean(0)
+    return [float(right[start - BACK : end - BACK].mean()) for start, end in itertools.pairwise(EDGES)]
+
+
+def built(kind: str, seed: int, context: int) -> Model:
+    return toy(seed, vocabulary=WORDS, position=kind, context=context)
+
+
+def answers(model: Model, words: Tensor) -> Tensor:
+    logits: Tensor = model(words).logits[:, BACK:]
+    return logits
+
+
+def refused() -> str:
+    """What a learned table of as many rows as were trained says to one word more."""
+    try:
+        built("learned", 0, SHORT)(torch.zeros(1, SHORT + 1, dtype=torch.long))
+    except LengthError as error:
+        return str(error)
+    return ""
+
+
+def reach(runs: list[list[float]]) -> int:
+    """Until which word the mean accuracy stays at 90 % or more."""
+    reached = 0
+    for place, end in enumerate(EDGES[1:]):
+        if mean([one[place] for one in runs]) < 0.9:
+            break
+        reached = end
+    return reached
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    far = numbers["reach"]
+    if far["learned"] >= 2 * SHORT or not numbers["table_of_32_rows"]:
+        return FAILS
+    if max(far["relative"], far["rotary"]) <= far["sinusoidal"] < LONG:
+        return FAILS
+    return HOLDS if min(far[kind] for kind in ("sinusoidal", "relative", "rotary")) >= LONG else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1)[0]
+    numbers = outcome.numbers
+    at = [(start + end) / 2 for start, end in itertools.pairwise(EDGES)]
+    curves(axis, at, numbers["accuracy"], colours=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
+    axis.axvline(numbers["trained_length"], color="#1c2733", linewidth=0.8, linestyle=":")
+    axis.axhline(1 / WORDS, color=GREY, linewidth=0.6, linestyle=":")
+    axis.set(xlabel="position in the text (位置)", ylabel="accuracy (正解率)", ylim=(0, 1.03))
+    axis.set_xticks(numbers["until"])
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

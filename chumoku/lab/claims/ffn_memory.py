@@ -1,0 +1,127 @@
+"""ffn-memory: how many random facts one block remembers, by the width of its feed-forward.
+
+(subject, relation) → object      64 × 32 facts of 64 objects: 6 bits each, nothing to be understood
+F = 0, 8, 32, 128                 embeddings and output are random and frozen: what is kept is kept in the block
+switched off                      the trained block with FFN(x) = 0
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
+from chumoku.lab.toys import WIDTH, Nothing, Rememberer, facts, told
+from chumoku.lab.training import fit, mean
+from chumoku.nn import FeedForward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="ffn-memory",
+    notes=("000", "002"),
+    title=Words("The feed-forward stores facts", "FFNは知識を記憶する"),
+    stated=Words(
+        "The feed-forward layer is the model's memory: its many parameters keep information.",
+        "フィードフォワード層はモデルの「記憶」で、豊富なパラメータの中に情報を蓄えます。",
+    ),
+    tried=Words(
+        "One block of width 64 studies 2,048 random facts (subject, relation) → object with a feed-forward of 0, 8, 32 "
+        "or 128 units; how many it recalls is counted, and again with the feed-forward switched off.",
+        "幅64のブロック1つに、でたらめな知識（主語・関係→目的語）2,048件を覚えさせます。FFNの幅を0・8・32・128と変え"
+        "て、思い出せた件数を数え、学習後にFFNを切った場合も数えます。",
+    ),
+    refutes=Words(
+        "A wider feed-forward recalls no more, or recall survives when it is switched off.",
+        "幅を広げても件数が増えない、またはFFNを切っても思い出せること。",
+    ),
+    rule=Words(
+        "Holds when in every seed each wider feed-forward recalls more than the one before, and switching the "
+        "widest off loses at least half. Does not hold when no seed shows it.",
+        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシー"
+        "ドでもそうならなければ「成り立たない」。",
+    ),
+)
+WIDTHS = (0, 8, 32, 128)
+SUBJECTS, RELATIONS, OBJECTS = 64, 32, 64
+
+
+def tried(hidden: int, seed: int, steps: int) -> dict[str, int]:
+    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Rememberer(known, FeedForward(WIDTH, hidden) if hidden else Nothing(), seed)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        part = known.drawn(generator)
+        return F.cross_entropy(model(part), part.answer)
+
+    fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
+    recalled = model.recalled(known)
+    model.block.feedforward = Nothing()  # type: ignore[assignment]
+    return {"recalled": recalled, "switched_off": model.recalled(known)}
+
+
+def shown(runs: list[dict[str, int]]) -> bool:
+    """Of one seed: more with each width, and at least half gone when switched off."""
+    recalled = [one["recalled"] for one in runs]
+    rises = all(wider > narrower for narrower, wider in itertools.pairwise(recalled))
+    return rises and runs[-1]["switched_off"] <= recalled[-1] / 2
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    seen = [shown(runs) for runs in numbers["runs"]]
+    return HOLDS if all(seen) else PARTLY if any(seen) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds, steps = list(range(budget.seeds)), budget.steps(300, 60)
+    runs = [[tried(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
+    total, chance = SUBJECTS * RELATIONS, SUBJECTS * RELATIONS / OBJECTS
+    recalled = {str(F): [one[place]["recalled"] for one in runs] for place, F in enumerate(WIDTHS)}
+    bits = mean(recalled["128"]) * math.log2(OBJECTS) / (2 * WIDTH * 128)
+    off = [one[-1]["switched_off"] for one in runs]
+    numbers = {"seeds": seeds, "steps": steps, "facts": total, "chance": chance, "widths": list(WIDTHS), "runs": runs}
+    counts = ", ".join(f"F={F}: {told(values, '{:.0f}')}" for F, values in recalled.items())
+    return Outcome(
+        verdict=judge(numbers),
+        numbers={**numbers, "bits_a_number_at_128": bits},
+        summary=Words(
+            f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {told(off, '{:.0f}')} are "
+            f"left (chance {chance:.0f}); attention alone remembers too, so it is not the only memory. At 128 that "
+            f"is {bits:.2f} bits for each of the feed-forward's numbers.",
+            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると{told(off, '{:.0f}')}件しか残りませ"
+            f"ん（偶然なら{chance:.0f}件）。ただし注意機構だけでも覚えるので、唯一の記憶ではありません。幅128では、"
+            f"FFNの数1つあたり{bits:.2f}ビットです。",
+        ),
+        when=Words(
+            "training runs long enough; some seeds do not show it", "学習が十分に長いとき（示さないシードもあります）"
+        ),
+        reading=Words(
+            "The wider the feed-forward, the more facts; attention alone (F = 0) keeps some too. Switched off, the "
+            "red line is what is left.",
+            "FFNが広いほど多くの知識が入ります。注意機構だけ（F=0）でもある程度覚えます。赤はFFNを切ったときに残る件"
+            "数です。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, height=3.6, width=6.4)[0]
+    runs, places = outcome.numbers["runs"], list(range(len(WIDTHS)))
+    series = {
+        "recalled  思い出せた": [[one["recalled"] for one in seed] for seed in runs],
+        "feed-forward switched off  FFNを切った": [[one["switched_off"] for one in seed] for seed in runs],
+    }
+    curves(axis, places, series, marker="o", colours=(BLUE, RED))
+    axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
+    axis.set_xticks(places, [str(width) for width in WIDTHS])
+    axis.set_xlabel("width F of the feed-forward")
+    axis.set_ylabel(f"facts of {outcome.numbers['facts']:,}")

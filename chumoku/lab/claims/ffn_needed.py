@@ -1,0 +1,201 @@
+"""ffn-needed: the same models with their feed-forwards, without them, and without them but as large.
+
+block            x + attention(norm(x)), then x + FFN(norm(x))            12 D² numbers
+without          the second addition is 0                                  4 D²
+as large         three blocks without for each block with                 12 D²
+
+alone            one position reads 8 signs and says which of 4 pairs are alike: attention has nothing to choose
+table            f(a, b) drawn at random for 16 × 16 pairs of tokens, learnt by heart
+language         English lines of the embedded corpus, tested on unseen combinations
+
+lost = (loss without − loss with) / (loss of guessing − loss with)        1: all that was learnt is gone
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, panels
+from chumoku.lab.toys import Nothing, guessed, judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.training import Loss, fit, mean
+from chumoku.models.model import DecoderModel
+from chumoku.nn import Attention, Block, FeedForward, LayerNorm
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="ffn-needed",
+    notes=("000", "003"),
+    title=Words("Without the feed-forward, power collapses", "FFNがないと表現力が著しく下がる"),
+    stated=Words(
+        "Without the feed-forward layer only weighted sums of linear maps are left, and expressive power collapses.",
+        "フィードフォワード層がないと、入力を線形変換して重み付きで足し合わせるだけになり、表現力が著しく低くなりま"
+        "す。",
+    ),
+    tried=Words(
+        "Models with feed-forwards, without them, and without them but with three times the blocks (as many numbers) "
+        "learn three things: pairs of signs within one position, a random table f(a, b) of two tokens, English lines.",
+        "FFNあり、FFNなし、FFNなしでブロックを3倍にしたもの（パラメータ数は同じ）に、1つの位置の中での符号の比較、"
+        "2トークンのでたらめな表 f(a, b)、英文の3つを学習させます。",
+    ),
+    refutes=Words(
+        "Without feed-forwards at least half of what was learnt is still there, in every task.",
+        "FFNがなくても、どの課題でも学習できたことの半分以上が残ること。",
+    ),
+    rule=Words(
+        "lost = (loss without − loss with) / (loss of guessing − loss with), of the means over seeds. Holds when "
+        "lost > 0.5 in all three tasks, holds only when … when in some, does not hold when in none.",
+        "失われた割合＝(なしの損失−ありの損失)÷(当てずっぽうの損失−ありの損失)、損失はシードの平均。3つの課題すべて"
+        "で0.5を超えれば「成り立つ」、一部だけなら「条件つきで成り立つ」、どれも超えなければ「成り立たない」。",
+    ),
+)
+NAMES = {"with": "FFNあり\nwith", "without": "なし\nwithout", "as large": "なし・同じ大きさ\nas large"}
+TASKS = {
+    "alone": Words("within one position", "1つの位置の中の計算"),
+    "table": Words("a random table of two tokens", "2トークンのでたらめな表"),
+    "language": Words("English lines", "英文"),
+}
+WIDTH, SIZE, SIGNS = 32, 16, 8
+
+
+class Reader(nn.Module):
+    """A row of vectors goes in; the last one, through some blocks, becomes the answer."""
+
+    def __init__(self, kind: str, answers: int) -> None:
+        super().__init__()
+
+        def block() -> Block:
+            feeding: Any = FeedForward(WIDTH, 4 * WIDTH) if kind == "with" else Nothing()
+            return Block(Attention(WIDTH, 4), feeding, norm=lambda: LayerNorm(WIDTH))
+
+        self.blocks = nn.ModuleList(block() for _ in range(3 if kind == "as large" else 1))
+        self.answer = nn.Linear(WIDTH, answers)
+        self.words = nn.Embedding(2 * SIZE, WIDTH)
+        self.signs = nn.Linear(SIGNS, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.answer(x[:, -1])  # type: ignore[no-any-return]
+
+
+def read(kind: str, answers: int, seed: int) -> Reader:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Reader(kind, answers)
+
+
+def learnt(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
+    fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=True, clip=1.0)
+    with torch.no_grad():
+        return loss(torch.Generator().manual_seed(seed + 1000)).item()
+
+
+def alone(kind: str, seed: int, budget: Budget) -> float:
+    """Which neighbouring signs are alike, asked of a sequence of one vector."""
+    model = read(kind, SIGNS // 2, seed)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        signs = torch.randint(2, (128, SIGNS), generator=generator).float() * 2 - 1
+        alike = signs[:, 0::2] * signs[:, 1::2] > 0
+        return F.binary_cross_entropy_with_logits(model(model.signs(signs)[:, None]), alike.float())
+
+    return learnt(model, loss, budget.steps(250, 60), seed)
+
+
+def table(kind: str, seed: int, budget: Budget) -> float:
+    """A random answer for each pair of tokens; the whole table is studied at every step."""
+    answers = torch.randint(SIZE, (SIZE * SIZE,), generator=torch.Generator().manual_seed(seed))
+    pairs = torch.cartesian_prod(torch.arange(SIZE), torch.arange(SIZE, 2 * SIZE))
+    model = read(kind, SIZE, seed)
+    steps = budget.steps(250, 60)
+    return learnt(model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2)
+
+
+def language(kind: str, seed: int, budget: Budget) -> float:
+    train, test = learnt_and_unseen()
+    model = language_model(seed, layers=3 if kind == "as large" else 1)
+    if kind != "with":
+        stripped(model)
+    learnt(model, lambda generator: line_loss(model, train.drawn(generator)), budget.steps(150, 25), seed)
+    return judged(model, test)
+
+
+def stripped(model: DecoderModel) -> None:
+    """Take its feed-forwards out."""
+    for block in model.decoder.blocks:
+        block.feedforward = Nothing()
+
+
+def lost(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
+    """The share of what was learnt with feed-forwards that is gone without."""
+    whole = mean(found["with"])
+    return (mean(found[kind]) - whole) / (guess - whole)
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    gone = [numbers[task]["lost"] > 0.5 for task in TASKS]
+    return HOLDS if all(gone) else PARTLY if any(gone) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds = list(range(budget.seeds))
+    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": guessed(learnt_and_unseen()[1])}
+    numbers: dict[str, Any] = {"seeds": seeds}
+    for task, tried in (("alone", alone), ("table", table), ("language", language)):
+        found = {kind: [tried(kind, seed, budget) for seed in seeds] for kind in NAMES}
+        gone, still = lost(found, guess[task]), lost(found, guess[task], "as large")
+        numbers[task] = {"loss": found, "guessing": guess[task], "lost": gone, "lost_as_large": still}
+    shown = {task: _told(numbers[task]) for task in TASKS}
+    gone_in = [task for task in TASKS if numbers[task]["lost"] > 0.5]
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            "Loss with / without / without but as large: "
+            + "; ".join(f"{TASKS[t].en} {shown[t]}" for t in TASKS)
+            + ".",
+            "損失（あり／なし／なし・同じ大きさ）：" + "、".join(f"{TASKS[t].ja} {shown[t]}" for t in TASKS) + "。",
+        ),
+        when=Words(
+            f"the task is {' or '.join(TASKS[task].en for task in gone_in)}. Elsewhere the products inside softmax, "
+            "which compare positions, do much of the work",
+            f"課題が「{'」「'.join(TASKS[task].ja for task in gone_in)}」のとき。ほかの課題では、位置どうしを比べる"
+            "softmaxの中の積がかなりの仕事をします",
+        ),
+        reading=Words(
+            "Lower is better; the dashed line is guessing. Bars are means, vertical lines run from the least to the "
+            "greatest seed.",
+            "低いほどよく、破線は当てずっぽうの損失です。棒はシードの平均、縦線は最小から最大までです。",
+        ),
+    )
+
+
+def _told(found: dict[str, Any]) -> str:
+    losses = " / ".join(told(found["loss"][kind]) for kind in NAMES)
+    return f"{losses}, lost {found['lost']:.0%}"
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    for axis, task in zip(panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
+        found = outcome.numbers[task]
+        for place, (kind, colour) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
+            values = found["loss"][kind]
+            axis.bar(place, mean(values), 0.6, color=colour)
+            axis.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
+            axis.annotate(
+                f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
+            )
+        axis.axhline(found["guessing"], color=GREY, linewidth=0.9, linestyle="--")
+        axis.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=7)
+        axis.set_title(f"{TASKS[task].en}\n{TASKS[task].ja}", fontsize=9)
+        axis.grid(visible=False, axis="x")
+        axis.margins(y=0.12)
+        axis.set_ylabel("loss (nats)")

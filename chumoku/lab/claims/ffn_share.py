@@ -1,0 +1,121 @@
+"""Of a block 8 D² of 12 D² are the feed-forward layer's: 2/3. Embeddings come on top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, panels
+from chumoku.models.count import count
+from chumoku.models.presets import preset
+
+SAID = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
+MODELS = ("gpt2", "transformer-base")
+
+CLAIM = Claim(
+    id="ffn-share",
+    notes=("000", "002"),
+    title=Words("How much of a model is FFN", "FFN がモデルに占める割合"),
+    stated=Words(
+        "The FFN is about 2/3 of the whole Transformer; GPT-2 small's 117 M are FFN 80 M and attention 37 M.",
+        "FFN は Transformer 全体の約 2/3 を占めます。GPT-2 Small の 117M は FFN 約 80M とアテンション約 37M です。",
+    ),
+    tried=Words(
+        "Every parameter of GPT-2 small and of the Transformer of 2017, counted part by part from their configs.",
+        "GPT-2 Small と 2017 年の Transformer のパラメータを、設定から部品ごとに数えます。",
+    ),
+    refutes=Words("A share of the whole outside 0.60 … 0.73.", "全体に占める割合が 0.60〜0.73 から外れること。"),
+    rule=Words(
+        "Holds when FFN / all lies in 0.60 … 0.73 for GPT-2 small; holds only when, where FFN / (FFN + attention) "
+        "does.",
+        "GPT-2 Small で FFN / 全体 が 0.60〜0.73 なら「成り立つ」。FFN /(FFN + "
+        "アテンション)だけが入れば「条件つきで成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    counts = {name: count(preset(name)) for name in MODELS}
+    numbers: dict[str, Any] = {
+        name: {
+            "parameters": found.parameters,
+            "parts": {part: entry.parameters for part, entry in found.parts.items()},
+            "of_all": found.parts["feedforward"].parameters / found.parameters,
+            "of_blocks": found.parts["feedforward"].parameters
+            / (found.parts["feedforward"].parameters + found.parts["attention"].parameters),
+        }
+        for name, found in counts.items()
+    }
+    small, base = numbers["gpt2"], numbers["transformer-base"]
+    parts: dict[str, int] = small["parts"]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"GPT-2 small has {small['parameters']:,}: FFN {parts['feedforward']:,} ({small['of_all']:.1%}), attention "
+            f"{parts['attention']:,}, embeddings {parts['embeddings']:,}, positions {parts['positions']:,}. Of the "
+            "blocks alone the "
+            f"FFN is {small['of_blocks']:.1%}. In the Transformer of 2017 it is {base['of_all']:.1%} of all and, with "
+            "its "
+            f"cross-attention, {base['of_blocks']:.1%} of the blocks.",
+            f"GPT-2 Small は {small['parameters']:,} 個で、FFN {parts['feedforward']:,}({small['of_all']:.1%})、"
+            "アテンション "
+            f"{parts['attention']:,}、埋め込み {parts['embeddings']:,}、位置 {parts['positions']:,} です。"
+            "ブロックだけなら FFN は "
+            f"{small['of_blocks']:.1%} です。2017 年の Transformer では全体の {base['of_all']:.1%}、"
+            "交差アテンションを含むブロックの "
+            f"{base['of_blocks']:.1%} です。",
+        ),
+        when=Words(
+            "one counts the blocks alone, without embeddings and cross-attention",
+            "埋め込みと交差アテンションを除き、ブロックだけを数えるとき",
+        ),
+        correction=Correction(
+            "117M = FFN 80M + attention 37M",
+            f"{small['parameters']:,} = FFN {parts['feedforward']:,} + attention {parts['attention']:,} + embeddings "
+            f"{parts['embeddings']:,} + positions {parts['positions']:,} + norms {parts['norms']:,}",
+            Words(
+                f"FFN: {counts['gpt2'].parts['feedforward'].arithmetic}",
+                f"FFN: {counts['gpt2'].parts['feedforward'].arithmetic}",
+            ),
+        ),
+        reading=Words(
+            "The embeddings, which the note leaves out, are almost a third of GPT-2 small.",
+            "ノートが数えていない埋め込みが、GPT-2 Small の約三割を占めます。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    def two_thirds(share: float) -> bool:
+        return 0.60 <= share <= 0.73
+
+    if two_thirds(numbers["gpt2"]["of_all"]):
+        return HOLDS
+    return PARTLY if two_thirds(numbers["gpt2"]["of_blocks"]) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=7.4, height=2.9)[0]
+    parts = {name: outcome.numbers[name]["parts"] for name in MODELS}
+    rows = {
+        "GPT-2 small\nnote ノート": {"feedforward": SAID["feedforward"], "attention": SAID["attention"]},
+        "GPT-2 small\ntrue 正": parts["gpt2"],
+        "Transformer\n2017": parts["transformer-base"],
+    }
+    colours = {"feedforward": RED, "attention": BLUE, "embeddings": OCHRE, "positions": GREY, "norms": LIGHT}
+    names = {"feedforward": "FFN", "attention": "attention アテンション", "embeddings": "embeddings 埋め込み"}
+    for row, (_, sizes) in enumerate(rows.items()):
+        left = 0.0
+        for name, colour in colours.items():
+            size = sizes.get(name, 0) / 1e6
+            axis.barh(row, size, 0.6, left=left, color=colour, label=names.get(name, name) if row == 1 else None)
+            if size > 8:
+                axis.text(left + size / 2, row, f"{size:.1f}", ha="center", va="center", color="white", fontsize=8.5)
+            left += size
+    axis.set_yticks(range(len(rows)), list(rows))
+    axis.invert_yaxis()
+    axis.set_xlabel("million parameters 百万個")
+    figure.legend(frameon=False, fontsize=8, ncols=5, loc="outside upper center")

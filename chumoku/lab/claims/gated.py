@@ -1,0 +1,156 @@
+"""gated: whether gates control the flow, and what they are worth at equal compute.
+
+plain   GELU(x W_up) W_down                       F = 192, 2·D·F numbers
+gated   (GELU(x W_gate) ⊙ x W_up) W_down          F = 128, 3·D·F numbers: the same count, the same arithmetic
+
+held    each gate is held at its mean over all words: what flows no longer depends on the word at hand.
+        Where gates control the flow, the loss must rise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
+from chumoku.lab.toys import Lines, judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.training import fit, mean
+from chumoku.models.model import DecoderModel
+from chumoku.nn import FeedForward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="gated",
+    notes=("002",),
+    title=Words("Gates control the flow", "ゲートが情報の流れを制御する"),
+    stated=Words(
+        "In a gated feed-forward, (GELU(xW₁) ⊙ xW_g) W₂, the gate controls what flows through.",
+        "ゲート付きFFN (GELU(xW₁) ⊙ xW_g) W₂ では、ゲート機構が情報の流れを制御します。",
+    ),
+    tried=Words(
+        "Language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forwards of equal size are trained; then "
+        "each gate of the GEGLU model is held at its mean over all words, and the loss measured again.",
+        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲートをすべて全"
+        "単語での平均値に固定して損失を測り直します。",
+    ),
+    refutes=Words(
+        "Holding the gates changes the loss by less than 0.1 nats: nothing hung on them.",
+        "ゲートを固定しても損失が0.1ナット未満しか変わらないこと。",
+    ),
+    rule=Words(
+        "Holds when in every seed holding the gates at their means raises the loss by 0.1 nats a word or more; does "
+        "not hold when in none. The comparison of kinds at equal size is shown beside it.",
+        "すべてのシードで、ゲートを平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードでも"
+        "増えなければ「成り立たない」。同じ大きさでの種類の比較は参考として示します。",
+    ),
+)
+WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
+ENOUGH = 0.1
+
+
+class Held(nn.Module):
+    """A gated feed-forward whose gates do not move."""
+
+    def __init__(self, inner: FeedForward, gates: Tensor) -> None:
+        super().__init__()
+        self.inner, self.gates = inner, gates
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner.down(self.gates * self.inner.up(x))  # type: ignore[no-any-return]
+
+
+def trained(kind: str, seed: int, steps: int) -> DecoderModel:
+    train, _ = learnt_and_unseen()
+    model = language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
+
+    def loss(generator: torch.Generator) -> Tensor:
+        return line_loss(model, train.drawn(generator))
+
+    fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
+    return model
+
+
+@torch.no_grad()
+def held(model: DecoderModel, test: Lines) -> dict[str, float]:
+    """The loss with each gate at its mean over all words, and how far gates move: closed, and their spread."""
+    feeding: list[FeedForward] = [block.feedforward for block in model.decoder.blocks]  # type: ignore[misc]
+    seen: list[Tensor] = []
+
+    def keep(_: nn.Module, read: tuple[Tensor, ...]) -> None:
+        seen.append(read[0])
+
+    hooks = [one.register_forward_pre_hook(keep) for one in feeding]
+    judged(model, test)
+    for hook in hooks:
+        hook.remove()
+    gates = [one.activation.function(one.gate(x)).flatten(0, 1) for one, x in zip(feeding, seen, strict=True)]  # type: ignore[misc]
+    for block, one, gate in zip(model.decoder.blocks, feeding, gates, strict=True):
+        block.feedforward = Held(one, gate.mean(0))
+    closed = mean([(gate.abs() < 0.05).float().mean().item() for gate in gates])
+    return {"held": judged(model, test), "closed": closed}
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    rises = [one["held"] - loss >= ENOUGH for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)]
+    return HOLDS if all(rises) else PARTLY if any(rises) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds, steps = list(range(budget.seeds)), budget.steps(200, 30)
+    _, test = learnt_and_unseen()
+    models = {kind: [trained(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
+    loss = {kind: [judged(model, test) for model in found] for kind, found in models.items()}
+    size = {kind: sum(p.numel() for p in found[0].decoder.blocks.parameters()) for kind, found in models.items()}
+    gates = [held(model, test) for model in models["geglu"]]
+    numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "loss": loss, "gates": gates, "numbers_in_blocks": size}
+    rise = [one["held"] - value for one, value in zip(gates, loss["geglu"], strict=True)]
+    closed = [one["closed"] for one in gates]
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"Held at their means, the gates cost {told(rise)} nats a word; {told(closed, '{:.0%}')} of all gates "
+            f"are closed (|g| < 0.05). At equal size: GELU {told(loss['gelu'])}, GEGLU {told(loss['geglu'])}, SwiGLU "
+            f"{told(loss['swiglu'])}.",
+            f"ゲートを平均に固定すると、損失は1語あたり{told(rise)}ナット増えます。ゲートの{told(closed, '{:.0%}')}は"
+            f"閉じています（|g|<0.05）。同じ大きさでの損失は、GELU {told(loss['gelu'])}、GEGLU "
+            f"{told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
+        ),
+        when=Words("training runs long enough for the gates to matter", "ゲートが効くまで十分に学習したとき"),
+        reading=Words(
+            "Left: at equal size the kinds lie close together. Right: gates that no longer follow the word cost "
+            "dearly.",
+            "左：同じ大きさなら種類による差はわずかです。右：単語に応じて動かないゲートでは、損失が大きく増えます。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    left, right = panels(figure, 2, height=3.3, width=7.8)
+    loss = outcome.numbers["loss"]
+    groups = (
+        (left, {"GELU\nF=192": loss["gelu"], "GEGLU\nF=128": loss["geglu"], "SwiGLU\nF=128": loss["swiglu"]}),
+        (
+            right,
+            {
+                "gates free\nゲートあり": loss["geglu"],
+                "gates held\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
+            },
+        ),
+    )
+    for axis, shown in groups:
+        for place, (values, colour) in enumerate(zip(shown.values(), (BLUE, OCHRE, RED), strict=False)):
+            axis.bar(place, mean(values), 0.6, color=colour)
+            axis.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
+            axis.annotate(
+                f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
+            )
+        axis.set_xticks(range(len(shown)), list(shown))
+        axis.set_ylabel("test loss (nats a word)")
+        axis.grid(visible=False, axis="x")
+        axis.margins(y=0.12)

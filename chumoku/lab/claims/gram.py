@@ -1,0 +1,77 @@
+"""(AᵀB)ᵢⱼ = aᵢ·bⱼ, every column of A with every column of B"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import RED, heat, panels
+
+A, B = [[1, 3], [2, 4]], [[10, 30], [20, 40]]
+SAID = [1 * 10 + 2 * 20, 3 * 30 + 4 * 40]
+
+CLAIM = Claim(
+    id="gram",
+    notes=("000",),
+    title=Words("All inner products at once", "内積をまとめて計算する"),
+    stated=Words(
+        "For A and B with columns (1,2), (3,4) and (10,20), (30,40), AᵀB = [1·10+2·20, 3·30+4·40].",
+        "列が (1,2), (3,4) の A と (10,20), (30,40) の B について、AᵀB = [1·10+2·20, 3·30+4·40] です。",
+    ),
+    tried=Words("AᵀB itself, beside the note's two numbers.", "AᵀB を実際に計算し、ノートの二つの数と比べます。"),
+    refutes=Words("A product of another shape or with other numbers.", "積の形や数が異なること。"),
+    rule=Words(
+        "Holds when AᵀB is what the note shows; holds only when, where the note's numbers are its diagonal.",
+        "AᵀB がノートのとおりなら「成り立つ」。対角成分だけが一致すれば「条件つきで成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    product = (torch.tensor(A).T @ torch.tensor(B)).tolist()
+    numbers: dict[str, Any] = {"said": SAID, "product": product}
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"AᵀB is the 2×2 matrix {product}. The note shows its diagonal {SAID} and leaves out a₁·b₂ and a₂·b₁, "
+            "which "
+            "is what makes one product enough for all pairs.",
+            f"AᵀB は 2×2 の行列 {product} です。ノートは対角成分 {SAID} だけを書き、a₁·b₂ と a₂·b₁ を落としています。"
+            "すべての組の内積が一度に求まることこそ、この積の利点です。",
+        ),
+        when=Words("one looks at the diagonal, aᵢ·bᵢ, alone", "対角成分 aᵢ·bᵢ だけを見るとき"),
+        correction=Correction(
+            str(SAID),
+            str(product),
+            Words("(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)", "(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)"),
+        ),
+        reading=Words(
+            "Framed: the two numbers the note shows; it omits the others.",
+            "枠の中がノートの示した二つの数で、残りは省かれています。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    product, said = numbers["product"], numbers["said"]
+    if product == said:
+        return HOLDS
+    return PARTLY if [product[i][i] for i in range(len(product))] == said else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=3.8, height=3.2)[0]
+    names = ["b₁ = (10,20)", "b₂ = (30,40)"], ["a₁ = (1,2)", "a₂ = (3,4)"]
+    heat(axis, outcome.numbers["product"], columns=names[0], rows=names[1], form="{:g}", high=400)
+    for place in range(2):
+        axis.add_patch(_frame(place))
+
+
+def _frame(place: int) -> Any:
+    from matplotlib.patches import Rectangle
+
+    return Rectangle((place - 0.48, place - 0.48), 0.96, 0.96, fill=False, edgecolor=RED, linewidth=2)

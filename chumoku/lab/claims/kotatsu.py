@@ -1,0 +1,143 @@
+"""kotatsu: こたつでみかんを食べる, word by word, with the decoder's best five at every step and where it looked.
+
+    (begin)              → I          (begin) I          → eat          (begin) I eat      → a          …
+
+The combination (食べる, みかん, こたつ) is in no sentence that the translator learnt from.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import heat, panels
+from chumoku.lab.sentences import BEGIN, joined
+from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.nn import record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="kotatsu",
+    notes=("000",),
+    title=Words("こたつでみかんを食べる, word by word", "こたつでみかんを食べる、を1語ずつ訳す"),
+    stated=Words(
+        "For こたつでみかんを食べる the decoder, looking at the encoder's output, says I, then eat, and so on to “I "
+        "eat a mandarin at the kotatsu”.",
+        "「こたつでみかんを食べる」に対し、DecoderはEncoderの出力を参照しながらI、eat、…と1語ずつ出力し、"
+        "「I eat a mandarin at the kotatsu」を得ます。",
+    ),
+    tried=Words(
+        "A very small translator is trained on the embedded corpus, in which this combination of words is held out. At "
+        "every step the five likeliest words and the cross-attention (mean over heads, last block) are kept.",
+        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差注意（最終ブ"
+        "ロック、ヘッド平均）を記録します。",
+    ),
+    refutes=Words(
+        "The likeliest words, one after the other, make another sentence.",
+        "最も確率の高い語をつないでも、この文にならないこと。",
+    ),
+    rule=Words(
+        "Holds when the greedy translation is “I eat a mandarin at the kotatsu.” in every seed, holds only when … "
+        "when in some, does not hold when in none.",
+        "すべてのシードで貪欲な訳が “I eat a mandarin at the kotatsu.” なら「成り立つ」、一部のシードだけなら「条件"
+        "つきで成り立つ」、1つもなければ「成り立たない」。",
+    ),
+)
+WANTED = "I eat a mandarin at the kotatsu."
+PAIRS = (("mandarin", "みかん"), ("kotatsu", "こたつ"), ("eat", "食べる"))
+BEST = 5
+
+
+@torch.no_grad()
+def spoken(translator: Translator) -> dict[str, Any]:
+    """The steps of the translation: what was likeliest, and where it looked."""
+    model, data = translator.model, translator.data
+    source = translator.sources(data.test[:1])
+    best = translator.say(source)[0]
+    fed = torch.tensor([[BEGIN, *best.tokens]])
+    with record(model, "decoder.blocks.*.cross_attention.weights") as tape:
+        odds = model(source, fed).logits[0].softmax(-1)
+    looks = list(tape.values())[-1][0].mean(0)
+    units, words = data.source.decode(source[0].tolist()), data.target.decode(best.tokens)
+    top = odds.topk(BEST)
+    steps = [
+        {"said": said, "best": [[data.target.units[i], p] for i, p in zip(ids, chances, strict=True)], "look": look}
+        for said, ids, chances, look in zip(
+            [*words, "(end)"], top.indices.tolist(), top.values.tolist(), looks.tolist(), strict=True
+        )
+    ]
+    return {"seed": translator.seed, "units": units, "translation": joined(words), "steps": steps}
+
+
+def cells(run: dict[str, Any]) -> dict[str, list[float]]:
+    """Of each word and its unit: the weight of their cell, and its rank in the row, 1 the heaviest."""
+    found = {}
+    for word, unit in PAIRS:
+        row = next((step["look"] for step in run["steps"] if step["said"] == word), None)
+        if row is not None:
+            weight = row[run["units"].index(unit)]
+            found[f"{unit} – {word}"] = [weight, 1 + sum(other > weight for other in row)]
+    return found
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    right = [run["translation"] == WANTED for run in numbers["runs"]]
+    return HOLDS if all(right) else PARTLY if any(right) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    runs = [spoken(translator) for translator in translators(budget)]
+    found = [{**one, "cells": cells(one)} for one in runs]
+    numbers: dict[str, Any] = {
+        "model": "trained here",
+        "seeds": [one["seed"] for one in runs],
+        "steps": steps_of(budget),
+        "runs": found,
+    }
+    said = ", ".join(f"“{one['translation']}”" for one in runs)
+    likely = min(step["best"][0][1] for step in runs[0]["steps"])
+    looked = "; ".join(
+        ", ".join(f"{name} {weight:.2f} (rank {rank:.0f})" for name, (weight, rank) in one["cells"].items())
+        for one in found
+    )
+    right = sum(one["translation"] == WANTED for one in runs)
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"By seed it said {said}: right in {right} of {len(runs)}. In seed 0 the likeliest word never had less "
+            f"than {likely:.2f}. Cross-attention by seed, weight and rank in its row: {looked}.",
+            f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
+            f"{likely:.2f}でした。交差注意の重みと行の中での順位（rank）：{looked}。",
+        ),
+        when=Words(
+            f"training goes well: {right} of {len(runs)} seeds after {numbers['steps']} steps",
+            f"学習がうまく進んだとき（{numbers['steps']}ステップで{len(runs)}シード中{right}）",
+        ),
+        reading=Words(
+            "Rows are what the decoder said in turn, with the odds of its first choice; dark cells are where it "
+            "looked.",
+            "行はDecoderが順に出力した語と第1候補の確率、濃いマスはそのとき見ていた場所です。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    run = outcome.numbers["runs"][0]
+    left, right = panels(figure, 2, height=4.2, width=9.2)
+    rows = [f"{step['said']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
+    heat(left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1)
+    left.set_title("cross-attention  交差注意 (seed 0)", fontsize=9)
+    table = [[choice[1] for choice in step["best"]] for step in run["steps"]]
+    heat(right, table, low=0, high=1)
+    right.set_aspect("auto")
+    for row, step in enumerate(run["steps"]):
+        for column, (word, chance) in enumerate(step["best"]):
+            colour = "white" if chance > 0.6 else "#1c2733"
+            right.text(column, row, f"{word}\n{chance:.3f}", ha="center", va="center", fontsize=6.5, color=colour)
+    right.set_xticks(range(BEST), [str(place + 1) for place in range(BEST)])
+    right.set_xlabel("the decoder's five best  上位5語")

@@ -1,0 +1,138 @@
+"""leak: a language model trained with its mask, and one trained without.
+
+with      position t sees 1 … t         and learns to say t + 1
+without   position t sees everything    and finds t + 1 standing beside it
+
+own loss      on unseen lines, as each was trained
+honest loss   on the same lines, with the mask on: all that is there when a sentence is being written
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.sentences import BEGIN, END, joined, sentences
+from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.training import fit, thinned
+from chumoku.models.model import DecoderModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="leak",
+    notes=("004",),
+    title=Words("Without the mask, training cheats", "マスクがないとカンニングになる"),
+    stated=Words(
+        "Without the mask a position sees the words it is to predict, and what is learnt is of no use when text is "
+        "written.",
+        "マスクしないと予測すべき単語が見えてしまい、学習したことが生成のときに役立ちません。",
+    ),
+    tried=Words(
+        "Two equal language models are trained, one with the causal mask and one without (switched off from outside); "
+        "both are judged as they were trained, and with the mask on; both write.",
+        "同じ言語モデルを、因果マスクありと、マスクなし（外から切る）で訓練し、訓練時のままの損失、マスクをかけた損"
+        "失、生成した文を比べます。",
+    ),
+    refutes=Words(
+        "The loss without the mask is not much lower, or that model predicts as well when the future is hidden.",
+        "マスクなしの損失があまり下がらない、または未来を隠しても同じように予測できること。",
+    ),
+    rule=Words(
+        "Holds when in every seed the loss without the mask is below half of the loss with it, and once the future is "
+        "hidden it is above the loss of the model trained with the mask. Does not hold when no seed shows it.",
+        "すべてのシードで、マスクなしの損失がマスクありの半分未満で、かつ未来を隠すとマスクありのモデルより悪くなれ"
+        "ば「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
+    ),
+)
+
+
+def tried(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
+    train, test = learnt_and_unseen()
+    model = language_model(seed, layers=1)
+    model.decoder.causal = masked
+
+    def loss(generator: torch.Generator) -> Tensor:
+        return line_loss(model, train.drawn(generator))
+
+    curve = fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
+    own = judged(model, test)
+    model.decoder.causal = True
+    honest = judged(model, test)
+    return {
+        "own": own,
+        "honest": honest,
+        "writes": [written(model, seed + n) for n in range(3)],
+        "curve": thinned(curve),
+    }
+
+
+@torch.no_grad()
+def written(model: DecoderModel, seed: int, most: int = 12) -> str:
+    """A sentence, word by word, each drawn as likely as the model finds it."""
+    generator, tokens = torch.Generator().manual_seed(seed), [BEGIN]
+    while len(tokens) <= most and tokens[-1] != END:
+        odds = model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+        tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
+    return joined(sentences().target.decode([token for token in tokens[1:] if token != END]))
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    pairs = zip(numbers["runs"]["with"], numbers["runs"]["without"], strict=True)
+    seen = [bare["own"] < good["own"] / 2 and bare["honest"] > good["honest"] for good, bare in pairs]
+    return HOLDS if all(seen) else PARTLY if any(seen) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds, steps = list(range(budget.seeds)), budget.steps(250, 100)
+    runs = {kind: [tried(seed, steps, masked=kind == "with") for seed in seeds] for kind in ("with", "without")}
+    numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "runs": runs}
+    shown = {(kind, key): told([one[key] for one in runs[kind]]) for kind in runs for key in ("own", "honest")}
+    good, bad = runs["with"][0]["writes"][0], runs["without"][0]["writes"][0]
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"With the mask: loss {shown['with', 'own']} nats a word. Without: {shown['without', 'own']}, and "
+            f"{shown['without', 'honest']} once the future is hidden. With, it writes “{good}”; without, “{bad}”.",
+            f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を"
+            f"隠すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
+        ),
+        when=Words(
+            "training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"
+        ),
+        reading=Words(
+            "Left: without the mask the training loss falls towards 0. Right: hide the future, and nothing was learnt.",
+            "左：マスクがないと学習損失は0へ近づきます。右：未来を隠すと、何も学べていません。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    left, right = panels(figure, 2, height=3.4, width=8.0)
+    runs = outcome.numbers["runs"]
+    points = len(runs["with"][0]["curve"])
+    x = [(place + 0.5) * outcome.numbers["steps"] / points for place in range(points)]
+    names = {"with": "with mask  マスクあり", "without": "without  マスクなし"}
+    curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colours=(BLUE, RED))
+    left.set_xlabel("step")
+    left.set_ylabel("training loss (nats a word)")
+    for place, (kind, colour) in enumerate(zip(names, (BLUE, RED), strict=True)):
+        for side, key in enumerate(("own", "honest")):
+            values = [one[key] for one in runs[kind]]
+            at = place + 0.4 * side - 0.2
+            right.bar(at, sum(values) / len(values), 0.36, color=colour, alpha=1 - 0.45 * (1 - side))
+            right.vlines(at, min(values), max(values), color="#1c2733", linewidth=1.0)
+            note = f"{sum(values) / len(values):.2f}\n{'as trained' if key == 'own' else 'future hidden'}"
+            right.annotate(
+                note, (at, max(values)), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5
+            )
+    right.set_xticks(range(2), list(names.values()))
+    right.set_ylabel("test loss")
+    right.grid(visible=False, axis="x")
+    right.margins(y=0.2)

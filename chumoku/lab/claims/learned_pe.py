@@ -1,0 +1,102 @@
+"""x = E[token] + P[position], P a learned table [context, width]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import heat, panels
+from chumoku.models.count import count
+from chumoku.models.presets import preset
+from chumoku.nn.positions import Learned
+
+SAID = 786_432
+
+CLAIM = Claim(
+    id="learned-pe",
+    notes=("002", "004"),
+    title=Words("The learned position layer", "学習可能な位置埋め込み"),
+    stated=Words(
+        "GPT-2 has 1024 × 768 = 786,432 position parameters; the position layer is in truth a vector [0, 1, 2, …].",
+        "GPT-2 の位置パラメータは 1024 × 768 = 786,432 個です。位置埋め込み層の実態は [0,1,2,3..] "
+        "のようなベクトルです。",
+    ),
+    tried=Words(
+        "The table of GPT-2's shape is built and counted; what it gives for the positions 0, 1, 2, … is compared with "
+        "those "
+        "numbers, and its gradient with 0.",
+        "GPT-2 と同じ形の表を作って数えます。位置 0, 1, 2, … に対する出力をその数と比べ、勾配が流れるかも確かめます。",
+    ),
+    refutes=Words(
+        "Another count, or an output that is not the position's number.",
+        "数が異なる、または出力が位置の番号そのものでないこと。",
+    ),
+    rule=Words(
+        "Holds when the count is right and the layer gives the numbers themselves; holds only when, where the count "
+        "alone "
+        "is right.",
+        "数が正しく、出力も番号そのものなら「成り立つ」。数だけが正しければ「条件つきで成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    config = preset("gpt2")
+    layer = Learned(config.context, config.width)
+    torch.nn.init.normal_(layer.table, std=0.02, generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(7)
+    given = layer(positions, 7)
+    given.square().sum().backward()
+    gradient = layer.table.grad
+    learns = gradient is not None and bool(gradient[:7].abs().min(dim=1).values.max() > 0)
+    numbers: dict[str, Any] = {
+        "counted": layer.table.numel(),
+        "in_the_preset": count(config).parts["positions"].parameters,
+        "shape": list(layer.table.shape),
+        "gives_the_numbers": bool(torch.equal(given.detach(), positions[:, None].expand_as(given).float())),
+        "learns": learns,
+        "first_rows": given.detach()[:, :24].tolist(),
+        "seeds": [0],
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The table is {numbers['shape']}: {numbers['counted']:,} parameters. [0, 1, 2, …] is what goes in; what "
+            "comes out are "
+            "the table's rows, 768 learned numbers a position.",
+            f"表は {numbers['shape']} で、パラメータは {numbers['counted']:,} 個です。[0, 1, 2, …] は入力(添字)であり、"
+            "出てくるのは表の行、位置ごとに学習された 768 個の数です。",
+        ),
+        when=Words(
+            "it is the count that is meant; [0, 1, 2, …] only indexes the table",
+            "パラメータ数について。[0, 1, 2, …] は表の添字にすぎません",
+        ),
+        correction=Correction(
+            "the layer is [0, 1, 2, 3, …]",
+            "a learned table [1024, 768], indexed by 0, 1, 2, 3, …",
+            Words("x = E[token] + P[position]", "x = E[トークン] + P[位置]"),
+        ),
+        reading=Words(
+            "Row i of the table is what position i adds: numbers to be learned.",
+            "表の i 行目が、位置 i で足される学習対象の数です。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    counted = numbers["counted"] == numbers["in_the_preset"] == SAID
+    if not counted:
+        return FAILS
+    return HOLDS if numbers["gives_the_numbers"] else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.4, height=2.6)[0]
+    rows = outcome.numbers["first_rows"]
+    names = [f"位置 {p}" for p in range(len(rows))]
+    heat(axis, rows, rows=names, cmap="RdBu_r", low=-0.06, high=0.06, bar="at the start 初期値")
+    axis.set_xlabel("the first 24 of 768 dimensions 次元")

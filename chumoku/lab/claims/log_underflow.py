@@ -1,0 +1,98 @@
+"""Π pᵢ → 0, and log Π pᵢ = Σ log pᵢ"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, panels
+
+CLAIM = Claim(
+    id="log-underflow",
+    notes=("000",),
+    title=Words("Why the logarithm", "なぜ対数をとるのか"),
+    stated=Words(
+        "A product of probabilities becomes too large for a computer, so one takes its logarithm.",
+        "確率の積は値が大きくなりすぎて計算に都合が悪いので、対数をとります。",
+    ),
+    tried=Words(
+        "The product of 200 probabilities of 0.1, in float32 and float64, and the sum of their logarithms.",
+        "確率 0.1 を 200 個掛けた積を float32 と float64 で求め、対数の和と並べます。",
+    ),
+    refutes=Words(
+        "A product that never grows above 1 and ends at 0.", "積が 1 を超えることなく、0 になってしまうこと。"
+    ),
+    rule=Words(
+        "Holds when some product passes 1; does not hold when all stay below and reach 0 while the logarithm stays "
+        "finite.",
+        "積が 1 を超えれば「成り立つ」。1 以下のまま 0 になり、対数の和が有限なら「成り立たない」。",
+    ),
+)
+P, WORDS = 0.1, 200
+
+
+def run(budget: Budget) -> Outcome:
+    single = torch.full((WORDS,), P).cumprod(0)
+    double = torch.full((WORDS,), P, dtype=torch.float64).cumprod(0)
+    logs = torch.full((WORDS,), P).log().cumsum(0)
+    zero = {name: first_zero(values.tolist()) for name, values in (("float32", single), ("float64", double))}
+    numbers: dict[str, Any] = {
+        "first_zero": zero,
+        "largest_product": float(single.max()),
+        "products_float32": single.tolist(),
+        "log_sums": logs.tolist(),
+        "last_log_sum": float(logs[-1]),
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The product never exceeds {P}. In float32 it is exactly 0 from word {zero['float32']} on, and then no "
+            "word "
+            f"matters any more; the sum of logarithms is {numbers['last_log_sum']:.1f} after {WORDS} words, without "
+            "harm. The "
+            "remedy is right, the reason is the opposite.",
+            f"積は {P} を超えません。float32 では {zero['float32']} 語目から正確に 0 になり、"
+            "以後どの語も効かなくなります。"
+            f"対数の和は {WORDS} 語でも {numbers['last_log_sum']:.1f} で無事です。対策は正しく、理由が逆です。",
+        ),
+        correction=Correction(
+            "値が大きくなりすぎる (too large)",
+            f"too small: 0 from word {zero['float32']} on (float32)",
+            Words(
+                "0.1⁴⁶ = 10⁻⁴⁶, and the smallest float32 is 1.4 × 10⁻⁴⁵",
+                "0.1⁴⁶ = 10⁻⁴⁶ で、float32 の最小の数は 1.4 × 10⁻⁴⁵ です",
+            ),
+        ),
+        reading=Words(
+            "The product (red) falls out of float32's range; the logarithm (blue) just goes on.",
+            "積(赤)は float32 の範囲から落ちてしまいますが、対数の和(青)はそのまま続きます。",
+        ),
+    )
+
+
+def first_zero(values: list[float]) -> int | None:
+    return next((place for place, value in enumerate(values, start=1) if value == 0), None)
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["largest_product"] > 1 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    left, right = panels(figure, 2, height=3.2)
+    products = [value for value in outcome.numbers["products_float32"] if value > 0]
+    zero = outcome.numbers["first_zero"]["float32"]
+    left.plot(range(1, len(products) + 1), products, color=RED)
+    left.axhline(2.0**-149, color=GREY, linewidth=0.8, linestyle=":")
+    left.annotate(
+        f"0 from word {zero} on", (len(products), products[-1]), xytext=(6, 12), textcoords="offset points", color=RED
+    )
+    left.set(yscale="log", xlim=(0, WORDS), xlabel="words 語数", title="product 積 (float32)")
+    right.plot(range(1, WORDS + 1), outcome.numbers["log_sums"], color=BLUE)
+    right.set(xlim=(0, WORDS), xlabel="words 語数", title="sum of logs 対数の和")
+    right.axhline(math.log(2.0**-149), color=GREY, linewidth=0.8, linestyle=":")

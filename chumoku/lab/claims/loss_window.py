@@ -1,0 +1,124 @@
+"""Two losses of one sentence.
+
+the note        −1/N Σᵢ Σ_{−p≤j≤p, j≠0} log P(w_{i+j} | w_i)      word2vec's skip-gram: one word, both directions
+language model  −1/N Σᵢ log P(w_i | w_1 … w_{i−1})                 all earlier words, forwards alone
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, bars, panels
+
+SENTENCES = (("サンディー", "が", "元気", "に", "走る"), ("ポチ", "が", "静か", "に", "眠る"))
+
+CLAIM = Claim(
+    id="loss-window",
+    notes=("000",),
+    title=Words("Whose loss is it?", "誰の損失関数か"),
+    stated=Words(
+        "An LLM is trained on L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i): each word predicts its neighbours on both sides.",
+        "LLM の損失関数は L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i) で、各語から前後の語を予測します。",
+    ),
+    tried=Words(
+        "A world of two sentences, サンディーが元気に走る and ポチが静かに眠る, where the best possible probabilities "
+        "are known "
+        "by counting. Both losses of the first sentence are written out term by term.",
+        "「サンディーが元気に走る」と「ポチが静かに眠る」の二文だけの世界では、最良の確率を数えるだけで求められます。"
+        "一文目の二つの損失を項ごとに書き出します。",
+    ),
+    refutes=Words(
+        "Two different losses from the same, best probabilities.",
+        "同じ最良の確率から、二つの損失が異なる値になること。",
+    ),
+    rule=Words("Holds when both are equal to 10⁻⁹.", "二つの損失が 10⁻⁹ の精度で等しければ「成り立つ」。"),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    sentence = SENTENCES[0]
+    window = {p: skip_gram(sentence, p) for p in (1, 2)}
+    words = language_model(sentence)
+    losses = {f"window_{p}": sum(terms.values()) / len(sentence) for p, terms in window.items()}
+    numbers: dict[str, Any] = {
+        **losses,
+        "language_model": sum(words.values()) / len(sentence),
+        "terms_window_1": window[1],
+        "terms_language_model": words,
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The formula gives {numbers['window_1']:.3f} nats a word with p = 1 ({len(window[1])} terms, half of them "
+            f"backwards) and {numbers['window_2']:.3f} with p = 2. A language model needs "
+            f"{numbers['language_model']:.3f}: "
+            "once サンディー has been said, it knows the rest, while に alone never tells 走る from 眠る.",
+            f"ノートの式は p = 1 で一語あたり {numbers['window_1']:.3f} nat({len(window[1])} 項、半分は後ろ向き)、p = "
+            "2 で "
+            f"{numbers['window_2']:.3f} です。言語モデルなら {numbers['language_model']:.3f} で済みます。"
+            "サンディーが出れば残りは決まりますが、"
+            "「に」だけからは「走る」か「眠る」か決められません。",
+        ),
+        correction=Correction(
+            "−1/N Σᵢ Σⱼ log P(w_{i+j} | w_i)",
+            "−1/N Σᵢ log P(w_i | w_1 … w_{i−1})",
+            Words(
+                "The first is word2vec's skip-gram loss; a language model conditions on all earlier words.",
+                "前者は word2vec の skip-gram の損失です。言語モデルはそれまでの語すべてを条件にします。",
+            ),
+        ),
+        reading=Words(
+            "What each word costs, forwards: the language model pays once, one word alone pays at every fork.",
+            "前向きの各語の損失。言語モデルは最初の一度だけ、直前の一語だけでは分かれ道のたびに損失が出ます。",
+        ),
+    )
+
+
+def skip_gram(sentence: tuple[str, ...], p: int) -> dict[str, float]:
+    """−log P(w_{i+j} | w_i) of every pair in the window, by counting over the whole world."""
+    pairs = Counter((near, word) for world in SENTENCES for near, word, _, _ in neighbours(world, p))
+    totals: Counter[str] = Counter()
+    for (_, word), times in pairs.items():
+        totals[word] += times
+    return {
+        f"{i}→{i + j} {word}→{near}": -math.log(pairs[near, word] / totals[word])
+        for near, word, i, j in neighbours(sentence, p)
+    }
+
+
+def neighbours(sentence: tuple[str, ...], p: int) -> list[tuple[str, str, int, int]]:
+    size = len(sentence)
+    steps = [(i, j) for i in range(size) for j in range(-p, p + 1) if j and 0 <= i + j < size]
+    return [(sentence[i + j], sentence[i], i, j) for i, j in steps]
+
+
+def language_model(sentence: tuple[str, ...]) -> dict[str, float]:
+    """−log P(w_i | everything before), by counting over the whole world."""
+    costs = {}
+    for i, word in enumerate(sentence):
+        same = [world for world in SENTENCES if world[:i] == sentence[:i]]
+        costs[word] = -math.log(sum(world[i] == word for world in same) / len(same))
+    return costs
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if abs(numbers["window_1"] - numbers["language_model"]) < 1e-9 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    costs, words = outcome.numbers["terms_language_model"], list(SENTENCES[0])
+    terms = outcome.numbers["terms_window_1"]
+    forwards = [next(v for k, v in terms.items() if k.startswith(f"{i}→{i + 1} ")) for i in range(len(words) - 1)]
+    series = {
+        "P(w | all before それまでの全語)": [costs[w] for w in words],
+        "P(w | one neighbour 隣の一語)": [math.nan, *forwards],
+    }
+    bars(axis, words, series, colours=(BLUE, RED), form="{:.2f}")
+    axis.set(ylabel="−log P (nats)", ylim=(0, 1.95))

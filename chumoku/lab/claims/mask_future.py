@@ -1,0 +1,136 @@
+"""softmax(Q Kᵀ/√d + M), M = −∞ above the diagonal: row i is a sum over j ≤ i alone, its denominator too"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.models.build import build
+from chumoku.models.presets import preset
+from chumoku.nn.attention import attend
+from chumoku.nn.masks import causal
+
+LENGTH, KEPT, TRIES = 11, 6, 20
+
+CLAIM = Claim(
+    id="mask-future",
+    notes=("003",),
+    title=Words("Does the future leak through the softmax?", "マスクしても未来の影響は残るか"),
+    stated=Words(
+        "With the mask the output is a sum over earlier positions only, but the softmax term is of course influenced "
+        "by the "
+        "future.",
+        "マスクすれば出力は過去の線形結合になりますが、softmax の項にはもちろん未来からの影響があります。",
+    ),
+    tried=Words(
+        f"All tokens after position {KEPT - 1} are replaced, {TRIES} times, and the earlier rows compared bit by bit: "
+        "attention "
+        "weights, outputs, and the logits of a whole decoder. Beside it the same without mask, and with the softmax "
+        "over columns.",
+        f"位置 {KEPT - 1} より後のトークンを {TRIES} 回入れ替え、それ以前の行をビット単位で比べます(注目重み、出力、"
+        "デコーダー全体のロジット)。"
+        "マスクなしの場合と、列方向の softmax の場合も並べます。",
+    ),
+    refutes=Words("Earlier rows that do not move by one bit.", "過去の行が一ビットも動かないこと。"),
+    rule=Words(
+        "Holds when any earlier weight, output or logit of the masked attention changes at all.",
+        "マスクつきで、過去の重み・出力・ロジットが少しでも変われば「成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    dice = torch.Generator().manual_seed(0)
+    kinds = ("mask", "column", "none")
+    moved = {kind: torch.zeros(LENGTH, dtype=torch.float64) for kind in kinds}
+    weights_moved = 0.0
+    for _ in range(TRIES):
+        x = torch.randn(1, 1, LENGTH, 7, generator=dice)
+        y = x.clone()
+        y[:, :, KEPT:] = torch.randn(1, 1, LENGTH - KEPT, 7, generator=dice)
+        for kind in kinds:
+            change = (attended(x, kind) - attended(y, kind)).abs().amax((0, 1, 3)).double()
+            moved[kind] = torch.maximum(moved[kind], change)
+        before, after = (attend(z, z, z, causal=True)[1][:, :, :KEPT] for z in (x, y))
+        weights_moved = max(weights_moved, float((before - after).abs().max()))
+    numbers: dict[str, Any] = {
+        "change_by_position": {kind: change.tolist() for kind, change in moved.items()},
+        "weights": weights_moved,
+        "outputs": float(moved["mask"][:KEPT].max()),
+        "logits": logits_moved(dice, masked=True),
+        "logits_without_mask": logits_moved(dice, masked=False),
+        "kept": KEPT,
+        "seeds": [0],
+    }
+    column, none = (float(moved[kind][:KEPT].max()) for kind in ("column", "none"))
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"Masked, earlier weights, outputs and logits moved by {numbers['weights']:g}, {numbers['outputs']:g} and "
+            f"{numbers['logits']:g}: not one bit. Without mask outputs move by up to {none:.2f}, with a softmax over "
+            "columns, as the "
+            f"note writes it, by {column:.2f}: there the remark would be true.",
+            f"マスクがあれば、過去の重み・出力・ロジットの変化は {numbers['weights']:g}、{numbers['outputs']:g}、"
+            f"{numbers['logits']:g} で、"
+            f"一ビットも動きません。マスクなしでは最大 {none:.2f}、ノートの書き方のように列方向に softmax をとると "
+            f"{column:.2f} 動きます。"
+            "その場合に限り、ノートの指摘は正しくなります。",
+        ),
+        correction=Correction(
+            "もちろん未来からの影響がある",
+            "earlier rows do not depend on the future at all",
+            Words(
+                "e^{−∞} = 0 in the numerator and in the row's denominator alike",
+                "e^{−∞} = 0 は分子にも、その行の分母にも効きます",
+            ),
+        ),
+        reading=Words(
+            f"The future from position {KEPT} on was replaced: with the mask nothing before it moves.",
+            f"位置 {KEPT} 以降を入れ替えました。マスクがあれば、それより前は動きません。",
+        ),
+    )
+
+
+def attended(x: Tensor, kind: str) -> Tensor:
+    """Attention of x on itself: masked, without mask, or masked with the softmax over each column."""
+    if kind != "column":
+        return attend(x, x, x, causal=kind == "mask")[0]
+    scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1])
+    return scores.masked_fill(~causal(x.shape[2]), -math.inf).softmax(-2) @ x
+
+
+def logits_moved(dice: torch.Generator, *, masked: bool) -> float:
+    """The largest change of a whole decoder's earlier logits when the future is replaced."""
+    model = build(preset("tiny-decoder"), seed=0).eval()
+    model.decoder.causal = masked  # type: ignore[union-attr]
+    first = torch.randint(512, (3, LENGTH), generator=dice)
+    second = first.clone()
+    second[:, KEPT:] = torch.randint(512, (3, LENGTH - KEPT), generator=dice)
+    with torch.no_grad():
+        before, after = (model(tokens).logits[:, :KEPT] for tokens in (first, second))
+    return float((before - after).abs().max())
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if max(numbers["weights"], numbers["outputs"], numbers["logits"]) > 0 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    names = {
+        "none": "no mask マスクなし",
+        "column": "mask, softmax over columns 列方向",
+        "mask": "mask, softmax over rows 行方向",
+    }
+    for (kind, name), colour in zip(names.items(), (GREY, RED, BLUE), strict=True):
+        axis.plot(outcome.numbers["change_by_position"][kind], color=colour, marker="o", markersize=4, label=name)
+    axis.axvline(KEPT - 0.5, color=GREY, linestyle=":", linewidth=0.9)
+    axis.set(xlabel="position 位置", ylabel="largest change 最大の変化", xticks=range(LENGTH))
+    axis.legend(frameon=False, fontsize=8)

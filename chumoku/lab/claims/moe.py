@@ -1,0 +1,185 @@
+"""moe: a mixture of experts against plain feed-forwards of the same compute and of the same size.
+
+    mixture        8 experts of 32, each token uses 2        64 units at work, 256 in store
+    same compute   one feed-forward of 64
+    same size      one feed-forward of 256                   four times the arithmetic
+
+All learn random facts by heart (`toys.facts`), where what counts is how much fits. MI(relation; expert) tells whether
+experts divide the facts by relation; it cannot be more than the entropy of the choice.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, panels
+from chumoku.lab.toys import WIDTH, Facts, Rememberer, facts, told
+from chumoku.lab.training import fit, mean
+from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="moe",
+    notes=("002",),
+    title=Words("Experts add parameters, not compute", "MoEは計算量を抑えてパラメータを増やす"),
+    stated=Words(
+        "A mixture of experts adds parameters while it holds compute down, and experts learn tasks of their own.",
+        "MoEはパラメータ数を増やしながら計算量を抑え、各専門家が特定のタスクを学習します。",
+    ),
+    tried=Words(
+        "A block with 8 experts of 32 units, 2 per token, learns 4,096 random facts beside blocks with one "
+        "feed-forward of the same compute (64) and of the same size (256). Counted: numbers, multiplications a "
+        "token, facts recalled, seconds, and which experts are used for what.",
+        "幅32の専門家8つから1トークンにつき2つを使うブロックと、計算量が同じFFN（幅64）、大きさが同じFFN（幅256）の"
+        "ブロックに、でたらめな知識4,096件を覚えさせます。パラメータ数、乗算回数、思い出せた件数、時間、専門家の使わ"
+        "れ方を数えます。",
+    ),
+    refutes=Words(
+        "It multiplies more than 10 % more than the feed-forward of the same compute, or recalls no more.",
+        "計算量が同じはずのFFNより乗算が10％を超えて多い、または思い出せる件数が増えないこと。",
+    ),
+    rule=Words(
+        "Holds when it has at least three times the numbers at no more than 1.1 times the multiplications of the "
+        "feed-forward of the same compute, and recalls more than that one in every seed. Does not hold when in none.",
+        "計算量が同じFFNに対して、乗算が1.1倍以下でパラメータが3倍以上あり、すべてのシードで多く思い出せれば「成り立"
+        "つ」。どのシードでも多くなければ「成り立たない」。",
+    ),
+)
+EXPERTS, CHOSEN, HIDDEN = 8, 2, 32
+SUBJECTS, RELATIONS, OBJECTS = 128, 32, 64
+NAMES = {"same compute": "FFN 64\n同じ計算量", "mixture": "MoE 8×32, 2\n専門家", "same size": "FFN 256\n同じ大きさ"}
+
+
+def made(kind: str) -> FeedForward | MixtureOfExperts:
+    if kind != "mixture":
+        return FeedForward(WIDTH, CHOSEN * HIDDEN if kind == "same compute" else EXPERTS * HIDDEN, bias=False)
+    mixture = MixtureOfExperts(WIDTH, HIDDEN, experts=EXPERTS, per_token=CHOSEN, kind="relu")
+    for matrices, reads in ((mixture.experts.up, WIDTH), (mixture.experts.down, HIDDEN)):
+        torch.nn.init.uniform_(matrices, -(reads**-0.5), reads**-0.5)  # as nn.Linear starts
+    return mixture
+
+
+def products(kind: str) -> int:
+    """Multiplications a token: two matrices for each unit at work, and the router."""
+    at_work = EXPERTS * HIDDEN if kind == "same size" else CHOSEN * HIDDEN
+    return 2 * WIDTH * at_work + (EXPERTS * WIDTH if kind == "mixture" else 0)
+
+
+def tried(kind: str, seed: int, steps: int) -> dict[str, Any]:
+    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Rememberer(known, made(kind), seed)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        part, losses = known.drawn(generator), RouterLosses()
+        value = F.cross_entropy(model(part, losses), part.answer)
+        return value + 0.01 * losses.balance if kind == "mixture" else value
+
+    began = time.process_time()
+    fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
+    spent = time.process_time() - began
+    found: dict[str, Any] = {"recalled": model.recalled(known), "milliseconds_a_step": 1000 * spent / steps}
+    return {**found, **used(model, known)} if kind == "mixture" else found
+
+
+def used(model: Rememberer, known: Facts) -> dict[str, Any]:
+    """Each expert's share of the choices by relation, and what the relation tells of the expert, in bits."""
+    with torch.no_grad(), record(model, "block.feedforward.chosen") as tape:
+        model(known)
+    chosen = tape["block.feedforward.chosen"][:, 1]
+    table = torch.zeros(RELATIONS, EXPERTS)
+    table.index_put_((known.relation[:, None].expand_as(chosen), chosen), torch.ones(chosen.shape), accumulate=True)
+    joint = table / table.sum()
+    alone = joint.sum(0)
+    apart = joint.sum(1, keepdim=True) * alone
+    bits = (joint * (joint / apart).log2())[joint > 0].sum().item()
+    entropy = -(alone * alone.log2())[alone > 0].sum().item()
+    shares = (table / table.sum(1, keepdim=True)).tolist()
+    return {"use": alone.tolist(), "by_relation": shares, "mutual_bits": bits, "entropy_bits": entropy}
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    size, cost, runs = numbers["size"], numbers["products"], numbers["runs"]
+    cheap = cost["mixture"] <= 1.1 * cost["same compute"] and size["mixture"] >= 3 * size["same compute"]
+    pairs = zip(runs["mixture"], runs["same compute"], strict=True)
+    more = [cheap and mixed["recalled"] > plain["recalled"] for mixed, plain in pairs]
+    return HOLDS if all(more) else PARTLY if any(more) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds, steps = list(range(budget.seeds)), budget.steps(300, 40)
+    runs = {kind: [tried(kind, seed, steps) for seed in seeds] for kind in NAMES}
+    size = {kind: sum(p.numel() for p in made(kind).parameters()) for kind in NAMES}
+    cost = {kind: products(kind) for kind in NAMES}
+    total = SUBJECTS * RELATIONS
+    numbers: dict[str, Any] = {
+        "seeds": seeds,
+        "steps": steps,
+        "facts": total,
+        "size": size,
+        "products": cost,
+        "runs": runs,
+    }
+    counts = {kind: told([one["recalled"] for one in found], "{:,.0f}") for kind, found in runs.items()}
+    speed = {kind: told([one["milliseconds_a_step"] for one in found], "{:.1f}") for kind, found in runs.items()}
+    bits = [one["mutual_bits"] for one in runs["mixture"]]
+    most = mean([one["entropy_bits"] for one in runs["mixture"]])
+    sizes = f"{size['mixture']:,} / {size['same compute']:,}", f"{cost['mixture']:,} / {cost['same compute']:,}"
+    recalled = f"{counts['mixture']} / {counts['same compute']} / {counts['same size']}"
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"Numbers {sizes[0]}, multiplications a token {sizes[1]} (mixture / same compute). Recalled of "
+            f"{total:,}: {recalled} (mixture / same compute / same size). The relation tells {told(bits)} of at most "
+            f"{most:.2f} bits about the expert. On a processor a step took {speed['mixture']} against "
+            f"{speed['same compute']} ms: sorting tokens by expert is no multiplication, yet it takes time.",
+            f"パラメータ数は{sizes[0]}、1トークンの乗算は{sizes[1]}（MoE／同じ計算量）。{total:,}件のうち思い出せたの"
+            f"は{recalled}（MoE／同じ計算量／同じ大きさ）です。関係から専門家について分かるのは最大{most:.2f}ビット中"
+            f"{told(bits)}ビットです。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、振り"
+            "分けは乗算ではありませんが時間はかかります。",
+        ),
+        when=Words(
+            "training runs long enough; some seeds do not show it", "学習が十分に長いとき（示さないシードもあります）"
+        ),
+        reading=Words(
+            "Left: at the compute of the small one, the mixture recalls more. Right: which relation goes to which "
+            "expert (seed 0); an even column would be an expert for everything.",
+            "左：小さいFFNと同じ計算量で、MoEはより多く思い出します。右：どの関係がどの専門家へ送られたか（シード0）。"
+            "列が一様なら何でも屋の専門家です。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    left, right = panels(figure, 2, height=3.6, width=8.6)
+    for place, (kind, colour) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
+        values = [one["recalled"] for one in outcome.numbers["runs"][kind]]
+        left.bar(place, mean(values), 0.6, color=colour)
+        left.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
+        cost = f"{outcome.numbers['products'][kind]:,} ×"
+        left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GREY)
+    left.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=8)
+    left.set_ylabel(f"facts of {outcome.numbers['facts']:,} (above: products a token)")
+    left.grid(visible=False, axis="x")
+    left.margins(y=0.12)
+    shares = outcome.numbers["runs"]["mixture"][0]["by_relation"]
+    picture = right.imshow(shares, cmap="Blues", vmin=0, aspect="auto")
+    right.grid(visible=False)
+    right.set_xlabel("expert  専門家")
+    right.set_ylabel("relation  関係")
+    right.set_xticks(
+        range(EXPERTS),
+        [f"{i}\n{share:.0%}" for i, share in enumerate(outcome.numbers["runs"]["mixture"][0]["use"])],
+        fontsize=7,
+    )
+    figure.colorbar(picture, ax=right, label="share of the choices", shrink=0.85)

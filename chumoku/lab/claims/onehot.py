@@ -1,0 +1,108 @@
+"""Eᵀ · one-hot(w) = E[w], and one-hot(v)·one-hot(w) = 0 for v ≠ w"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.nn.embeddings import Embedding
+
+CLAIM = Claim(
+    id="onehot",
+    notes=("000", "001"),
+    title=Words("One-hot product or table", "OneHotベクトルと表引き"),
+    stated=Words(
+        "The embedding matrix times a one-hot vector is the row of a table; one-hot vectors of different words have "
+        "inner "
+        "product 0.",
+        "埋め込み行列と OneHot ベクトルの積は表を引くことと同じで、異なる単語の OneHot ベクトルの内積は 0 です。",
+    ),
+    tried=Words(
+        "Both ways for every word of five vocabularies, bit by bit, with the time each takes for 32 words.",
+        "五つの語彙サイズで全単語をビット単位で比べ、32 語にかかる時間も測ります。",
+    ),
+    refutes=Words(
+        "A word whose two vectors differ, or two words that do not meet in 0.",
+        "ベクトルが異なる単語や、内積が 0 にならない二語があること。",
+    ),
+    rule=Words(
+        "Holds when all vectors are the same bits and all those products are 0.",
+        "すべてのベクトルがビット単位で同じで、内積がすべて 0 なら「成り立つ」。",
+    ),
+)
+WIDTH, WORDS = 64, 32
+
+
+def run(budget: Budget) -> Outcome:
+    dice = torch.Generator().manual_seed(0)
+    rows = []
+    for size in (101, 307, 1009, 3001, 10007):
+        table = Embedding(size, WIDTH)
+        torch.nn.init.normal_(table.table, generator=dice)
+        words = torch.randint(size, (WORDS,), generator=dice)
+        with torch.no_grad():
+            hot = F.one_hot(words, size).float()
+            same = torch.equal(hot @ table.table, table(words))
+            product = _microseconds(
+                lambda words=words, size=size, table=table: F.one_hot(words, size).float() @ table.table
+            )
+            lookup = _microseconds(lambda words=words, table=table: table(words))
+        meets = hot @ hot.T
+        apart = float(meets[words[:, None] != words].abs().max())
+        rows.append({"vocabulary": size, "same": same, "apart": apart, "product_us": product, "lookup_us": lookup})
+    numbers: dict[str, Any] = {
+        "rows": rows,
+        "multiplications": rows[-1]["vocabulary"] * WIDTH,
+        "copied": WIDTH,
+        "seeds": [0],
+    }
+    last = rows[-1]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The same bits for every vocabulary. With 10,007 words the product costs {numbers['multiplications']:,} "
+            f"multiplications a word and took {last['product_us']:,.0f} µs for {WORDS} words, the table {WIDTH} copies "
+            f"and {last['lookup_us']:,.0f} µs.",
+            f"どの語彙でもビット単位で一致しました。10,007 語では積は一語あたり {numbers['multiplications']:,} "
+            "回の掛け算が必要で、"
+            f"{WORDS} 語に {last['product_us']:,.0f} µs かかります。表引きは {WIDTH} 個の写しで済み、"
+            f"{last['lookup_us']:,.0f} µs です。",
+        ),
+        reading=Words(
+            "The product grows with the vocabulary, the table does not.",
+            "積の時間は語彙とともに増えますが、表引きは増えません。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if all(row["same"] and row["apart"] == 0.0 for row in numbers["rows"]) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.0, height=3.2)[0]
+    rows = outcome.numbers["rows"]
+    sizes = [row["vocabulary"] for row in rows]
+    axis.plot(
+        sizes, [row["product_us"] for row in rows], color=RED, marker="o", label="OneHot × 埋め込み行列 (product)"
+    )
+    axis.plot(sizes, [row["lookup_us"] for row in rows], color=BLUE, marker="o", label="nn.Embedding 表引き (lookup)")
+    axis.set(xscale="log", yscale="log", xlabel="語彙 vocabulary", ylabel=f"µs for {WORDS} words")
+    axis.legend(frameon=False, fontsize=8)
+
+
+def _microseconds(work: Any) -> float:
+    """Microseconds of the fastest of several turns: what else runs on the machine only ever adds."""
+    turns = []
+    for _ in range(12):
+        started = time.perf_counter()
+        work()
+        turns.append(time.perf_counter() - started)
+    return min(turns) * 1e6

@@ -1,0 +1,152 @@
+"""Attention sees a set.
+
+f(P x) = P f(x) for every permutation P, when nothing in f knows a position: no encoding, and no mask
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.training import fit, mean, toy
+from chumoku.models.model import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="order",
+    notes=("001", "002"),
+    title=Words("Attention alone sees no order", "アテンションだけでは語順がわからない"),
+    stated=Words(
+        "Without positions attention cannot tell orders apart: 犬が猫を追いかけた and 猫を犬が追いかけた are one set "
+        "of words.",
+        "位置の情報がなければ、アテンションは「犬が猫を追いかけた」と「猫を犬が追いかけた」を区別できません。",
+    ),
+    tried=Words(
+        "Sentences are permuted: how far does the vector of the whole move, with each kind of position and with none, "
+        "before any training? Then models learn to say which of two words came first. All of it also behind a causal "
+        "mask.",
+        "文の単語を並べ替えたとき、文全体のベクトルがどれだけ動くかを、位置の各方式と位置なしで学習前に測ります。次"
+        "に、二つの単語のどちらが先に来たかを学習させます。因果マスクのある場合も同じように調べます。",
+    ),
+    refutes=Words(
+        "A model without positions whose answer depends on the order.",
+        "位置の情報がないのに、答えが語順によって変わるモデルがあれば、反証されます。",
+    ),
+    rule=Words(
+        "Order is seen when accuracy exceeds 60 % on average (chance: 50 %). Fails when unmasked attention without "
+        "positions sees it or some kind of position does not. Holds when masked attention without positions does not "
+        "see it either; otherwise it holds only without a mask.",
+        "平均正解率が 60 % を超えれば (偶然は 50 %) 語順が見えているとします。マスクも位置もないアテンションに見える"
+        "か、位置があるのに見えない方式があれば不成立、マスクがあり位置がない場合にも見えなければ成立、見えればマスク"
+        "がないときのみ成立とします。",
+    ),
+)
+POSITIONED = ("sinusoidal", "learned", "relative", "rotary")
+WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is asked; word 0 asks, at the end
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(120, least=70)
+    ways = [(kind, "encoder") for kind in (*POSITIONED, "none")] + [("none", "decoder")]
+    numbers: dict[str, Any] = {"steps": steps, "accuracy": {}, "moved": {}}
+    for position, kind in ways:
+        name = position if kind == "encoder" else "none, masked"
+        runs = [tried(position, kind, seed, steps) for seed in range(budget.seeds)]
+        numbers["moved"][name] = [run["moved"] for run in runs]
+        numbers["accuracy"][name] = [run["accuracy"] for run in runs]
+    verdict = judge(numbers)
+    free, masked = (mean(numbers["accuracy"][name]) for name in ("none", "none, masked"))
+    still = max(numbers["moved"]["none"])
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"Without positions a permuted sentence moves its vector by {still:.0e} of its length (rounding), and "
+            f"which word came first is guessed with {free:.0%}; with positions by "
+            f"{min(mean(numbers['moved'][kind]) for kind in POSITIONED):.2f} and more, and guessed with "
+            f"{min(mean(numbers['accuracy'][kind]) for kind in POSITIONED):.0%} and more. A causal mask alone, "
+            f"without positions, reaches {masked:.0%}.",
+            f"位置なしでは、並べ替えても文のベクトルは長さの {still:.0e} (丸め誤差) しか動かず、どちらが先かの正解率"
+            f"は {free:.0%} です。位置があると {min(mean(numbers['moved'][kind]) for kind in POSITIONED):.2f} 以上"
+            f"動き、正解率は {min(mean(numbers['accuracy'][kind]) for kind in POSITIONED):.0%} 以上です。位置なしで"
+            f"も因果マスクがあれば {masked:.0%} に達します。",
+        ),
+        when=Words(
+            "No mask: an encoder. A causal mask tells a decoder of two layers who came earlier, even without "
+            "positions.",
+            "マスクのないとき (エンコーダ) です。二層のデコーダは、位置がなくても因果マスクから前後関係を知ることがで"
+            "きます。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Only attention with neither positions nor a mask stays at chance (dotted).",
+            "偶然 (点線) にとどまるのは、位置もマスクもないアテンションだけです。",
+        ),
+    )
+
+
+def tried(position: str, kind: str, seed: int, steps: int) -> dict[str, float]:
+    model = toy(seed, kind=kind, position=position, vocabulary=WORDS)
+    moved = movement(model, torch.Generator().manual_seed(seed))
+    fit(model, lambda g: asked(model, *questions(16, g))[0], steps=steps, seed=seed, rate=5e-3)
+    with torch.no_grad():
+        _, accuracy = asked(model, *questions(512, torch.Generator().manual_seed(1000 + seed)))
+    return {"moved": moved, "accuracy": accuracy}
+
+
+@torch.no_grad()
+def movement(model: Model, generator: torch.Generator) -> float:
+    """How far the last word's vector moves, as a share of its length, when the words before it are permuted."""
+    words, _ = questions(64, generator)
+    shuffled = torch.cat([words[:, torch.randperm(LENGTH - 1, generator=generator)], words[:, -1:]], dim=1)
+    before, after = model(words).hidden[:, -1], model(shuffled).hidden[:, -1]
+    return float(((after - before).norm(dim=-1) / before.norm(dim=-1)).max())
+
+
+def questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Different words, the pair among them, and last the word that asks; the answer is 1 when the pair is turned."""
+    order = torch.rand(batch, WORDS - 3, generator=generator).argsort(-1)[:, : LENGTH - 3] + 3
+    pair = torch.tensor(PAIR).expand(batch, 2)
+    mixed = torch.cat([pair, order], dim=1).gather(1, torch.rand(batch, LENGTH - 1, generator=generator).argsort(-1))
+    answer = (mixed == PAIR[0]).int().argmax(-1) > (mixed == PAIR[1]).int().argmax(-1)
+    return torch.cat([mixed, torch.zeros(batch, 1, dtype=torch.long)], dim=1), answer.long()
+
+
+def asked(model: Model, words: Tensor, answer: Tensor) -> tuple[Tensor, float]:
+    """Loss and accuracy of the answer, read from the first two logits of the asking word."""
+    logits = model(words).logits[:, -1, :2]
+    return F.cross_entropy(logits, answer), float((logits.argmax(-1) == answer).float().mean())
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    seen = {name: mean(values) > 0.6 for name, values in numbers["accuracy"].items()}
+    if seen["none"] or not all(seen[kind] for kind in POSITIONED):
+        return FAILS
+    return PARTLY if seen["none, masked"] else HOLDS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    right, far = panels(figure, 2)
+    accuracy, moved = outcome.numbers["accuracy"], outcome.numbers["moved"]
+    colours = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
+    names = ["none (位置なし)" if name == "none" else name for name in accuracy]
+    for axis, found in ((right, accuracy), (far, moved)):
+        axis.barh(names, [mean(values) for values in found.values()], color=colours, height=0.6)
+        for row, values in enumerate(found.values()):
+            axis.plot(values, [row] * len(values), "|", color="#1c2733", markersize=8)
+        axis.invert_yaxis()
+        axis.grid(visible=False, axis="y")
+    for axis in (right, far):
+        axis.title.set_fontsize(10)
+    right.axvline(0.5, color="#1c2733", linewidth=0.8, linestyle=":")
+    right.set(title="accuracy: which came first? (正解率)", xlim=(0, 1))
+    far.set(title="movement (並べ替えによる動き)", xscale="log", xlim=(1e-8, 10))
+    far.set_yticklabels([])

@@ -1,0 +1,133 @@
+"""The inner product of two positions depends on their distance alone.
+
+PEᵢ · PEⱼ = Σ_k cos((i − j) / 10000^{2k/D})
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.nn.positions import frequencies, sinusoidal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="pe-dot",
+    notes=("000", "001"),
+    title=Words("Near positions are similar", "近い位置ほど内積が大きい"),
+    stated=Words(
+        "PEᵢ·PEⱼ = Σ cos((i−j)/10000^{2k/D}): it depends on the distance alone, large when near and small when far.",
+        "内積 PEᵢ·PEⱼ は Σ cos((i−j)/10000^{2k/D}) となり相対位置だけで決まり、近い位置ほど大きく遠い位置ほど小さくな"
+        "ります。",
+    ),
+    tried=Words(
+        "All products of 32 positions at D = 32 (note 000) and of 100 positions at D = 128 (note 001) are compared "
+        "with the sum of cosines; then it is counted how often the product rises again with the distance.",
+        "D = 32 の 32 個の位置 (ノート 000) と D = 128 の 100 個の位置 (ノート 001) のすべての内積を cos の和と比べ、"
+        "距離とともに内積が再び大きくなる回数を数えます。",
+    ),
+    refutes=Words(
+        "A product that differs from the sum, or no fall with the distance.",
+        "cos の和と異なる内積があるか、距離とともに減る傾向がなければ、反証されます。",
+    ),
+    rule=Words(
+        "Fails when a product differs from the sum by more than 1e-9, or rank correlation of product and distance "
+        "exceeds −0.5. Holds when the product moreover falls at every step; otherwise it holds only as a tendency.",
+        "内積と和の差が 1e-9 を超えるか、内積と距離の順位相関が −0.5 より大きければ不成立とします。さらに一歩ごとに必ず"
+        "減れば成立、そうでなければ傾向としてのみ成立とします。",
+    ),
+)
+CASES = ((32, 32), (128, 100))  # width, positions
+
+
+def run(budget: Budget) -> Outcome:
+    numbers: dict[str, Any] = {f"D={width}": measured(width, positions) for width, positions in CASES}
+    verdict = judge(numbers)
+    small, large = numbers.values()
+    fall = large["falls_until"]
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"Theory and measurement differ by {max(small['difference'], large['difference']):.0e} at most. With D = "
+            f"128 the product falls from {large['products'][0]:.0f} at distance 0 to {large['products'][fall]:.1f} at "
+            f"distance {fall}, but {large['rises']} of 99 steps go up again (D = 32: {small['rises']} of 31).",
+            f"理論値と実測値の差は最大 {max(small['difference'], large['difference']):.0e} です。D = 128 では距離 0 の "
+            f"{large['products'][0]:.0f} から距離 {fall} の {large['products'][fall]:.1f} まで下がりますが、その先は "
+            f"99 歩のうち {large['rises']} 歩で再び上がります (D = 32 では 31 歩のうち {small['rises']} 歩)。",
+        ),
+        when=Words(
+            f"Near against far in general (rank correlation {large['correlation']:.2f}); not step by step: beyond "
+            f"distance {fall} (D = 128) a farther position can be the more similar one.",
+            f"全体の傾向として成り立ちます (順位相関 {large['correlation']:.2f})。一歩ごとには成り立たず、距離 {fall} "
+            "(D = 128) より先では、遠い位置の方が似ていることがあります。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left: the sum of cosines and the measured products lie on each other, and ripple. Right: every diagonal "
+            "has one colour.",
+            "左は、理論値と実測値が重なり、波打ちながら下がります。右は、対角線ごとに同じ色で、距離だけで決まります。",
+        ),
+    )
+
+
+def measured(width: int, positions: int) -> dict[str, Any]:
+    encoding = sinusoidal(torch.arange(positions), width, dtype=torch.float64)
+    products = encoding @ encoding.T
+    distance = (torch.arange(positions)[:, None] - torch.arange(positions)).abs()
+    theory = (torch.arange(positions)[:, None] * frequencies(width, base=10000.0, dtype=torch.float64)).cos().sum(-1)
+    rising = (products[0, 1:] > products[0, :-1]).nonzero().flatten()
+    return {
+        "positions": positions,
+        "difference": float((products - theory[distance]).abs().max()),
+        "products": products[0].tolist(),
+        "theory": theory.tolist(),
+        "rises": len(rising),
+        "falls_until": int(rising[0]) if len(rising) else positions - 1,
+        "correlation": rank_correlation(products[0]),
+    }
+
+
+def rank_correlation(values: Tensor) -> float:
+    """Spearman's: of the values' ranks with the order in which they stand."""
+    ranks = values.argsort().argsort().double()
+    return float(torch.corrcoef(torch.stack([ranks, torch.arange(len(values)).double()]))[0, 1])
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    found = list(numbers.values())
+    if any(case["difference"] > 1e-9 or case["correlation"] > -0.5 for case in found):
+        return FAILS
+    return HOLDS if all(case["rises"] == 0 for case in found) else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    curve, picture = panels(figure, 2)
+    case = outcome.numbers["D=128"]
+    curve.plot(case["theory"], color=BLUE, linewidth=1.5, label="理論値 Σ cos")
+    curve.plot(
+        range(0, len(case["products"]), 3),
+        case["products"][::3],
+        "o",
+        color=RED,
+        markersize=2.8,
+        label="実測値 PE₀·PEⱼ",
+    )
+    curve.axvline(case["falls_until"], color=RED, linewidth=0.6, linestyle=":")
+    curve.set(title="D = 128", xlabel="distance (位置の差)", ylabel="inner product (内積)")
+    curve.legend(frameon=False, fontsize=8)
+    small = outcome.numbers["D=32"]
+    at = torch.arange(small["positions"])
+    matrix = torch.tensor(small["products"])[(at[:, None] - at).abs()]
+    heat(picture, matrix, bar="inner product (内積)")
+    picture.set(title="D = 32", xlabel="position i (位置)", ylabel="position j (位置)")
+    picture.set_xticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])
+    picture.set_yticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])
+    picture.invert_yaxis()

@@ -1,0 +1,126 @@
+"""The sinusoidal encoding, drawn.
+
+PE(i, 2k) = sin(i / 10000^{2k/D}),  PE(i, 2k+1) = cos(i / 10000^{2k/D});   wave length 2π · 10000^{2k/D}
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, LIGHT, RED, heat, panels
+from chumoku.nn.positions import frequencies, sinusoidal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="pe-heatmap",
+    notes=("000", "001", "002"),
+    title=Words("The encoding as curve and heat map", "位置エンコーディングの曲線とヒートマップ"),
+    stated=Words(
+        "Every dimension swings at its own pace, the higher the slower, and no two positions look alike.",
+        "次元ごとに異なる周期で振動し、次元が高いほど周期が長く、どの位置も異なるベクトルになります。",
+    ),
+    tried=Words(
+        "The encoding of D = 32 and D = 512 is drawn; sign changes are counted by dimension over 4,096 positions, and "
+        "the two most similar positions are sought.",
+        "D = 32 と D = 512 の位置エンコーディングを描き、4,096 個の位置で次元ごとの符号の変化を数え、最も似ている"
+        "二つの位置を探します。",
+    ),
+    refutes=Words(
+        "A higher dimension that swings faster than a lower one, or two positions with the same vector.",
+        "低い次元より速く振動する高い次元があるか、同じベクトルになる二つの位置があれば、反証されます。",
+    ),
+    rule=Words(
+        "Holds when sign changes never increase with the dimension and the smallest distance between two positions "
+        "exceeds 0.01, for both D.",
+        "二つの D の両方で、符号の変化が次元とともに増えず、位置同士の最小距離が 0.01 を超えれば成立とします。",
+    ),
+)
+WIDTHS = (32, 512)
+POSITIONS = 4096
+SKETCHED = (0, 50, 100)  # the dimensions of note 002's sketch, over 50 positions
+SHOWN = 100
+
+
+def run(budget: Budget) -> Outcome:
+    numbers: dict[str, Any] = {"positions": POSITIONS, "widths": {str(width): measured(width) for width in WIDTHS}}
+    cycles = [50 * float(frequencies(512, base=10000.0)[dimension // 2]) / (2 * math.pi) for dimension in SKETCHED]
+    numbers["cycles_in_50_positions"] = cycles
+    slow, near = (numbers["widths"]["512"][key] for key in ("sign_changes", "smallest_distance"))
+    return Outcome(
+        judge(numbers),
+        numbers,
+        Words(
+            f"Over {POSITIONS:,} positions dimension 0 changes its sign {slow[0]:,} times and the last pair "
+            f"{slow[-1]} times (D = 512); the two most similar positions are {near:.2f} apart.",
+            f"{POSITIONS:,} 個の位置で、次元 0 の符号は {slow[0]:,} 回、最後の組は {slow[-1]} 回変わります (D = 512)。"
+            f"最も似た二つの位置の距離は {near:.2f} です。",
+        ),
+        correction=Correction(
+            "002: 3.5, 7, 1.5 cycles in 50 positions at dimensions 0, 50, 100",
+            ", ".join(f"{value:.1f}" for value in cycles),
+            Words(
+                "50 / (2π · 10000^{d/512}) for d = 0, 50, 100. The sketch draws dimension 50 faster than dimension 0.",
+                "d = 0, 50, 100 に対する 50 / (2π · 10000^{d/512}) です。ノートの略図では次元 50 が次元 0 より速く"
+                "振動しています。",
+            ),
+        ),
+        reading=Words(
+            "Left: the vector of position 1, sines below and cosines above. Right: fast stripes in the low dimensions, "
+            "none in the high ones.",
+            "左は位置 1 のベクトルで、下が sin、上が cos です。右は、低い次元ほど細かい縞、高い次元では縞がありませ"
+            "ん。",
+        ),
+    )
+
+
+def measured(width: int) -> dict[str, Any]:
+    encoding = sinusoidal(torch.arange(POSITIONS), width, dtype=torch.float64)
+    return {"sign_changes": sign_changes(encoding[:, ::2]), "smallest_distance": smallest_distance(encoding)}
+
+
+def sign_changes(waves: Tensor) -> list[int]:
+    """How often each column passes through 0."""
+    positive = waves >= 0
+    counted: list[int] = (positive[1:] != positive[:-1]).sum(0).tolist()
+    return counted
+
+
+def smallest_distance(vectors: Tensor) -> float:
+    """Between any two rows, by ‖a − b‖² = ‖a‖² + ‖b‖² − 2 a·b."""
+    squares = vectors.square().sum(-1)
+    apart = squares[:, None] + squares[None] - 2 * vectors @ vectors.T
+    return float(apart.fill_diagonal_(math.inf).min().clamp(min=0).sqrt())
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    for found in numbers["widths"].values():
+        changes = found["sign_changes"]
+        if any(later > earlier for earlier, later in itertools.pairwise(changes)):
+            return FAILS
+        if found["smallest_distance"] <= 0.01:
+            return FAILS
+    return HOLDS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axes = panels(figure, 2, 2, height=3.0)
+    for row, width in enumerate(int(width) for width in outcome.numbers["widths"]):
+        encoding = sinusoidal(torch.arange(SHOWN), width)
+        curve, picture = axes[2 * row : 2 * row + 2]
+        curve.plot(encoding[1], color=LIGHT, linewidth=0.6 if width < 100 else 0, linestyle="--")
+        curve.scatter(range(0, width, 2), encoding[1, ::2], s=5, color=BLUE, label="sin")
+        curve.scatter(range(1, width, 2), encoding[1, 1::2], s=5, color=RED, label="cos")
+        curve.set(title=f"PE of position 1, D = {width}", xlabel="dimension (次元)", ylabel="value", ylim=(-1.05, 1.05))
+        curve.legend(frameon=False, fontsize=8, loc="lower right")
+        heat(picture, encoding.T, cmap="RdBu_r", low=-1, high=1, bar="PE")
+        picture.set(title=f"D = {width}", xlabel="position (位置)", ylabel="dimension (次元)")
+        picture.set_xticks(range(0, SHOWN, 20), [str(at) for at in range(0, SHOWN, 20)])
+        picture.set_yticks(range(0, width, width // 4), [str(at) for at in range(0, width, width // 4)])

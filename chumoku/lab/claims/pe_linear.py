@@ -1,0 +1,123 @@
+"""A shift by k is one matrix for all positions.
+
+PE_{i+k} = M_k PE_i,   M_k = blocks [[cos kω, sin kω], [−sin kω, cos kω]],   ω = 1 / 10000^{2d/D}
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, heat, panels
+from chumoku.nn.positions import frequencies, sinusoidal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="pe-linear",
+    notes=("002",),
+    title=Words("A shift is a linear map", "位置のずれは線形変換"),
+    stated=Words(
+        "PE_{pos+k} is a linear function of PE_pos, so relative positions can be computed.",
+        "PE_{pos+k} は PE_pos の線形関数であり、相対位置の計算が可能です。",
+    ),
+    tried=Words(
+        "For shifts of 1 to 64 the matrix M_k is written down, and also found by least squares from the first 4,096 "
+        "positions; both are tried on positions 5,000 to 5,999. A table of random vectors (learned positions before "
+        "any learning) is tried in the same way.",
+        "ずれ 1〜64 について行列 M_k を式から作り、また最初の 4,096 個の位置から最小二乗法でも求め、どちらも位置 "
+        "5,000〜5,999 で試します。比較のため、乱数の表 (学習前の学習可能な位置埋め込み) も同じように試します。",
+    ),
+    refutes=Words(
+        "A position for which M_k PE_pos is not PE_{pos+k}.",
+        "M_k PE_pos が PE_{pos+k} と異なる位置があれば、反証されます。",
+    ),
+    rule=Words(
+        "Holds when the written matrix misses by less than 1e-9 at every position and shift, while the best matrix for "
+        "the random table misses by more than half of a vector's length.",
+        "式の行列の誤差がすべての位置とずれで 1e-9 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて"
+        "外れれば、成立とします。",
+    ),
+)
+WIDTH = 32
+SHIFTS = (1, 2, 4, 8, 16, 32, 64)
+SEEN, UNSEEN = torch.arange(4096), torch.arange(5000, 6000)  # few positions leave the slowest waves undetermined
+
+
+def run(budget: Budget) -> Outcome:
+    numbers: dict[str, Any] = {"shifts": list(SHIFTS), "written": [], "found": [], "random_table": []}
+    random = torch.randn(6100, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    random *= (WIDTH / 2) ** 0.5 / random.norm(dim=-1, keepdim=True)  # as long as PE
+    for shift in SHIFTS:
+        numbers["written"].append(miss(written(shift), encoded, UNSEEN, shift))
+        numbers["found"].append(miss(found(encoded, shift), encoded, UNSEEN, shift))
+        numbers["random_table"].append(miss(found(random.__getitem__, shift), random.__getitem__, UNSEEN, shift))
+    numbers["matrix"] = written(8).tolist()
+    return Outcome(
+        judge(numbers),
+        numbers,
+        Words(
+            f"The written matrix misses by {max(numbers['written']):.0e} of a vector's length at most, the one found "
+            f"from 4,096 positions by {max(numbers['found']):.0e}; for a random table the best one misses by "
+            f"{min(numbers['random_table']):.2f}.",
+            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {max(numbers['written']):.0e}、4,096 個の位置から求めた"
+            f"行列では {max(numbers['found']):.0e} です。乱数の表では最良でも {min(numbers['random_table']):.2f} 外れ"
+            "ます。",
+        ),
+        reading=Words(
+            "Left: the miss on positions never seen, by shift. Right: M₈, a rotation in each pair of dimensions.",
+            "左は、見たことのない位置での誤差です。右は M₈ で、二次元ずつの回転が並んでいます。",
+        ),
+    )
+
+
+def encoded(positions: Tensor) -> Tensor:
+    return sinusoidal(positions, WIDTH, dtype=torch.float64)
+
+
+def written(shift: int) -> Tensor:
+    """M_k from the addition theorems."""
+    angles = shift * frequencies(WIDTH, base=10000.0, dtype=torch.float64)
+    cos, sin = angles.cos(), angles.sin()
+    matrix = torch.zeros(WIDTH, WIDTH, dtype=torch.float64)
+    even = torch.arange(0, WIDTH, 2)
+    matrix[even, even], matrix[even, even + 1] = cos, sin
+    matrix[even + 1, even], matrix[even + 1, even + 1] = -sin, cos
+    return matrix
+
+
+def found(vectors: Any, shift: int) -> Tensor:
+    """M_k as the least-squares answer from the seen positions."""
+    solution: Tensor = torch.linalg.lstsq(vectors(SEEN), vectors(SEEN + shift), driver="gelsd").solution
+    return solution.T
+
+
+def miss(matrix: Tensor, vectors: Any, positions: Tensor, shift: int) -> float:
+    """The largest ‖M PE_i − PE_{i+k}‖ / ‖PE‖."""
+    left = vectors(positions) @ matrix.T - vectors(positions + shift)
+    return float((left.norm(dim=-1) / vectors(positions).norm(dim=-1)).max())
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    return HOLDS if max(numbers["written"]) < 1e-9 and min(numbers["random_table"]) > 0.5 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    curve, picture = panels(figure, 2)
+    numbers = outcome.numbers
+    for key, label, colour in (
+        ("random_table", "random table, best matrix", GREY),
+        ("found", "PE, matrix found (最小二乗)", RED),
+        ("written", "PE, matrix written (式)", BLUE),
+    ):
+        curve.plot(numbers["shifts"], numbers[key], "o-", color=colour, label=label, markersize=3.5)
+    curve.set(title="miss / length of PE", xlabel="shift k (ずれ)", xscale="log", yscale="log")
+    curve.set_xticks(numbers["shifts"], [str(k) for k in numbers["shifts"]])
+    curve.minorticks_off()
+    curve.legend(frameon=False, fontsize=8, loc="center right")
+    heat(picture, numbers["matrix"], cmap="RdBu_r", low=-1, high=1, bar="weight")
+    picture.set(title="M₈", xlabel="from dimension (次元)", ylabel="to dimension")

@@ -1,0 +1,67 @@
+"""sin and cos lie in −1 … 1"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.nn.positions import sinusoidal
+
+CLAIM = Claim(
+    id="pe-range",
+    notes=("000", "001"),
+    title=Words("The range of the encoding", "位置符号の値の範囲"),
+    stated=Words("The sinusoidal encoding takes values from 0 to 1.", "位置符号(正弦波)は 0〜1 の値を取ります。"),
+    tried=Words(
+        "All values for D = 512 and the positions 0 to 4,999.", "D = 512、位置 0〜4,999 のすべての値を調べます。"
+    ),
+    refutes=Words("A value outside 0 … 1.", "0〜1 の外の値があること。"),
+    rule=Words(
+        "Holds when the least is 0 or more and the greatest 1 or less.",
+        "最小が 0 以上、最大が 1 以下なら「成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    values = sinusoidal(torch.arange(5000), 512, dtype=torch.float64)
+    edges = torch.linspace(-1, 1, 41, dtype=torch.float64)
+    shares = torch.histogram(values.flatten(), edges).hist / values.numel()
+    numbers: dict[str, Any] = {
+        "least": float(values.min()),
+        "greatest": float(values.max()),
+        "below_zero": float((values < 0).double().mean()),
+        "edges": edges.tolist(),
+        "shares": shares.tolist(),
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The values go from {numbers['least']:.4f} to {numbers['greatest']:.4f}; {numbers['below_zero']:.1%} are "
+            "below 0. "
+            "The note's point, that they stay bounded, is right.",
+            f"値は {numbers['least']:.4f} から {numbers['greatest']:.4f} までで、{numbers['below_zero']:.1%} が負です。"
+            "「大きくなりすぎない」という要件を満たすことは正しいです。",
+        ),
+        correction=Correction("0 … 1", "−1 … 1", Words("sin and cos lie in −1 … 1", "sin と cos の値域は −1〜1 です")),
+        reading=Words(
+            "What lies left of 0 (red) is what the note leaves out.", "0 より左(赤)が、ノートで抜けている部分です。"
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["least"] >= 0 and numbers["greatest"] <= 1 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=6.0, height=2.9)[0]
+    edges, shares = outcome.numbers["edges"], outcome.numbers["shares"]
+    colours = [RED if right <= 1e-9 else BLUE for right in edges[1:]]
+    axis.bar(edges[:-1], [100 * share for share in shares], edges[1] - edges[0], align="edge", color=colours)
+    axis.set(xlabel="value 値", ylabel="% of all values")

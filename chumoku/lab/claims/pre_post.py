@@ -1,0 +1,138 @@
+"""Where the norm stands, and whether learning has to warm up.
+
+pre    x ← x + f(norm(x))          post   x ← norm(x + f(x))
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, curves, panels
+from chumoku.lab.training import fit, mean, tail, thinned, toy
+from chumoku.models.model import Model
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="pre-post",
+    notes=("002",),
+    title=Words("Pre-LN and Post-LN", "Pre-LN と Post-LN"),
+    stated=Words(
+        "Pre-LN trains stably without warm-up, above all when the model is deep.",
+        "Pre-LN は訓練が安定し、深いモデルで特に有効で、ウォームアップなしで訓練できます。",
+    ),
+    tried=Words(
+        "Decoders of 2, 6 and 12 layers with the norm before or after learn a simple substitution of words by Adam at "
+        "0.003, with no warm-up and with one of half the steps.",
+        "2 層、6 層、12 層のデコーダで、ノルムを前に置く場合と後に置く場合について、単語の単純な置き換えを Adam "
+        "(0.003) で学習させます。ウォームアップなしの場合と、ステップの半分をウォームアップにする場合を比べます。",
+    ),
+    refutes=Words(
+        "Pre-LN that does not learn without warm-up, or Post-LN that learns as well in all depths.",
+        "Pre-LN がウォームアップなしで学習できないか、Post-LN もすべての深さで同じように学習できれば、反証されます。",
+    ),
+    rule=Words(
+        "A cell learns when in every seed the loss ends below half of chance (ln 8). Fails when Pre-LN without warm-up "
+        "does not learn at some depth. Holds when Post-LN without warm-up does not learn at the greatest depth; "
+        "otherwise it holds, but for Post-LN as well.",
+        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習"
+        "できない深さがあれば不成立、最も深いモデルでウォームアップなしの Post-LN が学習できなければ成立、学習できれ"
+        "ば Post-LN にも当てはまるため限定的に成立とします。",
+    ),
+)
+DEPTHS = (2, 6, 12)
+WORDS = 8
+WAYS = ("pre", "post")
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(60, least=20)
+    numbers: dict[str, Any] = {"steps": steps, "end": {}, "losses": {}}
+    for depth in DEPTHS:
+        for way in WAYS:
+            for warmup in (0, steps // 2):
+                key = named(depth, way, warm=warmup > 0)
+                runs = [trained(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
+                numbers["end"][key] = [tail(one) for one in runs]
+                numbers["losses"][key] = [thinned(one, 30) for one in runs]
+    verdict = judge(numbers)
+    end = {key: mean(values) for key, values in numbers["end"].items()}
+    deep = DEPTHS[-1]
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"Without warm-up the loss ends, at {' / '.join(map(str, DEPTHS))} layers, at "
+            + " / ".join(f"{end[named(depth, 'pre')]:.2f}" for depth in DEPTHS)
+            + " with Pre-LN and "
+            + " / ".join(f"{end[named(depth, 'post')]:.2f}" for depth in DEPTHS)
+            + f" with Post-LN (chance {math.log(WORDS):.2f}). Warm-up takes Post-LN of {deep} layers to "
+            f"{end[named(deep, 'post', warm=True)]:.2f}.",
+            f"ウォームアップなしの最後の損失は、{'・'.join(map(str, DEPTHS))} 層の順に、Pre-LN で "
+            + "・".join(f"{end[named(depth, 'pre')]:.2f}" for depth in DEPTHS)
+            + "、Post-LN で "
+            + "・".join(f"{end[named(depth, 'post')]:.2f}" for depth in DEPTHS)
+            + f" です (偶然は {math.log(WORDS):.2f})。{deep} 層の Post-LN はウォームアップありで "
+            f"{end[named(deep, 'post', warm=True)]:.2f} でした。",
+        ),
+        when=Words(
+            "At these depths and this rate Post-LN needs no warm-up either.",
+            "この深さと学習率では、Post-LN もウォームアップなしで学習できました。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "The loss over training, by depth and placement; dotted: chance. A curve that stays there has learned "
+            "nothing.",
+            "深さと配置ごとの学習中の損失です。点線は偶然で、そこにとどまる曲線は何も学習していません。",
+        ),
+    )
+
+
+def named(depth: int, way: str, *, warm: bool = False) -> str:
+    return f"{way}, {depth} layers, {'warm-up' if warm else 'no warm-up'}"
+
+
+def trained(depth: int, way: str, warmup: int, seed: int, steps: int) -> list[float]:
+    model = toy(seed, vocabulary=WORDS, layers=depth, placement=way, position="sinusoidal", feedforward_width=64)
+
+    def loss(generator: torch.Generator) -> Tensor:
+        return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
+
+    return fit(model, loss, steps=steps, seed=seed, rate=3e-3, warmup=warmup)
+
+
+def substituted(model: Model, words: Tensor) -> Tensor:
+    """The loss of saying 3w + 1 for every word w."""
+    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    goal = math.log(WORDS) / 2
+    learns = {key: max(values) < goal for key, values in numbers["end"].items()}
+    if not all(learns[named(depth, "pre")] for depth in DEPTHS):
+        return FAILS
+    return PARTLY if learns[named(DEPTHS[-1], "post")] else HOLDS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    numbers = outcome.numbers
+    for axis, depth in zip(panels(figure, len(DEPTHS), width=8.6, height=3.2), DEPTHS, strict=True):
+        series = {
+            f"{way}{', warm-up' if warm else ''}": numbers["losses"][named(depth, way, warm=warm)]
+            for way in WAYS
+            for warm in (False, True)
+        }
+        points = len(next(iter(series.values()))[0])
+        at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
+        curves(axis, at, series, colours=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
+        axis.axhline(math.log(WORDS), color="#1c2733", linewidth=0.8, linestyle=":")
+        axis.set(title=f"{depth} layers (層)", xlabel="step", ylim=(0, 3.2))
+        axis.set_ylabel("loss (損失)" if depth == DEPTHS[0] else "")

@@ -1,0 +1,151 @@
+"""pretrain-shift: the outputs, shifted right, are the inputs; and a word at a time says what one pass says.
+
+taught        fed   (begin) I    eat  a        …         to say   I    eat  a    mandarin …      all at once
+free          fed   (begin) and what it said itself, a word at a time, with a cache
+
+same words    the free translation, fed back in one pass: the likeliest word of every position is the next one fed
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import panels
+from chumoku.lab.sentences import BEGIN, END, IGNORE, PAD, english, joined, shifted
+from chumoku.lab.toys import told
+from chumoku.lab.translator import Translator, steps_of, translators
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="pretrain-shift",
+    notes=("000",),
+    title=Words("Outputs, shifted right", "Outputs (shifted right)"),
+    stated=Words(
+        "The decoder is fed the outputs shifted right, beginning with a start symbol, and speaks one word at a time.",
+        "Decoderには開始記号から始まる出力を右にずらしたもの（Outputs shifted right）が入力され、1語ずつ出力します。",
+    ),
+    tried=Words(
+        "On held-out sentences a trained translator is run taught (fed the right words, all at once) and free (fed "
+        "its own words, one at a time with a cache); its free words are then fed back in one pass.",
+        "見ていない文について、正解の語を一度に与える場合（教師強制）と、自分の出力を1語ずつ与える場合（自走、キャッ"
+        "シュ使用）を比べ、自走の出力を一度に与え直した結果とも比べます。",
+    ),
+    refutes=Words(
+        "What is fed is not what is to be said moved by one, or one pass over its own words says other words.",
+        "入力が正解を1つずらしたものでない、または自分の出力を一度に与えたときに違う語を言うこと。",
+    ),
+    rule=Words(
+        "Holds when in every seed the fed rows are the labels moved right by one behind the start symbol, and one "
+        "pass over the free words gives exactly these words again, in all sentences.",
+        "すべてのシードで、入力が開始記号の後に正解を1つ右へずらしたものであり、自走の語を一度に与え直すと全文で同じ"
+        "語になれば「成り立つ」。",
+    ),
+)
+SENTENCES, SHOWN = 150, 4
+
+
+@torch.no_grad()
+def compared(translator: Translator) -> dict[str, Any]:
+    chosen = translator.data.test[:SENTENCES]
+    source = translator.sources(chosen)
+    fed, wanted = translator.targets(chosen)
+    moved = bool((fed[:, 1:] == torch.where(wanted == IGNORE, PAD, wanted).where(wanted != END, PAD)[:, :-1]).all())
+    taught = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
+    real = wanted != IGNORE
+    free = [best.tokens for best in translator.say(source)]
+    right = [words == row[row > END].tolist() for words, row in zip(free, wanted, strict=True)]
+    return {
+        "fed_is_said_moved": moved and bool((fed[:, 0] == BEGIN).all()),
+        "one_pass_repeats": repeated(translator, source, free),
+        "sentences": len(free),
+        "taught_words_right": (taught == wanted)[real].float().mean().item(),
+        "taught_sentences_right": ((taught == wanted) | ~real).all(1).float().mean().item(),
+        "free_sentences_right": sum(right) / len(right),
+        "shown": shown(translator, taught, free, right),
+    }
+
+
+def repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
+    """Of how many sentences one pass over the words that came one at a time finds each of them likeliest again."""
+    fed, wanted = shifted(free)
+    said = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
+    return int(((said == wanted) | (wanted <= END)).all(1).sum())
+
+
+def shown(translator: Translator, taught: Tensor, free: list[list[int]], right: list[bool]) -> list[dict[str, Any]]:
+    """Two sentences that come out right and two that do not, where there are such."""
+    good, bad = ([n for n, correct in enumerate(right) if correct is wanted] for wanted in (True, False))
+    names, found = translator.data.target, []
+    for number in sorted((good[: SHOWN - min(2, len(bad))] + bad[:2])[:SHOWN]):
+        one = translator.data.test[number]
+        length = len(english(one.target))
+        said = [names.units[token] for token in taught[number, :length].tolist()]
+        found.append(
+            {
+                "source": one.source,
+                "right": one.target,
+                "taught": joined(said),
+                "free": joined(names.decode(free[number])),
+            }
+        )
+    return found
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    exact = all(one["fed_is_said_moved"] and one["one_pass_repeats"] == one["sentences"] for one in numbers["runs"])
+    return HOLDS if exact else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    found = translators(budget)
+    runs = [compared(translator) for translator in found]
+    numbers: dict[str, Any] = {
+        "seeds": [translator.seed for translator in found],
+        "model": "trained here",
+        "steps": steps_of(budget),
+        "runs": runs,
+    }
+    repeated, total = (sum(one[key] for one in runs) for key in ("one_pass_repeats", "sentences"))
+    words, taught, free = (
+        told([100 * one[key] for one in runs], "{:.0f}")
+        for key in ("taught_words_right", "taught_sentences_right", "free_sentences_right")
+    )
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            "What is fed is what is to be said, moved right by one. One pass over its own words repeats them in "
+            f"{repeated} of {total} sentences. Taught, {words} % of words and {taught} % of sentences are right; "
+            f"free, {free} % of sentences: whole sentences fare alike, since the first wrong word spoils both.",
+            f"入力は正解を1つ右へずらしたものです。自走の出力を一度に与え直すと、{total}文中{repeated}文で同じ語にな"
+            f"りました。教師強制では語の{words}％、文の{taught}％が正解で、自走では文の{free}％が正解です。最初の誤り"
+            "で文が崩れるのはどちらも同じなので、文単位の成績は近くなります。",
+        ),
+        reading=Words(
+            "For each sentence: what was wanted, what is said when fed the right words, and when fed its own.",
+            "各文について、正解、正解の語を与えたときの出力、自分の語を与えたときの出力を並べています。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, height=3.6, width=8.4)[0]
+    axis.axis("off")
+    lines = outcome.numbers["runs"][0]["shown"]
+    step = 1 / max(1, len(lines))
+    for number, one in enumerate(lines):
+        top = 1 - number * step
+        axis.text(0, top, one["source"], fontsize=10, va="top", transform=axis.transAxes)
+        for row, (name, key) in enumerate(
+            (("正解 wanted", "right"), ("教師強制 taught", "taught"), ("自走 free", "free"))
+        ):
+            colour = "#1c2733" if one[key] == one["right"] else "#b23a48"
+            height = top - step * (0.27 + 0.2 * row)
+            axis.text(0.02, height, name, fontsize=8, va="top", transform=axis.transAxes, color="#8a949e")
+            axis.text(0.2, height, one[key], fontsize=8.5, va="top", transform=axis.transAxes, color=colour)

@@ -1,0 +1,167 @@
+"""Two encodings that were rejected, and the one that was not.
+
+i       p = i · u                 grows without bound
+i / N   p = (i / N) · u           the same place has another code in a longer text
+sin     PE(i)                     neither
+
+u is one random direction, the same for both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
+from chumoku.lab.training import fit, mean, thinned, toy
+from chumoku.models.model import Model
+from chumoku.nn.positions import Sinusoidal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="rejected-pe",
+    notes=("001",),
+    title=Words("Why not simply i, or i/N", "なぜ i や i/N ではいけないのか"),
+    stated=Words(
+        "As a code of position, i grows without bound and i/N needs the length to be known; the sinusoidal encoding "
+        "has neither fault.",
+        "位置の情報として i は際限なく大きくなり、i/N は文の長さが事前にわからなければ使えません。正弦波にはどちらの問"
+        "題もありません。",
+    ),
+    tried=Words(
+        "The size of each code by position, and how far the code of position 5 moves from a text of 8 to one of 64 "
+        "words. Then small decoders learn with each to repeat the previous word, in texts of 8 to 32 words.",
+        "位置ごとの符号の大きさと、文の長さが 8 語から 64 語に変わったときに位置 5 の符号がどれだけ動くかを測ります。"
+        "次に、8〜32 語の文で直前の単語を答える課題を、それぞれの符号で小さなデコーダに学習させます。",
+    ),
+    refutes=Words(
+        "i that stays bounded, i/N that does not move, or learning as well as with the sinusoidal encoding.",
+        "i が有界であるか、i/N が動かないか、正弦波と同じように学習できれば、反証されます。",
+    ),
+    rule=Words(
+        "Fails unless from position 16 to 1,024 the code i grows more than tenfold while the sinusoidal does not "
+        "grow, and the code i/N of position 5 moves by more than a tenth of its length while the others do not move. "
+        "Holds when moreover the sinusoidal learner is better than both at 32 words in every seed; otherwise it holds "
+        "for the codes only.",
+        "位置 16 から 1,024 までに i の符号が 10 倍を超えて大きくなり正弦波は大きくならず、位置 5 の i/N の符号が長さ"
+        "の 1 割を超えて動きほかは動かない、のどれかが欠ければ不成立とします。さらにすべてのシードで、32 語での正解率"
+        "が正弦波で最も高ければ成立、そうでなければ符号そのものについてのみ成立とします。",
+    ),
+)
+WIDTH, WORDS = 32, 8
+WAYS = ("i", "i/N", "sinusoidal")
+LENGTHS = (8, 16, 32, 64)
+
+
+class Straight(nn.Module):
+    """i · u, or (i / N) · u, where the sinusoidal encoding would stand."""
+
+    def __init__(self, *, share: bool, seed: int) -> None:
+        super().__init__()
+        self.share = share
+        self.direction = torch.randn(WIDTH, generator=torch.Generator().manual_seed(seed))
+
+    def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        place = positions.to(dtype)[..., None]
+        return (place / end if self.share else place) * self.direction
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(200, least=110)
+    numbers: dict[str, Any] = {"steps": steps, "lengths": list(LENGTHS), "size": {}, "moved": {}}
+    numbers |= {"accuracy": {}, "losses": {}}
+    for way in WAYS:
+        code = made(way, 0)
+        numbers["size"][way] = [float(code(torch.tensor([at]), 1024).norm()) for at in (16, 1024)]
+        short, long = (code(torch.tensor([5]), end) for end in (8, 64))
+        numbers["moved"][way] = float((long - short).norm() / short.norm())
+        runs = [trained(way, seed, steps) for seed in range(budget.seeds)]
+        numbers["losses"][way] = [losses for losses, _ in runs]
+        numbers["accuracy"][way] = [accuracy for _, accuracy in runs]
+    verdict = judge(numbers)
+    at = {way: mean([one[2] for one in numbers["accuracy"][way]]) for way in WAYS}
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"From position 16 to 1,024 i grows {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f}-fold, the "
+            f"sinusoidal not at all; between texts of 8 and 64 words the i/N of position 5 moves by "
+            f"{numbers['moved']['i/N']:.0%}. After {steps} steps the previous word is right, at 32 words, with "
+            f"{at['i']:.0%} (i), {at['i/N']:.0%} (i/N), {at['sinusoidal']:.0%} (sinusoidal).",
+            f"位置 16 から 1,024 までに i は {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f} 倍になり、正弦波"
+            f"は変わりません。位置 5 の i/N は、文が 8 語から 64 語になると {numbers['moved']['i/N']:.0%} 動きま"
+            f"す。{steps} ステップ後の 32 語での正解率は、i が {at['i']:.0%}、i/N が {at['i/N']:.0%}、正弦波が "
+            f"{at['sinusoidal']:.0%} です。",
+        ),
+        when=Words(
+            "For the codes themselves; in this training the sinusoidal one was not the best in every seed.",
+            "符号そのものの性質としては成り立ちますが、この学習では正弦波がすべてのシードで最良とはなりませんでした。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "Left: the loss over training. Right: accuracy by length; beyond the dotted line lie lengths never seen.",
+            "左は学習中の損失です。右は文の長さごとの正解率で、点線より右は学習で見ていない長さです。",
+        ),
+    )
+
+
+def made(way: str, seed: int) -> nn.Module:
+    return Sinusoidal(WIDTH) if way == "sinusoidal" else Straight(share=way == "i/N", seed=seed)
+
+
+def trained(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
+    model = toy(seed, vocabulary=WORDS, width=WIDTH, position="none")
+    model.decoder.position = made(way, seed)  # type: ignore[union-attr]
+
+    def loss(generator: torch.Generator) -> Tensor:
+        length = int(torch.randint(8, 33, (1,), generator=generator))
+        return repeating(model, torch.randint(WORDS, (16, length), generator=generator))[0]
+
+    losses = fit(model, loss, steps=steps, seed=seed, rate=6e-3)
+    test = torch.Generator().manual_seed(1000 + seed)
+    with torch.no_grad():
+        return thinned(losses), [repeating(model, torch.randint(WORDS, (128, n), generator=test))[1] for n in LENGTHS]
+
+
+def repeating(model: Model, words: Tensor) -> tuple[Tensor, float]:
+    """Loss and accuracy of saying, at each word, the one before it."""
+    logits = model(words).logits[:, 1:]
+    return F.cross_entropy(logits.flatten(0, 1), words[:, :-1].flatten()), float(
+        (logits.argmax(-1) == words[:, :-1]).float().mean()
+    )
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    grown = {way: end / start for way, (start, end) in numbers["size"].items()}
+    moved = numbers["moved"]
+    bounded = grown["i"] > 10 and grown["sinusoidal"] < 1.01
+    steady = moved["i/N"] > 0.1 and max(moved["i"], moved["sinusoidal"]) < 1e-6
+    if not (bounded and steady):
+        return FAILS
+    at = numbers["lengths"].index(32)
+    best = all(
+        sine[at] > max(plain[at], share[at])
+        for plain, share, sine in zip(*(numbers["accuracy"][way] for way in WAYS), strict=True)
+    )
+    return HOLDS if best else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    curve, lengths = panels(figure, 2)
+    numbers = outcome.numbers
+    points = len(numbers["losses"]["i"][0])
+    at = [round((place + 0.5) * numbers["steps"] / points) for place in range(points)]
+    curves(curve, at, numbers["losses"], colours=(RED, OCHRE, BLUE))
+    curve.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
+    curves(lengths, numbers["lengths"], numbers["accuracy"], colours=(RED, OCHRE, BLUE), marker="o", legend=False)
+    lengths.axvline(32, color="#1c2733", linewidth=0.8, linestyle=":")
+    lengths.set(xlabel="words in the text (文の長さ)", ylabel="accuracy (正解率)", ylim=(0, 1.02), xscale="log")
+    lengths.set_xticks(numbers["lengths"], [str(length) for length in numbers["lengths"]])
+    lengths.minorticks_off()

@@ -1,0 +1,80 @@
+"""y = x + f(x)  →  y′ = 1 + f′(x)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch.autograd.functional import jacobian
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
+from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.nn.feedforward import FeedForward
+
+CLAIM = Claim(
+    id="residual-slope",
+    notes=("001",),
+    title=Words("The slope of a skip connection", "Skip-Connection の傾き"),
+    stated=Words(
+        "y = x + f(x) has the slope 1 + f′(x), so that errors get through even where f′ is near 0.",
+        "y = x + f(x) の微分は 1 + f′(x) なので、f′ が 0 に近くても誤差が途切れません。",
+    ),
+    tried=Words(
+        "In one dimension with f = tanh; in seven with a real feed-forward layer, where the slope is the matrix I + "
+        "J_f.",
+        "一次元では f = tanh、七次元では実際のフィードフォワード層を使い、傾きが行列 I + J_f になることを確かめます。",
+    ),
+    refutes=Words("Another slope.", "傾きが異なること。"),
+    rule=Words("Holds when both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    x = torch.linspace(-4, 4, 81, dtype=torch.float64, requires_grad=True)
+    with_skip = torch.autograd.grad((x + x.tanh()).sum(), x)[0]
+    alone = torch.autograd.grad(x.tanh().sum(), x)[0]
+    dice = torch.Generator().manual_seed(0)
+    layer = FeedForward(7, 13, kind="gelu").double()
+    for theta in layer.parameters():
+        torch.nn.init.normal_(theta, std=0.3, generator=dice)
+    point = torch.randn(7, dtype=torch.float64, generator=dice)
+    both = jacobian(lambda v: v + layer(v), point)  # type: ignore[no-untyped-call]
+    inner = jacobian(layer, point)  # type: ignore[no-untyped-call]
+    numbers: dict[str, Any] = {
+        "gap_scalar": float((with_skip - (1 + alone)).abs().max()),
+        "gap_matrix": float((both - (torch.eye(7) + inner)).abs().max()),
+        "x": x.tolist(),
+        "slope_skip": with_skip.tolist(),
+        "slope_alone": alone.tolist(),
+        "seeds": [0],
+    }
+    least, least_alone = float(with_skip.min()), float(alone.min())
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The largest differences are {times(numbers['gap_scalar'])} (tanh) and {times(numbers['gap_matrix'])} "
+            "(feed-forward "
+            f"layer). At the ends tanh alone lets {least_alone:.4f} through, with the skip {least:.4f}.",
+            f"差は最大で {times(numbers['gap_scalar'])}(tanh)と "
+            f"{times(numbers['gap_matrix'])}(フィードフォワード層)でした。"
+            f"両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} です。",
+        ),
+        reading=Words(
+            "Where tanh is flat, the skip still has slope 1.",
+            "tanh が平らなところでも、スキップ接続の傾きは 1 残ります。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if max(numbers["gap_scalar"], numbers["gap_matrix"]) < 1e-12 else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=5.8, height=3.0)[0]
+    axis.plot(outcome.numbers["x"], outcome.numbers["slope_skip"], color=BLUE, label="x + tanh x")
+    axis.plot(outcome.numbers["x"], outcome.numbers["slope_alone"], color=RED, label="tanh x")
+    axis.set(xlabel="x", ylabel="slope 傾き", ylim=(-0.05, 2.1))
+    axis.legend(frameon=False, fontsize=8)

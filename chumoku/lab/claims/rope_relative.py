@@ -1,0 +1,118 @@
+"""Rotary positions: the inner product sees the distance alone.
+
+(R_m q) · (R_n k) = q · R_{n−m} k
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.nn.positions import Rotary, rotate, sinusoidal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="rope-relative",
+    notes=("002",),
+    title=Words("RoPE sees distances alone", "RoPE の内積は相対位置だけで決まる"),
+    stated=Words(
+        "With rotary positions the inner product of query and key depends on n−m only.",
+        "回転位置エンコーディング (RoPE) では、クエリとキーの内積が相対位置 n−m のみに依存します。",
+    ),
+    tried=Words(
+        "Random queries and keys are rotated at positions m and n, then both positions are shifted by up to a "
+        "million, in float64 and in float32. The same is done with the sinusoidal encoding added to them instead.",
+        "乱数のクエリとキーを位置 m と n で回転させ、両方の位置を最大百万までずらします。float64 と float32 で調べ、比"
+        "較のため正弦波位置エンコーディングを足した場合も調べます。",
+    ),
+    refutes=Words(
+        "A shift of both positions that changes a score.",
+        "両方の位置を同じだけずらしたときにスコアが変われば、反証されます。",
+    ),
+    rule=Words(
+        "Fails when in float64 a score moves by more than 1e-6 of the scores' spread. Holds when in float32 moreover "
+        "none moves by more than 1 % up to a shift of 100,000; otherwise it holds only up to some position.",
+        "float64 でスコアの動きが散らばりの 1e-6 を超えれば不成立とします。さらに float32 でもずれ 10 万まで 1 % を超"
+        "えて動かなければ成立、そうでなければ、ある位置までのみ成立とします。",
+    ),
+)
+SHIFTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
+WIDTH, TOKENS = 64, 37
+
+
+def run(budget: Budget) -> Outcome:
+    generator = torch.Generator().manual_seed(0)
+    query, key = (torch.randn(1, 1, TOKENS, WIDTH, generator=generator, dtype=torch.float64) for _ in range(2))
+    numbers: dict[str, Any] = {"shifts": list(SHIFTS)}
+    for name, score, dtype in (
+        ("rotary_float64", rotary_scores, torch.float64),
+        ("rotary_float32", rotary_scores, torch.float32),
+        ("sinusoidal_float64", added_scores, torch.float64),
+    ):
+        still = score(query.to(dtype), key.to(dtype), 0)
+        moved = [score(query.to(dtype), key.to(dtype), shift) for shift in SHIFTS]
+        numbers[name] = [float((other - still).abs().max() / still.std()) for other in moved]
+    reach = [at for at, miss in zip(SHIFTS, numbers["rotary_float32"], strict=True) if miss <= 0.01]
+    numbers["float32_holds_until"] = max(reach, default=0)
+    verdict = judge(numbers)
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"In float64 no score moves by more than {max(numbers['rotary_float64']):.0e} of their spread. In float32 "
+            f"it is {numbers['rotary_float32'][3]:.0e} at a shift of 1,000 and {numbers['rotary_float32'][-1]:.2f} at "
+            f"a million; with the sinusoidal encoding added, {min(numbers['sinusoidal_float64']):.1f} and more.",
+            f"float64 ではスコアの動きは散らばりの {max(numbers['rotary_float64']):.0e} 以下です。float32 では、ずれ "
+            f"1,000 で {numbers['rotary_float32'][3]:.0e}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦波を足"
+            f"した場合は {min(numbers['sinusoidal_float64']):.1f} 以上動きます。",
+        ),
+        when=Words(
+            f"Exact on paper and in float64; in float32 angles are rounded, and scores move by less than 1 % up to a "
+            f"shift of {numbers['float32_holds_until']:,}.",
+            f"数式の上と float64 では厳密です。float32 では角度が丸められるため、1 % 以内に収まるのはずれ "
+            f"{numbers['float32_holds_until']:,} までです。",
+        )
+        if verdict == PARTLY
+        else None,
+        reading=Words(
+            "How far the farthest score moves when both positions are shifted: below is rounding, above is dependence.",
+            "両方の位置をずらしたときに最も動いたスコアです。下は丸め誤差、上は絶対位置への依存です。",
+        ),
+    )
+
+
+def rotary_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
+    rotation = Rotary(WIDTH)(torch.arange(TOKENS) + shift, query.dtype)
+    return rotate(query, rotation) @ rotate(key, rotation).transpose(-2, -1)
+
+
+def added_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
+    """The other way to give a position: added to the vector. Its product keeps terms that know where it stands."""
+    position = sinusoidal(torch.arange(TOKENS) + shift, WIDTH, dtype=query.dtype)
+    return (query + position) @ (key + position).transpose(-2, -1)
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    if max(numbers["rotary_float64"]) > 1e-6:
+        return FAILS
+    return HOLDS if numbers["float32_holds_until"] >= 100_000 else PARTLY
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1)[0]
+    for name, label, colour in (
+        ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GREY),
+        ("rotary_float32", "rotary, float32", RED),
+        ("rotary_float64", "rotary, float64", BLUE),
+    ):
+        axis.plot(SHIFTS, outcome.numbers[name], "o-", color=colour, label=label, markersize=3.5)
+    axis.axhline(0.01, color=RED, linewidth=0.6, linestyle=":")
+    axis.set(xscale="log", yscale="log", xlabel="shift of both positions (両方の位置のずれ)")
+    axis.set_ylabel("largest change of a score / spread")
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.02, 0.5))

@@ -1,0 +1,125 @@
+"""Rotary positions: moving all positions by the same step changes nothing; stretching them does."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import Any
+
+import torch
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
+
+# Found by the measurement below; used where transformers, which holds the four models, is not installed.
+RECORDED = {"GPT-Neo": False, "LLaMA": True, "GPT-J": True, "GPT-NeoX": True}
+SAID = ("GPT-Neo", "LLaMA")
+
+CLAIM = Claim(
+    id="rope-users",
+    notes=("002",),
+    title=Words("Who uses RoPE", "RoPE を使うモデル"),
+    stated=Words("RoPE is used in GPT-Neo and LLaMA.", "RoPE は GPT-Neo や LLaMA などで使われています。"),
+    tried=Words(
+        "Small models of the four families, as transformers builds them, are given the positions 0, 1, 2, …; all moved "
+        "by "
+        "11; and all doubled. Rotary is the one whose output the move leaves and the doubling changes.",
+        "transformers で四つの系列の小さなモデルを作り、位置 0, 1, 2, … と、全体を 11 ずらした位置、2 "
+        "倍した位置を与えます。"
+        "ずらしても出力が変わらず、2 倍すると変わるのが RoPE です。",
+    ),
+    refutes=Words(
+        "One of the two named models that is not rotary.", "名前の挙がった二つのうち RoPE でないものがあること。"
+    ),
+    rule=Words(
+        "Holds when both named models are rotary; holds only when, where one is.",
+        "両方が RoPE なら「成り立つ」。片方だけなら「条件つきで成り立つ」。",
+    ),
+)
+_SIZES = {
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "max_position_embeddings": 61,
+}
+_FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPT-Neo": (
+        "GPTNeo",
+        {"num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]], "intermediate_size": 64},
+    ),
+    "LLaMA": ("Llama", {"num_attention_heads": 4, "intermediate_size": 64}),
+    "GPT-J": (
+        "GPTJ",
+        {
+            "n_embd": 32,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 61,
+            "rotary_dim": 8,
+            "vocab_size": 97,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+    "GPT-NeoX": ("GPTNeoX", {"num_attention_heads": 4, "intermediate_size": 64}),
+}
+
+
+def run(budget: Budget) -> Outcome:
+    there = importlib.util.find_spec("transformers") is not None
+    changes = {name: measured(name) for name in _FAMILIES} if there else {}
+    rotary = {name: moved < 1e-4 < stretched for name, (moved, stretched) in changes.items()} if there else RECORDED
+    numbers: dict[str, Any] = {
+        "rotary": rotary,
+        "change_when_moved_by_11_and_when_doubled": {name: list(pair) for name, pair in changes.items()},
+        "how": f"measured, transformers {importlib.import_module('transformers').__version__}" if there else "recorded",
+        "seeds": [0],
+    }
+    yes = ", ".join(name for name, turned in rotary.items() if turned)
+    no = ", ".join(name for name, turned in rotary.items() if not turned)
+    moved = f"{changes['GPT-Neo'][0]:.2f}" if there else "much"
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"Rotary: {yes}. Not: {no}, which has a learned table; its output changes by {moved} when all positions "
+            "move.",
+            f"RoPE を使うのは {yes} です。{no} は学習された位置の表を持ち、位置をずらすと出力が変わります"
+            + (f"(最大 {moved})。" if there else "。"),
+        ),
+        when=Words("it is LLaMA (or GPT-J, GPT-NeoX) that is meant", "LLaMA(または GPT-J、GPT-NeoX)のとき"),
+        correction=Correction(
+            "GPT-Neo, LLaMA",
+            yes,
+            Words(
+                "GPT-Neo adds wpe, a learned table, to the embedding", "GPT-Neo は学習された表 wpe を埋め込みに足します"
+            ),
+        ),
+    )
+
+
+def measured(name: str) -> tuple[float, float]:
+    """How much the output of a small model changes when all positions move by 11, and when they are doubled."""
+    import transformers
+
+    family, settings = _FAMILIES[name]
+    sizes = settings if "n_embd" in settings else {**_SIZES, **settings}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{family}Config")(**sizes)
+        model = getattr(transformers, f"{family}Model")(config).eval()
+        for theta in model.parameters():
+            torch.nn.init.normal_(theta, std=0.3)
+        tokens, positions = torch.arange(7)[None] + 5, torch.arange(7)[None]
+        plain, moved, stretched = (
+            model(tokens, position_ids=given).last_hidden_state for given in (positions, positions + 11, positions * 2)
+        )
+    return float((moved - plain).abs().max()), float((stretched - plain).abs().max())
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    named = [numbers["rotary"][name] for name in SAID]
+    if all(named):
+        return HOLDS
+    return PARTLY if any(named) else FAILS

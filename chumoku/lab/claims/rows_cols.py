@@ -1,0 +1,71 @@
+"""Aᵢⱼ: i is the row (行, a horizontal run), j the column (列, a vertical run)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+
+MATRIX = [[1, 10], [2, 20], [3, 30], [4, 40]]
+CALLED = {"行": 4, "列": 2}  # the note calls this matrix 4行2列
+
+CLAIM = Claim(
+    id="rows-cols",
+    notes=("000",),
+    title=Words("Row or column", "行と列"),
+    stated=Words(
+        "The horizontal run of a matrix is called 列, the vertical one 行.",
+        "行列の横の並びを「列」、縦の並びを「行」と言います。",
+    ),
+    tried=Words(
+        'The note calls its own matrix of (1,2,3,4) and (10,20,30,40) "4行2列". The horizontal runs are counted, and '
+        "whichever name has that number in the note is what they are called.",
+        "ノート自身が (1,2,3,4) と (10,20,30,40) の行列を「4行2列」と呼んでいます。横の並びの本数を数え、"
+        "ノートの数え方でその本数にあたる呼び名を調べます。",
+    ),
+    refutes=Words(
+        "As many horizontal runs as the note counts 行.", "横の並びの本数が、ノートの数える「行」の数と一致すること。"
+    ),
+    rule=Words(
+        "Holds when the number of horizontal runs is the note's number of 列.",
+        "横の並びの本数がノートの「列」の数と等しければ「成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    matrix = torch.tensor(MATRIX)
+    horizontal, vertical = len(list(matrix)), len(list(matrix.T))
+    third_first = int(matrix[3 - 1, 1 - 1])
+    numbers: dict[str, Any] = {
+        "horizontal": horizontal,
+        "vertical": vertical,
+        "called": CALLED,
+        "element_3_1": third_first,
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The matrix has {horizontal} horizontal and {vertical} vertical runs, and the note calls it 4行2列: so 行 "
+            "are "
+            f"the horizontal ones. Its example agrees (3行1列 is {third_first}); only the definition is swapped.",
+            f"この行列には横の並びが {horizontal} 本、縦の並びが {vertical} 本あり、"
+            "ノートはこれを4行2列と呼んでいます。"
+            f"つまり横の並びが「行」です。例(3行1列目は {third_first})も正しく、定義の文だけが入れ替わっています。",
+        ),
+        correction=Correction(
+            "横 = 列, 縦 = 行",
+            "横 = 行, 縦 = 列",
+            Words(
+                "Written out, the strokes tell: 行 has two horizontal strokes, 列 two vertical ones.",
+                "行の字の横二本、列の字の縦二本で覚えられます。",
+            ),
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["horizontal"] == numbers["called"]["列"] else FAILS

@@ -1,0 +1,48 @@
+"""q Kᵀ / √d_k for q = [1, 0] and three keys"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, as_printed, listed
+from chumoku.nn.attention import look
+
+SAID = (0.707, 0.0, 0.707)
+
+CLAIM = Claim(
+    id="scores-exercise",
+    notes=("002",),
+    title=Words("Exercise: attention scores", "練習問題:アテンションスコア"),
+    stated=Words(
+        "Q = [1,0] against the keys [1,0], [0,1], [1,1] with d_k = 2 scores [0.707, 0, 0.707].",
+        "Q = [1,0]、キー [1,0], [0,1], [1,1]、d_k = 2 のとき、スケール後のスコアは [0.707, 0, 0.707] です。",
+    ),
+    tried=Words("The scores of this project's attention.", "本プロジェクトのアテンションのスコアを計算します。"),
+    refutes=Words("A score that rounds to another.", "丸めた値が異なること。"),
+    rule=Words("Holds when all three round to the note's.", "三つとも小数三桁で一致すれば「成り立つ」。"),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    query = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
+    key = torch.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
+    scores, weights = look(query, key)
+    numbers: dict[str, Any] = {
+        "said": list(SAID),
+        "scores": scores.flatten().tolist(),
+        "weights": weights.flatten().tolist(),
+    }
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"The scores are {listed(numbers['scores'])}; as weights they become {listed(numbers['weights'])}.",
+            f"スコアは {listed(numbers['scores'])} で、重みにすると {listed(numbers['weights'])} です。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if as_printed(numbers["said"], numbers["scores"], 3) else FAILS

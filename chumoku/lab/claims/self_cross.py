@@ -1,0 +1,139 @@
+"""self-cross: one module, two uses.
+
+    self    Attention(x)       Q = x W_Q    K = x W_K    V = x W_V
+    cross   Attention(x, y)    Q = x W_Q    K = y W_K    V = y W_V
+
+Change y, and of a cross-attention's queries not one bit moves, while keys and values do. Give x for y, and cross is
+self, bit for bit.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import heat, panels
+from chumoku.lab.sentences import BEGIN
+from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.nn import Attention, record
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="self-cross",
+    notes=("002", "003"),
+    title=Words("Self- and cross-attention", "自己アテンションと交差アテンション"),
+    stated=Words(
+        "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries from one "
+        "and keys and values from another.",
+        "自己アテンションはQ・K・Vを同じ系列から、交差アテンションはQを一方の系列から、KとVを別の系列から作ります。",
+    ),
+    tried=Words(
+        "The one attention module is used both ways on random vectors while its queries, keys and values are recorded; "
+        "then both maps are drawn for one translation of a trained translator.",
+        "同じアテンションモジュールを乱数ベクトルで両方の使い方で動かし、Q・K・Vを記録して比べます。さらに訓練した翻"
+        "訳モデルの1文について両方の注意マップを描きます。",
+    ),
+    refutes=Words(
+        "Queries move when the other sequence changes, or keys and values do not, or cross-attention to oneself is not "
+        "self-attention.",
+        "別の系列を変えたときにQが変わる、KとVが変わらない、または自分自身への交差アテンションが自己アテンションと一"
+        "致しないこと。",
+    ),
+    rule=Words(
+        "Holds when in every seed all five comparisons are exact: queries the same bits, keys and values changed, "
+        "cross with oneself equal to self bit for bit, weights of shape T × S.",
+        "すべてのシードで、Qが1ビットも変わらない、KとVが変わる、自分自身への交差が自己と1ビット違わず一致する、重み"
+        "の形がT×Sである、という比較がすべて正確なら「成り立つ」。",
+    ),
+)
+T, S, D, H = 5, 7, 12, 3
+SEQUENCES = ("queries", "keys", "values", "weights")
+
+
+@torch.no_grad()
+def compared(seed: int) -> dict[str, bool]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = Attention(D, H).eval()
+        x, y, z = torch.randn(1, T, D), torch.randn(1, S, D), torch.randn(1, S, D)
+    tapes = {}
+    for name, source in (("self", None), ("itself", x), ("y", y), ("z", z)):
+        with record(module, *SEQUENCES, "output") as tape:
+            module(x, source)
+        tapes[name] = dict(tape)
+    one, other = tapes["y"], tapes["z"]
+    return {
+        "queries_stay": torch.equal(one["queries"], other["queries"]),
+        "keys_move": not torch.equal(one["keys"], other["keys"]),
+        "values_move": not torch.equal(one["values"], other["values"]),
+        "cross_to_itself_is_self": all(
+            torch.equal(tapes["self"][name], tapes["itself"][name]) for name in tapes["self"]
+        ),
+        "weights_are_T_by_S": tuple(one["weights"].shape) == (1, H, T, S),
+    }
+
+
+@torch.no_grad()
+def maps(translator: Translator) -> dict[str, Any]:
+    """Both maps of the last block for the showpiece, in the mean over heads."""
+    source = translator.sources(translator.data.test[:1])
+    best = translator.say(source)[0]
+    patterns = [f"decoder.blocks.1.{kind}.weights" for kind in ("attention", "cross_attention")]
+    with record(translator.model, *patterns) as tape:
+        translator.model(source, torch.tensor([[BEGIN, *best.tokens]]))
+    own, cross = (tape[pattern][0].mean(0).tolist() for pattern in patterns)
+    said = translator.data.target.decode(best.tokens)
+    units = translator.data.source.decode(source[0].tolist())
+    return {"fed": ["(begin)", *said], "said": [*said, "(end)"], "units": units, "self": own, "cross": cross}
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    return HOLDS if all(all(one.values()) for one in numbers["comparisons"]) else FAILS
+
+
+def run(budget: Budget) -> Outcome:
+    seeds = list(range(budget.seeds))
+    comparisons = [compared(seed) for seed in seeds]
+    shown = maps(translators(budget)[0])
+    numbers: dict[str, Any] = {
+        "seeds": seeds,
+        "model": "trained here",
+        "steps": steps_of(budget),
+        "comparisons": comparisons,
+        "maps_seed_0": shown,
+    }
+    exact = sum(sum(one.values()) for one in comparisons)
+    total = sum(len(one) for one in comparisons)
+    rows, columns = len(shown["said"]), len(shown["units"])
+    return Outcome(
+        verdict=judge(numbers),
+        numbers=numbers,
+        summary=Words(
+            f"{exact} of {total} comparisons are exact. On the translation the self-attention map is {rows} × {rows} "
+            f"(lower triangle: the mask), the cross-attention map {rows} × {columns}. The notes' Q = K = V = X is "
+            "short for three different projections of X.",
+            f"{total}件の比較のうち{exact}件が正確に一致しました。翻訳例では、自己アテンションの重みは{rows}×{rows}（"
+            f"マスクのため下三角）、交差アテンションは{rows}×{columns}です。ノートのQ=K=V=Xは、Xの3つの異なる射影を略"
+            "した書き方です。",
+        ),
+        reading=Words(
+            "Left: English looks at English said so far. Right: English looks at Japanese. The same module drew both.",
+            "左：英語がそれまでの英語を見ています。右：英語が日本語を見ています。どちらも同じモジュールです。",
+        ),
+    )
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    shown = outcome.numbers["maps_seed_0"]
+    left, right = panels(figure, 2, height=4.4, width=9.2)
+    heat(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
+    heat(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
+    left.tick_params(axis="x", labelrotation=60)
+    left.set_title("self  自己アテンション", fontsize=9)
+    right.set_title("cross  交差アテンション", fontsize=9)
+    right.set_aspect("auto")
+    left.set_aspect("auto")

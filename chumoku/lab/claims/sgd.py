@@ -1,0 +1,91 @@
+"""θ ← θ − α ∇L(θ)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
+from chumoku.lab.figures import BLUE, panels
+from chumoku.nn.feedforward import FeedForward
+
+CLAIM = Claim(
+    id="sgd",
+    notes=("000",),
+    title=Words("One step downhill", "勾配降下の一歩"),
+    stated=Words(
+        "Training repeats θ ← θ − α∇L(θ), and the loss falls.",
+        "学習は θ ← θ − α∇L(θ) の繰り返しで、損失は減っていきます。",
+    ),
+    tried=Words(
+        "Fifty steps on a feed-forward layer, by hand with the formula and with the library's SGD from the same start; "
+        "the "
+        "parameters are compared after each.",
+        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、"
+        "毎回パラメータを比べます。",
+    ),
+    refutes=Words(
+        "Parameters that differ, or a loss that does not fall.", "パラメータが食い違う、または損失が減らないこと。"
+    ),
+    rule=Words(
+        "Holds when no step's parameters differ by more than 10⁻⁶ and the last loss is below the first.",
+        "どの一歩でも差が 10⁻⁶ 以下で、最後の損失が最初より小さければ「成り立つ」。",
+    ),
+)
+RATE, STEPS = 0.1, 50
+
+
+def run(budget: Budget) -> Outcome:
+    dice = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 64, 5, generator=dice)
+    ours, theirs = _layer(1), _layer(1)
+    optimiser = torch.optim.SGD(theirs.parameters(), lr=RATE)
+    losses, worst = [], 0.0
+    for _ in range(STEPS):
+        loss = F.mse_loss(ours(x), y)
+        gradients = torch.autograd.grad(loss, list(ours.parameters()))
+        with torch.no_grad():
+            for theta, gradient in zip(ours.parameters(), gradients, strict=True):
+                theta.copy_(theta - RATE * gradient)
+        optimiser.zero_grad()
+        F.mse_loss(theirs(x), y).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        pairs = zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
+        worst = max(worst, *(float((a - b).abs().max()) for a, b in pairs))
+        losses.append(loss.item())
+    numbers: dict[str, Any] = {"worst": worst, "losses": losses, "rate": RATE, "seeds": [0, 1]}
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"After {STEPS} steps the parameters differ by {times(worst)} at most; the loss went from {losses[0]:.3f} "
+            "to "
+            f"{losses[-1]:.3f}.",
+            f"{STEPS} 歩後のパラメータの差は最大 {times(worst)} で、損失は {losses[0]:.3f} から {losses[-1]:.3f} "
+            "に減りました。",
+        ),
+        reading=Words(
+            "The loss, step by step, along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
+        ),
+    )
+
+
+def _layer(seed: int) -> FeedForward:
+    """A small feed-forward layer, filled from its own dice."""
+    layer, dice = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
+    for theta in layer.parameters():
+        torch.nn.init.normal_(theta, std=0.4, generator=dice)
+    return layer
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if numbers["worst"] <= 1e-6 and numbers["losses"][-1] < numbers["losses"][0] else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    axis.plot(outcome.numbers["losses"], color=BLUE, marker="o", markersize=2.5)
+    axis.set(xlabel="step 更新回数", ylabel="L(θ)")

@@ -1,0 +1,89 @@
+"""[B, T] → [B, T, D] → [B, T, H, K] → [B, H, T, K] → [B, H, T, T] → [B, T, D] → [B, T, V]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, GREY, INK, panels
+from chumoku.models.build import build
+from chumoku.models.presets import preset
+from chumoku.nn.tap import record
+
+FIRST = "decoder.blocks.0."
+SAID = {
+    "decoder.embedding": [2, 4, 768],
+    FIRST + "attention.queries, viewed": [2, 4, 12, 64],
+    FIRST + "attention.queries": [2, 12, 4, 64],
+    "logits": [2, 4, 50257],
+}
+
+CLAIM = Claim(
+    id="shapes",
+    notes=("004",),
+    title=Words("The walk through the shapes", "形状の移り変わり"),
+    stated=Words(
+        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and in the end logits of [2,4,50257].",
+        "GPT-2 では [2,4,768] が [2,4,12,64]、[2,12,4,64] … となり、最後に [2,4,50257] のロジットになります。",
+    ),
+    tried=Words(
+        "A real forward pass of the GPT-2 preset on 2 texts of 4 tokens, recorded at every address.",
+        "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。",
+    ),
+    refutes=Words("A shape that is another at one of the stated places.", "述べられた箇所で形状が異なること。"),
+    rule=Words("Holds when all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    layers = 12 if budget.scale >= 1 else 1
+    model = build(preset("gpt2", layers=layers), seed=0).eval()
+    tokens = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad(), record(model) as tape:
+        model(tokens)
+        walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
+    viewed = tape[FIRST + "attention.queries"].transpose(
+        1, 2
+    )  # the view comes before the transpose, and has no address
+    walk[FIRST + "attention.queries, viewed"] = list(viewed.shape)
+    numbers: dict[str, Any] = {"said": SAID, "walk": walk, "layers": layers, "addresses": len(tape), "seeds": [0]}
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"All stated shapes are found among the {len(tape)} addresses of the {layers}-layer pass; between them lie "
+            "the scores "
+            f"{walk[FIRST + 'attention.scores']} and the FFN's {walk[FIRST + 'feedforward.hidden']}.",
+            f"{layers} 層の順伝播で {len(tape)} 個のアドレスを記録し、述べられた形状はすべて一致しました。"
+            "途中にはスコア "
+            f"{walk[FIRST + 'attention.scores']} や FFN の中間層 {walk[FIRST + 'feedforward.hidden']} があります。",
+        ),
+        reading=Words(
+            "One block's walk, address by address; blue: what the note states.",
+            "一つのブロックをアドレス順にたどったもの。青がノートの述べる形状です。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if all(numbers["walk"].get(name) == shape for name, shape in numbers["said"].items()) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    walk = outcome.numbers["walk"]
+    viewed, shown = (
+        FIRST + "attention.queries, viewed",
+        (FIRST, "tokens", "decoder.embedding", "decoder.norm", "logits"),
+    )
+    names = [name for name in walk if name.startswith(shown) and name != viewed]
+    names.insert(names.index(FIRST + "attention.queries"), viewed)
+    axis = panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
+    axis.axis("off")
+    for row, name in enumerate(names):
+        stated = name in outcome.numbers["said"]
+        axis.text(0.0, -row, name, fontsize=9, color=BLUE if stated else INK)
+        axis.text(0.66, -row, " × ".join(str(n) for n in walk[name]), fontsize=9, color=BLUE if stated else GREY)
+    axis.set(xlim=(-0.02, 1), ylim=(-len(names) + 0.3, 0.9))

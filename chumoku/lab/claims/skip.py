@@ -1,0 +1,134 @@
+"""A skip connection starts near the identity.
+
+plain   y = f(x)
+skip    y = x + f(x)          f: 10 → 128 → 10
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.training import fit, mean, seeded, thinned
+from chumoku.nn.feedforward import FeedForward
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CLAIM = Claim(
+    id="skip",
+    notes=("001",),
+    title=Words("The identity, learned with and without a skip", "スキップ接続と恒等写像"),
+    stated=Words(
+        "With a skip connection the identity is learned faster (10,000 samples, 10 → 128 → 10).",
+        "スキップ接続があると、恒等写像をより早く学習できます (10,000 個のデータ、10 → 128 → 10)。",
+    ),
+    tried=Words(
+        "The note's two networks learn the identity from the note's data, with Adam. As a counter-test they learn a "
+        "random rotation, for which a skip is no head start.",
+        "ノートの二つのネットワークに、ノートと同じデータで恒等写像を Adam で学習させます。対照として、スキップ接続が"
+        "有利にならないはずのランダムな回転も学習させます。",
+    ),
+    refutes=Words(
+        "The network without a skip reaches an error of 0.01 first.",
+        "スキップ接続のないネットワークが先に誤差 0.01 に達すれば、反証されます。",
+    ),
+    rule=Words(
+        "Holds when, for the identity, the skip reaches a mean squared error of 0.01 in fewer steps in every seed; "
+        "holds only in some seeds when in one at least; otherwise it fails.",
+        "恒等写像で、すべてのシードにおいてスキップ接続ありの方が少ないステップで平均二乗誤差 0.01 に達すれば成立、一"
+        "部のシードだけなら限定的に成立、それ以外は不成立とします。",
+    ),
+)
+SAMPLES, WIDTH, HIDDEN = 10_000, 10, 128
+GOAL = 0.01
+
+
+class Skip(nn.Module):
+    """y = x + f(x)"""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = x + self.inner(x)
+        return y
+
+
+def run(budget: Budget) -> Outcome:
+    steps = budget.steps(700, least=400)
+    numbers: dict[str, Any] = {"steps": steps, "goal": GOAL}
+    for task in ("identity", "rotation"):
+        for way in ("plain", "skip"):
+            runs = [trained(task, way, seed, steps) for seed in range(budget.seeds)]
+            numbers[f"{task}_{way}"] = {
+                "losses": [thinned(one) for one in runs],
+                "reached": [first(one) for one in runs],
+            }
+    verdict = judge(numbers)
+    at = {key: mean([one or math.inf for one in numbers[key]["reached"]]) for key in numbers if "_" in key}
+    said = {key: f"{value:.0f}" if value < math.inf else "∞" for key, value in at.items()}
+    return Outcome(
+        verdict,
+        numbers,
+        Words(
+            f"The identity is learned to an error of {GOAL} after {said['identity_skip']} steps with a skip and "
+            f"{said['identity_plain']} without; a random rotation after {said['rotation_skip']} and "
+            f"{said['rotation_plain']}.",
+            f"恒等写像は、スキップ接続ありでは {said['identity_skip']} ステップ、なしでは {said['identity_plain']} ス"
+            f"テップで誤差 {GOAL} に達します。ランダムな回転では {said['rotation_skip']} と {said['rotation_plain']} "
+            "です。",
+        ),
+        when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。") if verdict == PARTLY else None,
+        reading=Words(
+            "Left: the identity, where the skip starts almost at the goal. Right: a rotation, where it is no help.",
+            "左は恒等写像で、スキップ接続ありは初めから目標に近いところにいます。右は回転で、スキップ接続は助けになり"
+            "ません。",
+        ),
+    )
+
+
+def trained(task: str, way: str, seed: int, steps: int) -> list[float]:
+    with seeded(seed) as generator:
+        data = torch.randn(SAMPLES, WIDTH, generator=generator)
+        turn, _ = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator))
+        inner = FeedForward(WIDTH, HIDDEN, kind="relu")
+    model = Skip(inner) if way == "skip" else inner
+    target = data if task == "identity" else data @ turn
+
+    def loss(generator: torch.Generator) -> Tensor:
+        chosen = torch.randint(SAMPLES, (100,), generator=generator)
+        return F.mse_loss(model(data[chosen]), target[chosen])
+
+    return fit(model, loss, steps=steps, seed=seed, rate=1e-3)
+
+
+def first(losses: list[float]) -> int | None:
+    """The first step whose loss is at the goal."""
+    return next((step for step, loss in enumerate(losses, 1) if loss <= GOAL), None)
+
+
+def judge(numbers: dict[str, Any]) -> str:
+    pairs = zip(numbers["identity_skip"]["reached"], numbers["identity_plain"]["reached"], strict=True)
+    faster = [skip is not None and (plain is None or skip < plain) for skip, plain in pairs]
+    return HOLDS if all(faster) else PARTLY if any(faster) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    numbers = outcome.numbers
+    titles = {"identity": "identity (恒等写像)", "rotation": "random rotation (回転)"}
+    for axis, (task, title) in zip(panels(figure, 2), titles.items(), strict=True):
+        runs = {way: numbers[f"{task}_{way}"]["losses"] for way in ("skip", "plain")}
+        points = len(runs["skip"][0])
+        at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
+        named = {"skip (スキップ接続あり)": runs["skip"], "plain (なし)": runs["plain"]}
+        curves(axis, at, named, colours=(BLUE, RED))
+        axis.axhline(numbers["goal"], color="#1c2733", linewidth=0.8, linestyle=":")
+        axis.set(title=title, xlabel="step", ylabel="mean squared error", yscale="log")

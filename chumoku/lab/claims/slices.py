@@ -1,0 +1,109 @@
+"""Head h: Q_h = X W_h with X [T, D] whole and W_h [D, K]; not X[:, slice h]"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
+from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.nn.attention import Attention
+
+WIDTH, HEADS = 48, 6
+HEAD = WIDTH // HEADS
+
+CLAIM = Claim(
+    id="slices",
+    notes=("003",),
+    title=Words("Slices or projections", "ヘッドは入力を切り分けるのか"),
+    stated=Words(
+        "Multi-head attention slices the input, and each head attends to its own slice.",
+        "Multi-head self-attention は input をスライスし、それぞれを独立に self-attention します。",
+    ),
+    tried=Words(
+        f"Which of {WIDTH} input features move the queries of head 0, by their derivative: in this project's attention "
+        "with "
+        f"{HEADS} heads, and in one whose matrices are cut into blocks so that it does slice.",
+        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} "
+        "ヘッドのアテンションと、"
+        "行列をブロック対角にして本当にスライスする版を比べます。",
+    ),
+    refutes=Words("A head that sees features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
+    rule=Words(
+        f"Holds when every head depends on {HEAD} of the {WIDTH} features only.",
+        f"どのヘッドも {WIDTH} 個中 {HEAD} 個の特徴だけに依存すれば「成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    dice = torch.Generator().manual_seed(0)
+    whole, cut = Attention(WIDTH, HEADS, bias=False), Attention(WIDTH, HEADS, bias=False)
+    blocks = torch.block_diag(*[torch.ones(HEAD, HEAD)] * HEADS)  # type: ignore[no-untyped-call]
+    x = torch.randn(WIDTH, generator=dice)
+    with torch.no_grad():
+        for ours, theirs in zip(whole.parameters(), cut.parameters(), strict=True):
+            torch.nn.init.normal_(ours, std=WIDTH**-0.5, generator=dice)
+            theirs.copy_(ours)
+        for part in (cut.query, cut.key, cut.value):
+            part.weight.mul_(blocks)
+    seen = {"whole": features(whole, x), "sliced": features(cut, x)}
+    weights = WIDTH * WIDTH
+    numbers: dict[str, Any] = {
+        "features_seen": seen,
+        "parameters": {"whole": 4 * weights, "sliced": 3 * weights // HEADS + weights},
+        "query_weights": {"whole": whole.query.weight.abs().tolist(), "sliced": cut.query.weight.abs().tolist()},
+        "seeds": [0],
+    }
+    sizes: Any = numbers["parameters"]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; sliced it would be "
+            f"{max(seen['sliced'])}. Slices would "
+            f"need {sizes['sliced']:,} parameters instead of {sizes['whole']:,}, which is where the note's saving "
+            "comes from. What is cut "
+            "into heads is the projection, not the input.",
+            f"どのヘッドも {WIDTH} 個中 {min(seen['whole'])} 個すべての特徴に依存します。スライスなら "
+            f"{max(seen['sliced'])} 個だけです。"
+            f"スライス版のパラメータは {sizes['whole']:,} 個ではなく {sizes['sliced']:,} 個で、"
+            "ノートの言う節約はここから来ます。"
+            "ヘッドに分けられるのは入力ではなく、射影した後のベクトルです。",
+        ),
+        correction=Correction(
+            "head h sees X[:, slice h]",
+            "head h sees X W_h, all of X",
+            Words(
+                f"W_h is {WIDTH} × {HEAD}: every feature enters every head",
+                f"W_h は {WIDTH} × {HEAD} で、すべての特徴がすべてのヘッドに入ります",
+            ),
+        ),
+        reading=Words(
+            "|W_Q|: a full matrix in real attention; only blocks if the input were sliced.",
+            "|W_Q| の図。実際のアテンションでは全体が、スライスなら対角ブロックだけが使われます。",
+        ),
+    )
+
+
+def features(attention: Attention, x: Tensor) -> list[int]:
+    """For each head, how many input features its queries depend on."""
+    slopes = torch.autograd.functional.jacobian(attention.query, x)  # type: ignore[no-untyped-call]
+    return [int((head.abs().amax(0) > 0).sum()) for head in slopes.view(HEADS, HEAD, WIDTH)]
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    return HOLDS if all(seen <= HEAD for seen in numbers["features_seen"]["whole"]) else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    titles = {"whole": ("X W_Q  (real 実際)", BLUE), "sliced": ("slices スライス (note)", RED)}
+    for axis, (kind, (title, colour)) in zip(panels(figure, 2, height=3.6), titles.items(), strict=True):
+        heat(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
+        axis.set_title(title, fontsize=10, color=colour)
+        axis.set(xlabel="input features 入力の特徴", ylabel=f"query numbers, {HEADS} heads")
+        for edge in range(1, HEADS):
+            axis.axhline(edge * HEAD - 0.5, color="#8a949e", linewidth=0.5)

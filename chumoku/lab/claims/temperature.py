@@ -1,0 +1,90 @@
+"""softmax(x / T)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from chumoku.decoding.choosers import tempered
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, as_printed, listed
+from chumoku.lab.figures import BLUE, RED, bars, panels
+
+INPUT = (1.0, 2.0, 3.0)
+SAID = {0.5: (0.02, 0.14, 0.84), 1.0: (0.09, 0.24, 0.67), 2.0: (0.19, 0.29, 0.52)}
+
+CLAIM = Claim(
+    id="temperature",
+    notes=("002",),
+    title=Words("Temperature", "温度パラメータ"),
+    stated=Words(
+        "softmax([1,2,3]/T): T=0.5 → [0.02,0.14,0.84], T=1 → [0.09,0.24,0.67], T=2 → [0.19,0.29,0.52]; larger T is "
+        "flatter.",
+        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T "
+        "が大きいほど平坦です。",
+    ),
+    tried=Words(
+        "The three, with the function that this project samples with.",
+        "本プロジェクトがサンプリングに使う関数で三つとも計算します。",
+    ),
+    refutes=Words(
+        "Values that round to others, or entropies that do not grow with T.",
+        "丸めた値が異なる、または T とともにエントロピーが増えないこと。",
+    ),
+    rule=Words(
+        "Holds when all three round to the note's and entropy grows with T; holds only when, where some do.",
+        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。"
+        "一部だけ一致すれば「条件つきで成り立つ」。",
+    ),
+)
+
+
+def run(budget: Budget) -> Outcome:
+    x = torch.tensor(INPUT, dtype=torch.float64)
+    found = {t: tempered(x, temperature=t).softmax(-1) for t in SAID}
+    numbers: dict[str, Any] = {
+        "temperatures": list(SAID),
+        "said": [list(s) for s in SAID.values()],
+        "found": [s.tolist() for s in found.values()],
+        "entropies": [float(-(s * s.log()).sum()) for s in found.values()],
+    }
+    cold, one, hot = numbers["found"]
+    return Outcome(
+        verdict(numbers),
+        numbers,
+        Words(
+            f"T=0.5 gives {listed(cold)}, T=1 {listed(one)}, T=2 {listed(hot)}. Only T=1 is as printed; that larger T "
+            "is "
+            "flatter is right.",
+            f"T=0.5 で {listed(cold)}、T=1 で {listed(one)}、T=2 で {listed(hot)} です。数値が合うのは T=1 だけですが、"
+            "T が大きいほど平坦になることは正しいです。",
+        ),
+        when=Words("T = 1", "T = 1 のとき"),
+        correction=Correction(
+            f"T=0.5: {listed(SAID[0.5], 2)}; T=2: {listed(SAID[2.0], 2)}",
+            f"T=0.5: {listed(cold)}; T=2: {listed(hot)}",
+            Words("softmax[2,4,6] and softmax[0.5,1,1.5]", "softmax[2,4,6] と softmax[0.5,1,1.5]"),
+        ),
+        reading=Words(
+            "Flatter from left to right; only the middle one is as the note prints it.",
+            "左から右へ平坦になります。ノートの数値どおりなのは中央だけです。",
+        ),
+    )
+
+
+def verdict(numbers: dict[str, Any]) -> str:
+    right = [as_printed(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
+    grows = numbers["entropies"] == sorted(numbers["entropies"])
+    if all(right) and grows:
+        return HOLDS
+    return PARTLY if any(right) and grows else FAILS
+
+
+def draw(outcome: Outcome, figure: Figure) -> None:
+    n = outcome.numbers
+    for axis, t, said, found in zip(
+        panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["said"], n["found"], strict=True
+    ):
+        bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colours=(RED, BLUE), form="{:.2f}")
+        axis.set(title=f"T = {t:g}", ylim=(0, 1.0))

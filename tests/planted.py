@@ -1,0 +1,735 @@
+"""Bugs planted on purpose, from outside, into healthy models, tokenizers and corpora; and the healthy ones themselves.
+
+    python tests/planted.py            the whole confusion table: what was planted, which checks spoke
+
+A plant is named by the check that must find it. What follows from a bug may be found too, where `also` says so.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from bundles import made as bundle
+from tokenizers import Tokenizer as Backend
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+from torch import Tensor, nn
+
+from chumoku import text
+from chumoku.data import embedded
+from chumoku.data.pairs import Pair
+from chumoku.doctor import Patient
+from chumoku.doctor.admission import of_model, of_recipe
+from chumoku.models.build import build
+from chumoku.models.stack import Memory, Stack
+from chumoku.nn import attention, masks
+from chumoku.nn.attention import EVERYTHING, Sight
+from chumoku.nn.cache import Cache
+from chumoku.nn.moe import MixtureOfExperts
+from chumoku.text.tokenizer import Tokenizer
+from chumoku.training.loop import Run
+from chumoku.training.objectives import IGNORE, Objective, learnt
+from chumoku.training.recipe import read_recipe
+
+COUNT = 1000
+SIZES: dict[str, Any] = {"width": 24, "heads": 3, "layers": 2, "context": 29, "feedforward_width": 37}
+Patch = pytest.MonkeyPatch
+
+
+class Ward:
+    """Healthy patients: each kind's corpus is prepared once, each model is made anew."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._bases: dict[str, Patient] = {}
+        lines = list(dict.fromkeys(pair.target for pair in embedded.generate(COUNT)))
+        (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+    def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
+        pairs = kind == "encoder-decoder"
+        tables: dict[str, dict[str, Any]] = {
+            "model": {"kind": kind, **SIZES},
+            "tokenizer": {"kind": "character", "target_kind": "word"} if pairs else {"kind": "byte"},
+            "data": {"kind": "embedded", "count": COUNT} if pairs else {"files": str(self.folder / "text.txt")},
+            "train": {"out": str(self.folder / "run"), "steps": 60, "batch": 13, "tokens": 331, "samples": 0},
+            "optimizer": {"rate": 0.01},
+        }
+        if pairs and changes.get("model", {}).get("share_embeddings"):
+            tables["tokenizer"] = {"kind": "bpe", "vocabulary": 997}
+        return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
+
+    def patient(self, kind: str, data: dict[str, Any] | None = None, **model: Any) -> Patient:
+        """A fresh model of this kind and its corpus."""
+        shared = "shared" if model.get("share_embeddings") else "own"
+        key = f"{kind} {shared} {data}"
+        if key not in self._bases:
+            working = self.folder / f"ward-{len(self._bases)}"
+            recipe = read_recipe(self.recipe(kind, model={"share_embeddings": shared == "shared"}, data=data or {}))
+            self._bases[key] = of_recipe(recipe, working, lambda sentence: None)
+        base = self._bases[key]
+        recipe = read_recipe(self.recipe(kind, model=model, data=data or {}))
+        assert base.model is not None
+        known = base.model.config
+        config = recipe.config(known.vocabulary, known.source_vocabulary)
+        return replace(base, model=build(config, seed=5), recipe=recipe)
+
+    def decoder(self, **model: Any) -> Patient:
+        return self.patient("decoder", **model)
+
+    def encoder(self, **model: Any) -> Patient:
+        return self.patient("encoder", **model)
+
+    def translator(self, **model: Any) -> Patient:
+        return self.patient("encoder-decoder", **model)
+
+    def corpus(self) -> Patient:
+        """Pairs, and no model."""
+        return replace(self.translator(), model=None, recipe=None)
+
+
+Planting = Callable[[Ward, Patch], Patient]
+
+
+class Plant(NamedTuple):
+    check: str  # that must find it
+    plant: Planting
+    also: tuple[str, ...] = ()  # what follows from it
+
+
+class Altered:
+    """Batches that come out changed."""
+
+    def __init__(self, batches: Any, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+        self._batches, self._change = batches, change
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def batch(self, epoch: int, index: int, *share: Any) -> dict[str, Tensor]:
+        return self._change({name: table.clone() for name, table in self._batches.batch(epoch, index, *share).items()})
+
+
+def altered(patient: Patient, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Patient:
+    return replace(patient, train=Altered(patient.train, change), validation=Altered(patient.validation, change))
+
+
+# Masks, rows and padding.
+
+
+def see_ahead(stack: Stack, by: int) -> None:
+    usual = stack.sight
+
+    def sight(positions: Tensor, end: int, **rest: Any) -> Sight:
+        made = usual(positions, end, **rest)
+        if not made.causal:
+            return made
+        new = positions.shape[-1]
+        rule = torch.ones(new, end, dtype=torch.bool).tril(end - new + by)
+        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+
+    stack.sight = sight  # type: ignore[method-assign]
+
+
+def mask_off_by_one(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    see_ahead(patient.model.decoder, 1)
+    return patient
+
+
+def mask_off_by_one_in_translation(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator(position="sinusoidal")
+    see_ahead(patient.model.decoder, 1)
+    return patient
+
+
+def no_causal_mask(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder(position="learned", norm="rms", feedforward="swiglu")
+    patient.model.decoder.causal = False
+    return patient
+
+
+def rule_off_by_one_beside_a_mask(ward: Ward, patch: Patch) -> Patient:
+    usual = masks.causal
+    patch.setattr(masks, "causal", lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length])
+    return ward.decoder()
+
+
+def batch_norm(ward: Ward, patch: Patch) -> Patient:
+    return ward.decoder(norm="batch")
+
+
+def statistics_of_the_batch(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.encoder(norm="batch")
+    for module in patient.model.modules():
+        if hasattr(module, "momentum"):
+
+            def forward(x: Tensor, module: Any = module) -> Tensor:
+                return F.batch_norm(x.flatten(0, -2), None, None, module.gamma, module.beta, True).view_as(x)
+
+            module.forward = forward
+    return patient
+
+
+def source_mask_ignored(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator()
+    usual = patient.model.encoder.sight
+    patient.model.encoder.sight = lambda positions, end, **rest: usual(positions, end, **{**rest, "mask": None})
+    return patient
+
+
+def memory_mask_ignored(ward: Ward, patch: Patch) -> Patient:
+    patch.setattr(Memory, "sight", property(lambda memory: EVERYTHING))
+    return ward.translator()
+
+
+def pool_over_padding(ward: Ward, patch: Patch) -> Patient:
+    from chumoku.models import model
+
+    usual = model.pool
+    patch.setattr(model, "pool", lambda hidden, mask, **how: usual(hidden, None, **how))
+    return ward.encoder()
+
+
+def swapped_pad_id(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        batch["source"][~batch["source_mask"]] = 2
+        return batch
+
+    return altered(ward.translator(), change)
+
+
+def swapped_target_pad_id(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        batch["target"][batch["labels"] == IGNORE] = 3
+        return batch
+
+    return altered(ward.translator(), change)
+
+
+def padding_counts_as_real(ward: Ward, patch: Patch) -> Patient:
+    return altered(ward.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])})
+
+
+# Caches and fast twins.
+
+
+def cache_position_off_by_one(ward: Ward, patch: Patch) -> Patient:
+    usual = Cache.positions
+    patch.setattr(Cache, "positions", lambda cache, new: usual(cache, new) + (1 if cache.used else 0))
+    return ward.decoder()
+
+
+def cache_forgets_lengths(ward: Ward, patch: Patch) -> Patient:
+    patch.setattr(Cache, "advance", lambda cache, new, lengths=None: replace(cache, used=cache.used + new))
+    return ward.decoder(position="relative")
+
+
+def cache_forgets_the_source_mask(ward: Ward, patch: Patch) -> Patient:
+    usual = Cache.with_memory
+    patch.setattr(Cache, "with_memory", lambda cache, memory, mask: usual(cache, memory, None))
+    return ward.translator()
+
+
+def fused_without_the_root(ward: Ward, patch: Patch) -> Patient:
+    usual = attention.attend_fused
+    patch.setattr(attention, "attend_fused", lambda query, *rest, **how: usual(1.5 * query, *rest, **how))
+    return ward.encoder()
+
+
+def fused_norm_of_another_variance(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    norm = patient.model.decoder.norm
+    usual = norm.forward
+    norm.forward = lambda x: usual(x) * math.sqrt((x.shape[-1] - 1) / x.shape[-1])
+    return patient
+
+
+def experts_lose_a_token(ward: Ward, patch: Patch) -> Patient:
+    usual = MixtureOfExperts.forward
+
+    def forward(experts: MixtureOfExperts, x: Tensor, losses: Any = None) -> Tensor:
+        output = usual(experts, x, losses)
+        kept = torch.ones_like(output[..., :1])
+        kept[:, -1:] = 0.5
+        return output * kept
+
+    patch.setattr(MixtureOfExperts, "forward", forward)
+    return ward.decoder(experts=5, feedforward="swiglu")
+
+
+# Training.
+
+
+def mean_of_means(ward: Ward, patch: Patch) -> Patient:
+    def learn(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
+        run.optimiser.forget()
+        for batch in batches:
+            (run.module(batch) / learnt(batch) / len(batches)).backward()
+        run.optimiser.step(run.recipe.peak)
+        return True
+
+    patch.setattr(Run, "learn", learn)
+    return ward.decoder()
+
+
+class Forgetting(Objective):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        for parameter in self.model.parameters():
+            parameter.grad = None
+        return super().forward(batch)
+
+
+class Uphill(Objective):
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        loss = super().forward(batch)
+        return 2 * loss.detach() - loss
+
+
+def with_objective(cls: type[Objective], kind: str) -> Planting:
+    def plant(ward: Ward, patch: Patch) -> Patient:
+        patient = ward.patient(kind)
+        return replace(patient, objective=cls(patient.model))
+
+    return plant
+
+
+def dropout_left_on(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    patient.model.decoder.blocks[1]._drop = lambda x: F.dropout(x, 0.3, True)
+    return patient
+
+
+def part_left_in_training(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.encoder(dropout={"attention": 0.2})
+    patient.model.encoder.blocks[0].attention.train()
+    return patient
+
+
+def labels_not_shifted(ward: Ward, patch: Patch) -> Patient:
+    return altered(ward.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+
+
+def labels_shifted_twice(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        labels = torch.roll(batch["labels"], -1, 1)
+        labels[:, -1] = IGNORE
+        return {**batch, "labels": labels}
+
+    return altered(ward.decoder(), change)
+
+
+def target_labels_not_shifted(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
+
+    return altered(ward.translator(), change)
+
+
+def masked_labels_beside_their_masks(ward: Ward, patch: Patch) -> Patient:
+    return altered(ward.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
+
+
+def shuffled_labels(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        order = torch.randperm(batch["labels"].shape[1], generator=torch.Generator().manual_seed(1))
+        return {**batch, "labels": batch["labels"][:, order]}
+
+    return altered(ward.decoder(), change)
+
+
+def tied_weights_apart(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    patient.model.head.weight = nn.Parameter(1.01 * patient.model.decoder.embedding.table.detach())
+    return patient
+
+
+def shared_tables_apart(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator(share_embeddings=True)
+    patient.model.encoder.embedding = copy.deepcopy(patient.model.decoder.embedding)
+    return patient
+
+
+def beginning_too_large(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder(tie_output=False)
+    patient.model.head.weight.data *= 100
+    return patient
+
+
+def frozen_parameter(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator()
+    patient.model.decoder.blocks[0].cross_attention.value.weight.requires_grad_(False)
+    return patient
+
+
+def detached_attention(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    inner = patient.model.decoder.blocks[1].attention
+    usual = inner.forward
+    inner.forward = lambda *args, **rest: usual(*args, **rest).detach()
+    return patient
+
+
+def dead_relu(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder(feedforward="relu")
+    patient.model.decoder.blocks[0].feedforward.up.bias.data.fill_(-50.0)
+    return patient
+
+
+def dead_experts(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.encoder(experts=5, norm="layer")
+    block = patient.model.encoder.blocks[0]
+    block.feedforward_norm.beta.data.fill_(1.0)
+    block.feedforward.router.weight.data[3:] = -5.0
+    block.feedforward.router.weight.data[:3].abs_()
+    return patient
+
+
+def not_a_number(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator()
+    patient.model.encoder.blocks[1].attention.query.weight.data[3, 5] = math.nan
+    return patient
+
+
+def overflowing_pass(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    patient.model.decoder.blocks[0].feedforward.up.weight.data *= 1e38
+    patient.model.decoder.blocks[0].feedforward.down.weight.data *= 1e38
+    return patient
+
+
+def drowned_embeddings(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder(tie_output=False, initialisation="xavier")
+    patient.model.decoder.embedding.table.data += 30_000.0
+    return patient
+
+
+def overflow_in_fp16(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    part = patient.model.decoder.blocks[0].attention
+    part.value.weight.data *= 1e7
+    part.output.weight.data *= 1e-7
+    recipe = read_recipe(ward.recipe("decoder", train={"precision": "fp16"}))
+    return replace(patient, recipe=recipe)
+
+
+# Tokenizers and corpora.
+
+
+def tokenizer_of_another_language(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    english = text.train([pair.target for pair in corpus.pairs], kind="character", vocabulary=300)
+    return Patient(tokenizer=english, texts=[pair.source for pair in corpus.pairs])
+
+
+def tokenizer_that_lowers(ward: Ward, patch: Patch) -> Patient:
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Backend(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
+    backend.normalizer = normalizers.Lowercase()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    backend.decoder = decoders.ByteLevel()
+    return Patient(tokenizer=Tokenizer(backend), texts=[pair.target for pair in ward.corpus().pairs])
+
+
+def tokenizer_that_loses_spaces(ward: Ward, patch: Patch) -> Patient:
+    lines = [pair.target for pair in ward.corpus().pairs]
+    tokenizer = text.train(lines, kind="character", vocabulary=300)
+    usual = tokenizer.decode_batch
+    tokenizer.decode_batch = lambda batch, **how: [one.replace(" ", "") for one in usual(batch, **how)]  # type: ignore[method-assign]
+    return Patient(tokenizer=tokenizer, texts=lines)
+
+
+def tokenizer_of_another_model(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    larger = text.train([pair.target for pair in ward.corpus().pairs], kind="bpe", vocabulary=503)
+    return replace(patient, tokenizer=larger, source_tokenizer=None, train=None, validation=None)
+
+
+def typed_specials(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    return replace(patient, texts=[f"<s>{line}</s>" if n % 9 == 0 else line for n, line in enumerate(patient.texts)])
+
+
+def specials_taken_from_texts(ward: Ward, patch: Patch) -> Patient:
+    tokenizer = text.train(["one text"], kind="byte")
+    tokenizer._plain = tokenizer._special
+    return Patient(tokenizer=tokenizer)
+
+
+def leaked_pairs(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    loud = [Pair(pair.source, pair.target.upper()) for pair in corpus.pairs[:5]]
+    return replace(corpus, held_pairs=[*corpus.held_pairs, *loud])
+
+
+def nearly_leaked_pairs(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    long = [pair for pair in corpus.pairs if len(pair.target) > 35][:30]
+    return replace(
+        corpus, held_pairs=[*corpus.held_pairs, *(Pair(p.source, p.target.replace("e", "a", 1)) for p in long)]
+    )
+
+
+def leaked_text(ward: Ward, patch: Patch) -> Patient:
+    patient = replace(ward.decoder(), model=None, train=None, validation=None)
+    return replace(patient, held_texts=[*patient.held_texts, *patient.texts[40:55]])
+
+
+def duplicated_pairs(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    return replace(corpus, pairs=[*corpus.pairs, *corpus.pairs[::7]])
+
+
+def duplicated_lines(ward: Ward, patch: Patch) -> Patient:
+    lines = [
+        f"{one.target} {other.target}" for one, other in zip(ward.corpus().pairs, ward.corpus().pairs[1:], strict=False)
+    ]
+    return Patient(texts=lines + lines[::5])
+
+
+def empty_sides(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    return replace(corpus, pairs=[Pair(p.source, " ") if n % 50 == 0 else p for n, p in enumerate(corpus.pairs)])
+
+
+def swapped_languages(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    return replace(corpus, pairs=[Pair(p.target, p.source) if n % 37 == 0 else p for n, p in enumerate(corpus.pairs)])
+
+
+def columns_turned_around(ward: Ward, patch: Patch) -> Patient:
+    recipe = read_recipe(ward.recipe("encoder-decoder", data={"languages": ["ja", "en"]}))
+    pairs = [Pair(pair.target, pair.source) for pair in ward.corpus().pairs]
+    return Patient(pairs=pairs, recipe=recipe)
+
+
+def misaligned_from_a_line_on(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    sources, targets = ([pair[side] for pair in corpus.pairs] for side in (0, 1))
+    del targets[len(targets) // 2]
+    return replace(corpus, pairs=[Pair(*pair) for pair in zip(sources, targets, strict=False)])
+
+
+def misaligned_throughout(ward: Ward, patch: Patch) -> Patient:
+    corpus = ward.corpus()
+    targets = [pair.target for pair in corpus.pairs]
+    return replace(corpus, pairs=[Pair(p.source, t) for p, t in zip(corpus.pairs, targets[1:], strict=False)])
+
+
+def shuffled_targets(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
+
+    return altered(ward.translator(), change)
+
+
+# Files.
+
+
+def damaged(how: Callable[[bytes], bytes]) -> Planting:
+    def plant(ward: Ward, patch: Patch) -> Patient:
+        folder = bundle(Path(tempfile.mkdtemp(dir=ward.folder)) / "model", "decoder")
+        file = folder / "model.safetensors"
+        file.write_bytes(how(file.read_bytes()))
+        return of_model(str(folder), ward.folder, lambda sentence: None)
+
+    return plant
+
+
+def flipped(data: bytes) -> bytes:
+    place = random.Random(3).randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
+
+
+def damaged_checkpoint(ward: Ward, patch: Patch) -> Patient:
+    """The result is whole, and a checkpoint beside it is not."""
+    folder = Path(tempfile.mkdtemp(dir=ward.folder))
+    bundle(folder / "last", "decoder")
+    step = bundle(folder / "checkpoints" / "step-00000007", "decoder")
+    (step / "tokenizer.json").write_bytes((step / "tokenizer.json").read_bytes()[:-1])
+    return Patient(folder=folder)
+
+
+PLANTS: dict[str, Plant] = {
+    "mask off by one": Plant("future", mask_off_by_one, ("cache", "engine", "fused", "mates")),
+    "mask off by one, translation": Plant("future", mask_off_by_one_in_translation, ("cache", "engine")),
+    "no causal mask": Plant("future", no_causal_mask, ("cache", "engine", "padding")),
+    "causal rule off by one beside a mask": Plant(
+        "future", rule_off_by_one_beside_a_mask, ("fused", "cache", "padding", "engine")
+    ),
+    "batch norm": Plant("mates", batch_norm),
+    "statistics of the batch in eval mode": Plant("mates", statistics_of_the_batch, ("padding", "gradients")),
+    "source mask ignored": Plant("padding", source_mask_ignored, ("cache", "engine")),
+    "memory mask ignored": Plant("padding", memory_mask_ignored, ("cache", "engine")),
+    "pooled over padding": Plant("padding", pool_over_padding),
+    "swapped pad id": Plant("padding", swapped_pad_id),
+    "swapped pad id of the target": Plant("padding", swapped_target_pad_id),
+    "padding counts as real": Plant("padding", padding_counts_as_real),
+    "cache position off by one": Plant("cache", cache_position_off_by_one, ("engine",)),
+    "cache forgets lengths": Plant("cache", cache_forgets_lengths, ("engine",)),
+    "cache forgets the source mask": Plant("cache", cache_forgets_the_source_mask, ("engine",)),
+    "fused kernel of another scale": Plant("fused", fused_without_the_root),
+    "fused norm of another variance": Plant("fused", fused_norm_of_another_variance, ("engine",)),
+    "experts lose a token": Plant("fused", experts_lose_a_token, ("future", "cache", "engine", "padding")),
+    "mean of means": Plant("accumulation", mean_of_means),
+    "only the last batch counts": Plant("accumulation", with_objective(Forgetting, "encoder-decoder")),
+    "gradient uphill": Plant("overfit", with_objective(Uphill, "decoder")),
+    "dropout left on": Plant("dropout", dropout_left_on),
+    "a part left in training mode": Plant("dropout", part_left_in_training),
+    "labels not shifted": Plant("labels", labels_not_shifted, ("first loss",)),
+    "labels shifted twice": Plant("labels", labels_shifted_twice),
+    "labels of a translation not shifted": Plant("labels", target_labels_not_shifted, ("first loss",)),
+    "labels beside their masks": Plant("labels", masked_labels_beside_their_masks),
+    "shuffled labels": Plant("labels", shuffled_labels),
+    "tied weights apart": Plant("tied", tied_weights_apart),
+    "shared tables apart": Plant("tied", shared_tables_apart),
+    "weights begin too large": Plant("first loss", beginning_too_large),
+    "frozen parameter": Plant("gradients", frozen_parameter),
+    "detached attention": Plant("gradients", detached_attention),
+    "dead ReLU": Plant("dead", dead_relu, ("gradients",)),
+    "dead experts": Plant("dead", dead_experts),
+    "NaN weight": Plant("numbers", not_a_number),
+    "a pass that overflows": Plant("numbers", overflowing_pass),
+    "embeddings drowned in an offset": Plant("precision", drowned_embeddings, ("engine", "mates", "fused")),
+    "overflow in fp16": Plant("precision", overflow_in_fp16),
+    "tokenizer of another language": Plant("unknown", tokenizer_of_another_language),
+    "tokenizer that lowers": Plant("tokenizer", tokenizer_that_lowers),
+    "tokenizer that loses spaces": Plant("tokenizer", tokenizer_that_loses_spaces),
+    "tokenizer of another model": Plant("tokenizer", tokenizer_of_another_model),
+    "typed specials": Plant("specials", typed_specials),
+    "specials taken from texts": Plant("specials", specials_taken_from_texts),
+    "leaked validation pairs": Plant("leak", leaked_pairs),
+    "nearly leaked validation pairs": Plant("leak", nearly_leaked_pairs),
+    "leaked validation text": Plant("leak", leaked_text),
+    "duplicated pairs": Plant("lines", duplicated_pairs),
+    "duplicated lines": Plant("lines", duplicated_lines),
+    "empty sides": Plant("lines", empty_sides),
+    "swapped languages": Plant("languages", swapped_languages, ("unknown",)),
+    "columns turned around": Plant("languages", columns_turned_around),
+    "misaligned from a line on": Plant("alignment", misaligned_from_a_line_on),
+    "misaligned throughout": Plant("alignment", misaligned_throughout),
+    "shuffled targets": Plant("alignment", shuffled_targets),
+    "flipped byte": Plant("checkpoint", damaged(flipped)),
+    "truncated file": Plant("checkpoint", damaged(lambda data: data[:-7])),
+    "damaged checkpoint": Plant("checkpoint", damaged_checkpoint),
+}
+
+
+# Healthy patients.
+
+
+def trained(kind: str) -> Callable[[Ward], Iterator[Patient]]:
+    @contextmanager
+    def admit(ward: Ward) -> Iterator[Patient]:
+        import io
+
+        from rich.console import Console
+
+        from chumoku.doctor.admission import admitted
+        from chumoku.training.run import train
+
+        out = ward.folder / f"trained-{kind}"
+        train(ward.recipe(kind, train={"out": str(out), "validation_batches": 3}), console=Console(file=io.StringIO()))
+        with admitted(str(out / "last")) as patient:
+            assert patient.train is not None
+            yield patient
+
+    return admit  # type: ignore[return-value]
+
+
+def imported(variant: str) -> Callable[[Ward], Any]:
+    @contextmanager
+    def admit(ward: Ward) -> Iterator[Patient]:
+        from foreign import variant as write
+
+        from chumoku.doctor.admission import admitted
+
+        write(variant, ward.folder / variant)
+        with admitted(str(ward.folder / variant)) as patient:
+            yield patient
+
+    return admit
+
+
+def fresh(kind: str, **model: Any) -> Callable[[Ward], Any]:
+    @contextmanager
+    def admit(ward: Ward) -> Iterator[Patient]:
+        yield ward.patient(kind, **model)
+
+    return admit
+
+
+DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
+PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
+HEALTHY: dict[str, Callable[[Ward], Any]] = {
+    "decoder": fresh("decoder"),
+    "decoder, sinusoidal, rms, swiglu": fresh("decoder", position="sinusoidal", norm="rms", feedforward="swiglu"),
+    "decoder, learned, post, relu": fresh("decoder", position="learned", placement="post", feedforward="relu"),
+    "decoder, relative, geglu, one key head": fresh("decoder", position="relative", feedforward="geglu", kv_heads=1),
+    "decoder, no positions, untied": fresh("decoder", position="none", tie_output=False, output_bias=True),
+    "decoder, experts": fresh("decoder", experts=5, feedforward="swiglu", norm="rms", bias=False),
+    "decoder, xavier, dropout": fresh("decoder", initialisation="xavier", dropout=DROPOUT),
+    "decoder, separate documents": fresh("decoder", data={"separate": True}),
+    "encoder": fresh("encoder", position="learned"),
+    "encoder like BERT": fresh("encoder", position="learned", placement="post", embedding_norm=True, segments=2),
+    "encoder, experts, rotary": fresh("encoder", experts=3, dropout=DROPOUT),
+    "encoder, relative, rms, silu": fresh("encoder", position="relative", norm="rms", feedforward="silu"),
+    "translator": fresh("encoder-decoder", feedforward="relu", initialisation="xavier"),
+    "translator of the paper": fresh("encoder-decoder", **PAPER, initialisation="xavier", feedforward="relu"),
+    "translator, relative, kv heads": fresh("encoder-decoder", position="relative", kv_heads=1, layers=1),
+    "translator, experts": fresh("encoder-decoder", experts=4, norm="rms", dropout=DROPOUT),
+    "translator, none, untied, gelu_tanh": fresh("encoder-decoder", position="none", tie_output=False),
+    "trained decoder": trained("decoder"),
+    "trained encoder": trained("encoder"),
+    "trained translator": trained("encoder-decoder"),
+    "gpt2": imported("gpt2"),
+    "bert": imported("bert"),
+    "bert body": imported("bert body"),
+    "llama": imported("llama"),
+    "llama tied": imported("llama tied"),
+    "marian": imported("marian"),
+    "marian two tables": imported("marian two tables"),
+}
+
+
+def confusion() -> None:
+    """Every plant and every healthy patient, and which checks spoke."""
+    from chumoku.doctor import examine
+
+    right = 0
+    with tempfile.TemporaryDirectory() as name:
+        ward = Ward(Path(name))
+        for title, planted in PLANTS.items():
+            with pytest.MonkeyPatch.context() as patch:
+                findings = examine(planted.plant(ward, patch)).findings
+            spoke = list(dict.fromkeys(f.check if f.measured else f"{f.check} BROKE DOWN" for f in findings))
+            beside = [check for check in spoke if check not in (planted.check, *planted.also)]
+            good = planted.check in spoke and not beside
+            right += good
+            print(
+                f"{'right' if good else 'WRONG'}  {title:<40} {planted.check:<13} {', '.join(spoke) or 'nothing'}",
+                flush=True,
+            )
+        print(f"{right} of {len(PLANTS)} planted bugs found and named rightly.")
+        silent = 0
+        for title, admit in HEALTHY.items():
+            with admit(ward) as patient:
+                report = examine(patient)
+            silent += not report.findings
+            shown = "; ".join(f"{f.check}: {f.what} ({f.where})" for f in report.findings) or "healthy"
+            print(f"{title:<40} {len(report.passed)} passed  {shown}", flush=True)
+        print(f"{silent} of {len(HEALTHY)} healthy patients are found healthy.")
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    confusion()

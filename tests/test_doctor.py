@@ -1,0 +1,270 @@
+"""The doctor: every planted bug is found by its check and no other, the healthy are left alone, and nobody is hurt."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bundles import made
+from planted import HEALTHY, PLANTS, Ward
+
+from chumoku.data.pairs import Pair
+from chumoku.doctor import CHECKS, Check, Finding, Patient, examine, quick
+from chumoku.doctor.admission import admitted
+from chumoku.doctor.bench import borrowed, distance, learning
+from chumoku.doctor.finding import Skip
+from chumoku.errors import ShapeError, UsageError
+from chumoku.models.model import Model
+from chumoku.training.material import prepare
+from chumoku.training.recipe import read_recipe
+
+
+@pytest.fixture(scope="module")
+def ward(tmp_path_factory: pytest.TempPathFactory) -> Ward:
+    return Ward(tmp_path_factory.mktemp("ward"))
+
+
+def spoke(findings: list[Finding]) -> set[str]:
+    return {finding.check for finding in findings}
+
+
+@pytest.mark.parametrize("title", PLANTS)
+def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = PLANTS[title]
+    report = examine(planted.plant(ward, monkeypatch))
+    assert planted.check in spoke(report.findings), report.skipped
+    assert all(finding.measured for finding in report.findings), "a check that breaks down has found nothing"
+    assert spoke(report.findings) <= {planted.check, *planted.also}
+    assert report.broken
+    for finding in report.findings:
+        assert 0 < finding.sure <= 1
+        assert finding.what.endswith((".", "!")), "a sentence"
+        assert finding.todo.endswith("."), "a sentence"
+        assert finding.where
+
+
+def test_there_are_enough_bugs_and_every_check_has_one() -> None:
+    assert len(PLANTS) >= 30
+    assert len(HEALTHY) >= 20
+    # The engines have laws and broken twins of their own (tests/engines.py).
+    assert {plant.check for plant in PLANTS.values()} == {check.name for check in CHECKS} - {"engine"}
+
+
+@pytest.mark.parametrize("title", HEALTHY)
+def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
+    with HEALTHY[title](ward) as patient:
+        report = examine(patient)
+    assert report.findings == []
+    assert len(report.passed) >= 10
+    assert set(report.passed) | set(report.skipped) == {check.name for check in CHECKS}
+
+
+def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    from chumoku.decoding.engine import TorchEngine
+    from chumoku.doctor import cache
+
+    class Forgetful(TorchEngine):
+        def step(self, tokens: torch.Tensor) -> torch.Tensor:
+            self.forget([length - 1 for length in self.lengths])
+            return super().step(tokens)
+
+    patient = ward.decoder(initialisation="xavier")
+    monkeypatch.setattr(cache, "open_engine", TorchEngine)
+    assert not list(cache.run_engine(patient))
+    monkeypatch.setattr(cache, "open_engine", Forgetful)
+    assert [finding.check for finding in cache.run_engine(patient)] == ["engine"]
+
+
+def state(model: Model) -> dict[str, Any]:
+    return {
+        "bits": {name: tensor.clone() for name, tensor in model.state_dict().items()},
+        "places": [parameter.data_ptr() for parameter in model.parameters()],
+        "flags": [(parameter.requires_grad, parameter.grad) for parameter in model.parameters()],
+        "modes": [module.training for module in model.modules()],
+        "rates": [getattr(module, "dropout", None) for module in model.modules()],
+        "chance": torch.get_rng_state(),
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    bits = all(torch.equal(tensor, other["bits"][name]) for name, tensor in one["bits"].items())
+    rest = all(one[key] == other[key] for key in ("places", "flags", "modes", "rates"))
+    return bits and rest and torch.equal(one["chance"], other["chance"])
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
+def test_an_examination_changes_nothing(kind: str, ward: Ward) -> None:
+    patient = ward.patient(kind, norm="batch", dropout={"attention": 0.3})
+    assert patient.model is not None
+    before = state(patient.model)
+    examine(patient)
+    assert same(before, state(patient.model))
+    torch.rand(1)
+    assert not same(before, state(patient.model)), "what would be noticed"
+
+
+def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
+    model = ward.decoder(dropout={"embedding": 0.3}).model
+    assert model is not None
+    before = state(model)
+
+    def roughly() -> None:
+        with borrowed(model), learning(model):
+            assert model.dtype == torch.float64
+            for parameter in model.parameters():
+                parameter.data.fill_(7.0)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        roughly()
+    assert same(before, state(model))
+
+
+def test_quick_is_the_cheap_half(ward: Ward, tmp_path: Path) -> None:
+    recipe = read_recipe(ward.recipe("decoder", train={"out": str(tmp_path)}))
+    material = prepare(recipe)
+    model = ward.decoder().model
+    assert model is not None
+    before = state(model)
+    assert quick(material, model) == []
+    assert same(before, state(model))
+    model.decoder.causal = False
+    assert spoke(quick(material, model)) >= {"future"}
+    assert 8 <= sum(check.cheap for check in CHECKS) < len(CHECKS) - 8
+
+
+def test_checks_without_anything_to_look_at_say_why() -> None:
+    report = examine(Patient())
+    assert report.findings == []
+    assert report.passed == []
+    assert set(report.skipped) == {check.name for check in CHECKS}
+    assert all(reason for reason in report.skipped.values())
+
+
+def test_a_check_that_breaks_down_is_a_finding() -> None:
+    def run(patient: Patient) -> Iterator[Finding]:
+        raise ShapeError("Tokens are of the wrong shape.")
+        yield
+
+    def pause(patient: Patient) -> Iterator[Finding]:
+        raise Skip("today is Sunday")
+        yield
+
+    checks = [Check("odd", "nothing is odd", True, run), Check("idle", "nothing", True, pause)]
+    told: list[Any] = []
+    report = examine(Patient(), checks=checks, told=lambda *done: told.append(done))
+    assert [finding.check for finding in report.findings] == ["odd"]
+    assert "wrong shape" in report.findings[0].what
+    assert not report.findings[0].measured
+    assert report.skipped == {"idle": "today is Sunday"}
+    assert [done[2] for done in told] == [None, "today is Sunday"]
+
+
+def test_what_decides_hides_the_rest(ward: Ward) -> None:
+    patient = ward.decoder()
+    assert patient.model is not None
+    patient.model.decoder.norm.gamma.data[0] = float("inf")
+    report = examine(patient)
+    assert spoke(report.findings) == {"numbers"}
+    assert "numbers" in report.skipped["future"]
+    assert "labels" in report.passed, "the corpus has nothing to do with it"
+
+
+def test_a_suspicion_is_not_a_break() -> None:
+    def run(patient: Patient) -> Iterator[Finding]:
+        yield Finding("odd", "It looks odd.", "here", 0.3, "Look.")
+
+    report = examine(Patient(), checks=[Check("odd", "nothing is odd", True, run)])
+    assert report.findings
+    assert not report.broken
+
+
+def test_few_leaks_and_duplicates_are_forgiven(ward: Ward) -> None:
+    """Thresholds from both sides: one line of many is no finding, one of ten is."""
+    corpus = ward.corpus()
+    assert corpus.pairs is not None
+    assert corpus.held_pairs is not None
+    for many, expected in ((1, set()), (len(corpus.pairs) // 10, {"lines"})):
+        patient = Patient(pairs=[*corpus.pairs, *corpus.pairs[:many]])
+        assert spoke(examine(patient).findings) == expected
+    swapped = [Pair(*reversed(pair)) for pair in corpus.pairs[:2]]
+    assert not examine(Patient(pairs=[*corpus.pairs, *swapped])).findings
+
+
+def test_distances() -> None:
+    one = torch.tensor([2.0, -4.0])
+    assert distance(one, one) == 0
+    assert distance(one, torch.tensor([2.0, -3.0])) == pytest.approx(0.25)
+    assert distance(one, torch.tensor([2.0, float("nan")])) == float("inf")
+
+
+def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "chumoku", "doctor", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
+
+
+def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
+    finished = run(str(made(tmp_path / "model", "decoder")))
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "Nothing was found" in finished.stdout
+    assert "✓ future" in finished.stdout
+    assert "– leak          not made: " in finished.stdout
+
+
+def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
+    folder = made(tmp_path / "model", "decoder")
+    (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
+    finished = run(str(folder), "--json")
+    assert finished.returncode == 1
+    told = json.loads(finished.stdout)
+    assert told["broken"] is True
+    assert [finding["check"] for finding in told["findings"]] == ["checkpoint"]
+    assert set(told["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
+    assert "✗ checkpoint" in finished.stderr
+
+
+@pytest.mark.parametrize("words", [["nothing-there"], ["demo", "model.widht=3"], ["MODEL", "model.width=3"]])
+def test_wrong_use(words: list[str], tmp_path: Path) -> None:
+    place = made(tmp_path / "model", "encoder")
+    finished = run(*(str(place) if word == "MODEL" else word for word in words))
+    assert finished.returncode == 2
+    assert finished.stderr.strip().endswith((".", "?"))
+    assert "Traceback" not in finished.stderr
+
+
+def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
+    corpus = tmp_path / "text.txt"
+    corpus.write_text((ward.folder / "text.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    recipe = tmp_path / "small.toml"
+    recipe.write_text(
+        '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
+        f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch = 13\n[optimizer]\nrate = 0.01\n'
+    )
+    finished = run(str(recipe), "model.layers=2", "--quick", cwd=tmp_path)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["small.toml", "text.txt"]
+
+
+def test_a_run_without_its_corpus_is_examined_all_the_same(ward: Ward, tmp_path: Path) -> None:
+    made(tmp_path / "run" / "last", "decoder")
+    recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
+    (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
+    said: list[str] = []
+    with admitted(str(tmp_path / "run"), say=said.append) as patient:
+        assert patient.model is not None
+        assert patient.train is None
+        assert not examine(replace(patient, recipe=None)).findings
+    assert "gone.txt" in said[-1]
+
+
+def test_changes_belong_to_recipes(tmp_path: Path) -> None:
+    place = made(tmp_path / "model", "encoder")
+    with pytest.raises(UsageError, match="changes a recipe"), admitted(str(place), ["model.width=3"]):
+        pass

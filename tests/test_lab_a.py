@@ -1,0 +1,168 @@
+"""The arithmetic of the notes: every claim's numbers, its verdict, and that the verdict turns when the numbers do."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import json
+import re
+from types import ModuleType
+from typing import Any
+
+import pytest
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from chumoku.lab.claims import ARITHMETIC
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
+from chumoku.probe.pictures import style
+
+BUDGET = Budget(scale=0.05, seeds=2)
+VERDICTS = {
+    HOLDS: "norm dot matmul onehot sgd exploding residual-slope softmax-1234 scores-exercise pe-exercise ln-exercise "
+    "ffn-params broadcast shapes",
+    PARTLY: "gram saturation variance temperature rank ffn-share learned-pe rope-users",
+    FAILS: "dot-proof rows-cols loss-window log-underflow autodiff attention-cat ln-formula head-cost pe-range "
+    "mask-future softmax-axis slices",
+}
+EXPECTED = {id: verdict for verdict, ids in VERDICTS.items() for id in ids.split()}
+# Numbers as they would have to be for another verdict.
+TURNED: dict[str, tuple[str, dict[str, Any]]] = {
+    "norm": (FAILS, {"worst": 1e-6}),
+    "dot": (FAILS, {"worst": 1e-3}),
+    "dot-proof": (HOLDS, {"gap_minus": 0.0}),
+    "matmul": (FAILS, {"refused_5x3_5x7": False}),
+    "gram": (FAILS, {"product": [[50, 110], [110, 251]]}),
+    "rows-cols": (HOLDS, {"called": {"行": 2, "列": 4}}),
+    "onehot": (FAILS, {"rows": [{"same": True, "apart": 1.0}]}),
+    "loss-window": (HOLDS, {"window_1": 0.5, "language_model": 0.5}),
+    "log-underflow": (HOLDS, {"largest_product": 1.5}),
+    "sgd": (FAILS, {"losses": [1.0, 1.1]}),
+    "autodiff": (HOLDS, {"automatic": 1e-9, "best_difference": 1e-9}),
+    "exploding": (FAILS, {"factors": {"100.0": 1e5, "0.01": 1e-6}}),
+    "residual-slope": (FAILS, {"gap_matrix": 1.0}),
+    "attention-cat": (HOLDS, {"weights": [0.352, 0.19, 0.33, 0.20, 0.27]}),
+    "saturation": (FAILS, {"gradient_norms": [0.5, 0.4]}),
+    "variance": (HOLDS, {"unit_vectors": [4, 16, 64, 128, 512]}),
+    "temperature": (FAILS, {"entropies": [1.0, 0.9, 0.8]}),
+    "softmax-1234": (FAILS, {"found": [0.033, 0.087, 0.237, 0.643]}),
+    "scores-exercise": (FAILS, {"scores": [1.0, 0.0, 1.0]}),
+    "pe-exercise": (FAILS, {"first_two": [1.0, 0.0]}),
+    "ln-exercise": (FAILS, {"found": [-1.2, -0.4, 0.4, 1.2]}),
+    "ln-formula": (HOLDS, {"variance_by_variance": 1.0, "variance_after": {"σ²": [1.0, 1.0]}}),
+    "head-cost": (HOLDS, {"operations": {"1": 120, "12": 10}}),
+    "rank": (FAILS, {"ranks": {"d": 8, "equal_columns": 6, "wide": 48}}),
+    "ffn-params": (FAILS, {"weights": 4_600_000}),
+    "ffn-share": (FAILS, {"gpt2": {"of_all": 0.45, "of_blocks": 0.5}}),
+    "learned-pe": (HOLDS, {"gives_the_numbers": True}),
+    "pe-range": (HOLDS, {"least": 0.0}),
+    "rope-users": (FAILS, {"rotary": {"GPT-Neo": False, "LLaMA": False}}),
+    "mask-future": (HOLDS, {"logits": 1e-9}),
+    "softmax-axis": (HOLDS, {"sums_columns": [1.0, 1.0], "gap_columns": 0.0}),
+    "broadcast": (FAILS, {"wrongly_told": 1}),
+    "shapes": (FAILS, {"walk": {"logits": [2, 4, 50257]}}),
+    "slices": (HOLDS, {"features_seen": {"whole": [8, 8], "sliced": [8, 8]}}),
+}
+
+
+def file_of(id: str) -> ModuleType:
+    return importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Outcome]:
+    return {id: file_of(id).run(BUDGET) for id in ARITHMETIC}
+
+
+def test_the_tables_know_every_claim() -> None:
+    assert set(EXPECTED) == set(TURNED) == set(ARITHMETIC)
+
+
+@pytest.mark.parametrize("id", ARITHMETIC)
+def test_the_verdict_follows_from_the_numbers_and_turns_with_them(id: str, outcomes: dict[str, Outcome]) -> None:
+    outcome, judge = outcomes[id], file_of(id).verdict
+    assert outcome.verdict == EXPECTED[id] == judge(outcome.numbers)
+    verdict, changes = TURNED[id]
+    assert verdict != EXPECTED[id]
+    assert judge({**outcome.numbers, **changes}) == verdict
+
+
+@pytest.mark.parametrize("id", ARITHMETIC)
+def test_a_claim_says_everything_in_both_languages(id: str, outcomes: dict[str, Outcome]) -> None:
+    claim, outcome = file_of(id).CLAIM, outcomes[id]
+    assert claim.id == id
+    assert claim.notes
+    assert set(claim.notes) <= {"000", "001", "002", "003", "004"}
+    said = [value for value in (*vars(claim).values(), *vars(outcome).values()) if isinstance(value, Words)]
+    said += [outcome.correction.computed] if outcome.correction else []
+    for words in said:
+        assert words.en.strip()
+        assert words.ja.strip()
+    for words in (claim.title, claim.stated, claim.tried, claim.refutes, claim.rule, outcome.summary):
+        assert re.search("[ぁ-んァ-ヶ一-龠]", words.ja), words
+    for words in (claim.stated, claim.tried, claim.refutes, claim.rule, outcome.summary):
+        assert words.en.endswith("."), words
+        assert words.ja.endswith("。"), words
+    assert (outcome.correction is not None) == (outcome.verdict != HOLDS)
+    assert (outcome.when is not None) == (outcome.verdict == PARTLY)
+
+
+@pytest.mark.parametrize("id", ARITHMETIC)
+def test_a_figure_needs_nothing_but_the_numbers_as_json_keeps_them(id: str, outcomes: dict[str, Outcome]) -> None:
+    kept = json.loads(json.dumps(outcomes[id].numbers, allow_nan=False))
+    draw = getattr(file_of(id), "draw", None)
+    if draw is None:
+        assert outcomes[id].reading is None
+        return
+    assert outcomes[id].reading is not None
+    house: Any = style()
+    with rc_context(house):
+        figure = Figure(layout="constrained")
+        draw(dataclasses.replace(outcomes[id], numbers=kept), figure)
+        figure.draw_without_rendering()
+    assert figure.axes
+
+
+def test_known_numbers(outcomes: dict[str, Outcome]) -> None:
+    numbers = {id: outcome.numbers for id, outcome in outcomes.items()}
+    assert numbers["gram"]["product"] == [[50, 110], [110, 250]]
+    cat = numbers["attention-cat"]
+    assert listed(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
+    assert listed(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
+    assert round(cat["said_sum"], 2) == 1.34
+    assert listed(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
+    temperatures = [listed(found) for found in numbers["temperature"]["found"]]
+    assert temperatures == ["[0.016, 0.117, 0.867]", "[0.090, 0.245, 0.665]", "[0.186, 0.307, 0.506]"]
+    assert listed(numbers["ln-formula"]["by_variance"], 1) == "[−1.2, −0.4, 0.4, 1.2]"
+    small = numbers["ffn-share"]["gpt2"]
+    assert small["parameters"] == 124_439_808
+    assert f"{small['of_all']:.3f}" == "0.455"
+    parts = {"feedforward": 56_669_184, "attention": 28_348_416, "embeddings": 38_597_376, "positions": 786_432}
+    assert parts.items() <= small["parts"].items()
+    assert numbers["ffn-params"]["weights"] == 4_718_592
+    assert numbers["head-cost"]["operations"] == {"1": 4 * 256**2 * 768, "12": 4 * 256**2 * 768}
+    assert numbers["log-underflow"]["first_zero"]["float32"] == 46
+    assert numbers["shapes"]["walk"]["logits"] == [2, 4, 50257]
+    assert numbers["mask-future"]["logits"] == 0.0 < numbers["mask-future"]["logits_without_mask"]
+
+
+def test_what_is_recorded_of_rope_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    claim = file_of("rope-users")
+    measured = claim.run(BUDGET)
+    assert measured.numbers["how"].startswith("measured")
+    assert measured.numbers["rotary"] == claim.RECORDED
+    monkeypatch.setattr(claim.importlib.util, "find_spec", lambda name: None)
+    recorded = claim.run(BUDGET)
+    assert recorded.numbers["how"] == "recorded"
+    assert recorded.verdict == measured.verdict
+
+
+def test_printed_numbers() -> None:
+    assert as_printed([0.12, -0.5], [0.1249, -0.495], 2)
+    assert not as_printed([0.12], [0.1251], 2)
+    assert not as_printed([0.12], [0.12, 0.0], 2)
+    assert listed([0.0, -0.0004, -1.5], 2) == "[0.00, 0.00, −1.50]"
+    assert times(1.23e-7) == "1.2 × 10⁻⁷"
+    assert times(0.5) == "0.5"
+    assert times(0.0) == "0"

@@ -1,0 +1,291 @@
+"""The laboratory, things to try, first half: every experiment runs, and its verdict follows from its numbers."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget
+from chumoku.lab.training import fit, next_token_loss, seeded, tail, thinned, toy, unnormed
+
+IDS = (
+    *("pe-heatmap", "pe-dot", "pe-linear", "order", "rejected-pe", "rope-relative", "extrapolate", "rnn", "scale"),
+    *("skip", "depth", "ln-rate", "pre-post", "bn-ln", "covariate"),
+)
+SMALL = Budget(scale=0.1, seeds=2)
+
+
+def opened(name: str) -> ModuleType:
+    return importlib.import_module(f"chumoku.lab.claims.{name.replace('-', '_')}")
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, Any]:
+    return {}
+
+
+def outcome_of(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run once, the trained ones with far fewer steps than even a quick run takes."""
+    if name not in outcomes:
+        monkeypatch.setattr(Budget, "steps", lambda self, full, least=1: min(least, 8) if least < 500 else least)
+        outcomes[name] = opened(name).run(SMALL)
+    return outcomes[name]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_it_runs_is_judged_and_drawn(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    from matplotlib.figure import Figure
+
+    module, outcome = opened(name), outcome_of(name, outcomes, monkeypatch)
+    assert module.CLAIM.id == name
+    assert outcome.verdict in VERDICTS
+    assert (outcome.when is not None) == (outcome.verdict == PARTLY)
+    written = json.loads(json.dumps(outcome.numbers, allow_nan=False))
+    assert module.judge(written) == outcome.verdict, "the verdict follows from what is written down"
+    for words in (outcome.summary, outcome.reading, *vars(module.CLAIM).values()):
+        if isinstance(words, tuple) and hasattr(words, "ja"):
+            assert words.en.strip()
+            assert any("ぁ" <= letter <= "ヿ" for letter in words.ja), f"{words.ja} is not Japanese"
+    figure = Figure(layout="constrained")
+    module.draw(outcome, figure)
+    assert figure.axes
+
+
+@pytest.mark.parametrize("name", ["skip", "covariate"])
+def test_the_same_seeds_give_the_same_numbers(
+    name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = outcome_of(name, outcomes, monkeypatch)
+    torch.rand(7)  # what was drawn elsewhere does not matter
+    assert outcome_of(name, {}, monkeypatch).numbers == first.numbers
+
+
+# The true numbers, to the digits that the claims give or that follow on paper.
+
+
+def test_known_numbers() -> None:
+    cycles = opened("pe-heatmap").run(SMALL).numbers["cycles_in_50_positions"]
+    expected = [50 / (2 * math.pi * 10000 ** (dimension / 512)) for dimension in (0, 50, 100)]
+    assert cycles == pytest.approx(expected, rel=1e-6)
+    dot = opened("pe-dot").run(SMALL)
+    assert dot.verdict == PARTLY
+    assert dot.numbers["D=128"]["products"][0] == pytest.approx(64)
+    assert dot.numbers["D=128"]["products"][7] == pytest.approx(
+        sum(math.cos(7 / 10000 ** (2 * k / 128)) for k in range(64))
+    )
+    assert opened("pe-linear").run(SMALL).verdict == HOLDS
+    assert opened("rope-relative").run(SMALL).verdict == HOLDS
+    assert opened("scale").run(SMALL).verdict == HOLDS
+
+
+def test_the_written_shift_is_a_rotation() -> None:
+    linear = opened("pe-linear")
+    matrix = linear.written(5)
+    assert torch.allclose(matrix @ matrix.T, torch.eye(linear.WIDTH, dtype=torch.float64), atol=1e-12)
+    assert linear.miss(linear.written(4), linear.encoded, linear.UNSEEN, 5) > 0.1, "another shift's matrix is caught"
+
+
+def test_the_slope_of_the_softmax_is_its_jacobian() -> None:
+    scores = torch.randn(7, dtype=torch.float64)
+    jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
+    assert opened("scale").slope(scores.softmax(-1)) == pytest.approx(float(jacobian.norm()))
+
+
+def test_a_permuted_sentence_is_told_apart_only_by_positions() -> None:
+    order = opened("order")
+    words, answer = order.questions(200, torch.Generator().manual_seed(0))
+    first = [row.index(1) < row.index(2) for row in words.tolist()]
+    assert first == [not turned for turned in answer.tolist()]
+    assert 0.3 < answer.float().mean() < 0.7
+    free, placed = (toy(0, kind="encoder", position=kind, vocabulary=order.WORDS) for kind in ("none", "learned"))
+    assert order.movement(free, torch.Generator().manual_seed(0)) < 1e-5
+    assert order.movement(placed, torch.Generator().manual_seed(0)) > 1e-3
+
+
+# Every rule, with numbers that must turn the verdict.
+
+
+def turned(module: ModuleType, numbers: dict[str, Any], change: Any) -> str:
+    other = copy.deepcopy(numbers)
+    change(other)
+    verdict: str = module.judge(other)
+    return verdict
+
+
+def put(*path: Any, value: Any) -> Any:
+    def change(numbers: dict[str, Any]) -> None:
+        at: Any = numbers
+        for key in path[:-1]:
+            at = at[key]
+        at[path[-1]] = value
+
+    return change
+
+
+FOUND: dict[str, dict[str, Any]] = {
+    "pe-heatmap": {"widths": {"32": {"sign_changes": [9, 4, 0], "smallest_distance": 0.5}}},
+    "pe-dot": {"D=32": {"difference": 0.0, "correlation": -0.9, "rises": 0}},
+    "pe-linear": {"written": [1e-13], "random_table": [1.0]},
+    "order": {
+        "accuracy": {kind: [0.9, 1.0] for kind in ("sinusoidal", "learned", "relative", "rotary")}
+        | {"none": [0.5], "none, masked": [0.5]}
+    },
+    "rejected-pe": {
+        "size": {"i": [1, 64], "i/N": [1, 1], "sinusoidal": [1, 1]},
+        "moved": {"i": 0.0, "i/N": 0.9, "sinusoidal": 0.0},
+        "lengths": [32],
+        "accuracy": {"i": [[0.5]], "i/N": [[0.6]], "sinusoidal": [[0.9]]},
+    },
+    "rope-relative": {"rotary_float64": [1e-10], "float32_holds_until": 100_000},
+    "extrapolate": {
+        "reach": {"sinusoidal": 256, "learned": 32, "relative": 256, "rotary": 256},
+        "table_of_32_rows": "refused",
+    },
+    "rnn": {
+        **{"distances": [2, 128], "lengths": [512], "seconds": {"lstm": [1.0], "attention": [0.2]}},
+        "accuracy": {"lstm": [[1, 0.1]], "lstm, open gates": [[1, 0.2]], "attention": [[1, 1]]},
+    },
+    "scale": {
+        "widths": [16, 1024],
+        **{"entropy_scaled": [[3.0, 3.0]], "gradient_scaled": [[0.2, 0.2]]},
+        **{"entropy_raw": [[2.0, 0.1]], "gradient_raw": [[0.2, 0.05]]},
+    },
+    "skip": {"identity_skip": {"reached": [20, 21]}, "identity_plain": {"reached": [200, None]}},
+    "depth": {"end": {"residual": [[0.3]], "plain": [[1.38]], "plain, scaled start": [[1.38]]}},
+    "ln-rate": {
+        "diverged": {
+            f"sgd, {depth} layers, {norm}": row
+            for depth in (3, 5, 7)
+            for norm, row in (("without", [False, True, True]), ("with", [False, False, False]))
+        }
+    },
+    "pre-post": {
+        "end": {
+            **{f"pre, {depth} layers, no warm-up": [0.1, 0.2] for depth in (2, 6, 12)},
+            "post, 12 layers, no warm-up": [2.1, 2.0],
+        }
+    },
+    "bn-ln": {
+        "moved": {"layer": [[0.0, 0.0]], "batch": [[0.5, 0.1]]},
+        "loss": {"layer": [[0.1, 0.01]], "batch": [[0.4, 0.01]]},
+    },
+    "covariate": {
+        "with": {"shift": [[0, 0.1]], "spread": [[1, 1.1]]},
+        "without": {"shift": [[0, 1.0]], "spread": [[1, 0.4]]},
+    },
+}
+
+TURNS = [
+    ("pe-heatmap", put("widths", "32", "sign_changes", value=[9, 4, 5]), FAILS),
+    ("pe-heatmap", put("widths", "32", "smallest_distance", value=0.0), FAILS),
+    ("pe-dot", put("D=32", "rises", value=3), PARTLY),
+    ("pe-dot", put("D=32", "difference", value=0.1), FAILS),
+    ("pe-dot", put("D=32", "correlation", value=0.1), FAILS),
+    ("pe-linear", put("written", value=[1e-3]), FAILS),
+    ("pe-linear", put("random_table", value=[0.1]), FAILS),
+    ("order", put("accuracy", "none, masked", value=[0.9]), PARTLY),
+    ("order", put("accuracy", "none", value=[0.9]), FAILS),
+    ("order", put("accuracy", "rotary", value=[0.5]), FAILS),
+    ("rejected-pe", put("accuracy", "i/N", value=[[0.95]]), PARTLY),
+    ("rejected-pe", put("size", "i", value=[1, 1]), FAILS),
+    ("rejected-pe", put("moved", "i/N", value=0.0), FAILS),
+    ("rope-relative", put("float32_holds_until", value=1000), PARTLY),
+    ("rope-relative", put("rotary_float64", value=[0.1]), FAILS),
+    ("extrapolate", put("reach", "sinusoidal", value=32), PARTLY),
+    ("extrapolate", put("reach", "learned", value=64), FAILS),
+    ("extrapolate", put("table_of_32_rows", value=""), FAILS),
+    ("extrapolate", put("reach", value=dict.fromkeys(("sinusoidal", "learned", "relative", "rotary"), 32)), FAILS),
+    ("rnn", put("seconds", "attention", value=[0.9]), PARTLY),
+    ("rnn", put("accuracy", "lstm, open gates", value=[[1, 1]]), PARTLY),
+    ("rnn", put("accuracy", "lstm", value=[[1, 1]]), FAILS),
+    ("rnn", put("accuracy", "attention", value=[[1, 0.5]]), FAILS),
+    ("scale", put("entropy_scaled", value=[[3.0, 2.0]]), FAILS),
+    ("scale", put("gradient_raw", value=[[0.2, 0.15]]), FAILS),
+    ("skip", put("identity_skip", "reached", value=[20, None]), PARTLY),
+    ("skip", put("identity_skip", "reached", value=[300, None]), FAILS),
+    ("depth", put("end", "plain, scaled start", value=[[0.3]]), PARTLY),
+    ("depth", put("end", "plain", value=[[0.3]]), FAILS),
+    ("depth", put("end", "residual", value=[[1.3]]), FAILS),
+    ("ln-rate", put("diverged", "sgd, 3 layers, without", value=[False, False, True]), PARTLY),
+    ("ln-rate", lambda n: [row.__setitem__(0, True) for row in n["diverged"].values()], FAILS),
+    ("pre-post", put("end", "post, 12 layers, no warm-up", value=[0.1, 0.2]), PARTLY),
+    ("pre-post", put("end", "pre, 12 layers, no warm-up", value=[0.1, 2.0]), FAILS),
+    ("bn-ln", put("loss", "batch", value=[[0.05, 0.01]]), PARTLY),
+    ("bn-ln", put("moved", "layer", value=[[0.0, 1e-6]]), FAILS),
+    ("bn-ln", put("moved", "batch", value=[[0.5, 0.0]]), FAILS),
+    ("covariate", put("with", "shift", value=[[0, 0.9]]), PARTLY),
+    ("covariate", put("without", "shift", value=[[0, 0.1]]), FAILS),
+]
+
+
+@pytest.mark.parametrize("name", IDS)
+def test_good_numbers_hold(name: str) -> None:
+    assert opened(name).judge(FOUND[name]) == HOLDS
+
+
+@pytest.mark.parametrize(("name", "change", "verdict"), TURNS)
+def test_other_numbers_turn_the_verdict(name: str, change: Any, verdict: str) -> None:
+    assert turned(opened(name), FOUND[name], change) == verdict
+
+
+# The loop itself.
+
+
+def test_a_run_is_a_function_of_its_seed_and_leaves_nothing_behind() -> None:
+    def losses(seed: int) -> list[float]:
+        model = toy(3, vocabulary=11, position="learned", dropout={"sublayer": 0.5})
+
+        def loss(generator: torch.Generator) -> torch.Tensor:
+            tokens = torch.randint(11, (5, 7), generator=generator)
+            return next_token_loss(model(tokens).logits, tokens)
+
+        return fit(model, loss, steps=4, seed=seed)
+
+    before, threads = torch.get_rng_state(), torch.get_num_threads()
+    first = losses(0)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == threads
+    assert float(torch.tensor(1e-30) * 1e-12) != 0.0, "small numbers are kept again"
+    torch.rand(3)
+    assert losses(0) == first
+    assert losses(1) != first
+
+
+def test_a_divergence_is_a_result() -> None:
+    weight = nn.Linear(1, 1, bias=False)
+    found = fit(weight, lambda g: weight.weight.pow(4).sum() * 1e6, steps=9, seed=0, rate=1e3, optimiser="sgd")
+    assert len(found) == 9
+    assert math.isfinite(found[0])
+    assert found[-1] == math.inf
+
+
+def test_descent_by_hand_and_warm_up() -> None:
+    weight = nn.Linear(1, 1, bias=False)
+    nn.init.ones_(weight.weight)
+    seen: list[int] = []
+    # L = w: each step takes rate · share from w; of a warm-up of 4 the shares are 1/4, 2/4, 3/4, 1, and then 1.
+    fit(weight, lambda g: weight.weight.sum(), steps=5, seed=0, rate=0.1, warmup=4, optimiser="sgd", watch=seen.append)
+    assert weight.weight.item() == pytest.approx(1 - 0.1 * (0.25 + 0.5 + 0.75 + 1 + 1))
+    assert seen == [0, 1, 2, 3, 4, 5]
+    assert not weight.training
+
+
+def test_a_model_without_norms_has_none() -> None:
+    model = unnormed(toy(0, vocabulary=7, embedding_norm=True))
+    assert not [name for name, _ in model.named_parameters() if name.endswith(("gamma", "beta"))]
+    assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 7)
+
+
+def test_curves_are_thinned_and_ended() -> None:
+    assert thinned([1.0, 3.0, 5.0], 2) == [2.0, 5.0]
+    assert tail([9.0] * 18 + [1.0, 3.0]) == 2.0
+    with seeded(5) as generator:
+        assert torch.rand(1, generator=generator) == torch.rand(1, generator=torch.Generator().manual_seed(5))

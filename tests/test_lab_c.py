@@ -1,0 +1,340 @@
+"""The second half of what the notes let us try: every claim runs, and its verdict follows from its numbers alone."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from chumoku.lab import sentences as corpus
+from chumoku.lab import toys, translator
+from chumoku.lab.claims import (
+    contextual,
+    dropout,
+    ffn_memory,
+    ffn_needed,
+    gated,
+    heads,
+    kotatsu,
+    layers,
+    leak,
+    lora,
+    moe,
+    pretrain_shift,
+    self_cross,
+    word_vectors,
+)
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget, Words
+from chumoku.nn import Attention, FeedForward
+from chumoku.probe.pictures import style
+
+MINE = (
+    *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual"),
+    *("kotatsu", "layers", "leak", "self-cross", "pretrain-shift"),
+)
+
+
+class Brief(Budget):
+    """Steps enough to run through, not to learn: `least` is left out of account."""
+
+    def steps(self, full: int, least: int = 1) -> int:
+        return max(5, round(full * self.scale))
+
+
+BRIEF = Brief(scale=0.02, seeds=2)
+
+
+@pytest.mark.parametrize("id", MINE)
+def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
+    module = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
+    outcome = module.run(BRIEF)
+    assert module.CLAIM.id == id
+    assert outcome.verdict in VERDICTS
+    assert outcome.verdict == module.judge(json.loads(json.dumps(outcome.numbers)))
+    words = [*(getattr(module.CLAIM, name) for name in ("title", "stated", "tried", "refutes", "rule"))]
+    for said in (*words, outcome.summary, outcome.reading):
+        assert isinstance(said, Words)
+        assert said.en and corpus_is_japanese(said.ja)
+    assert outcome.verdict != PARTLY or outcome.when is not None
+    with rc_context(style()):
+        figure = Figure(layout="constrained")
+        module.draw(outcome, figure)
+        assert figure.axes
+
+
+def corpus_is_japanese(text: str) -> bool:
+    from chumoku.text.japanese import share_of_japanese
+
+    return share_of_japanese(text) > 0.1 or text == "Outputs (shifted right)"
+
+
+def test_random_state_and_threads_are_put_back() -> None:
+    torch.manual_seed(7)
+    before, threads = torch.random.get_rng_state(), torch.get_num_threads()
+    for module in (heads, ffn_memory, moe, self_cross):
+        module.run(BRIEF)
+    assert torch.equal(before, torch.random.get_rng_state()) and threads == torch.get_num_threads()
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    assert heads.tried(2, 3, 5) == heads.tried(2, 3, 5)
+    assert heads.tried(2, 3, 5) != heads.tried(2, 4, 5)
+
+
+# Rules: made-up numbers that must flip the verdict.
+
+
+def test_heads_are_judged_by_heads_of_their_own() -> None:
+    clear = {"right": [1.0] * 4, "mass": [[0.9 * (row == column) for column in range(4)] for row in range(8)]}
+    blurred = {"right": [1.0] * 4, "mass": [[0.25] * 4 for _ in range(8)]}
+    one = {"right": [0.3] * 4, "mass": [[0.25] * 4]}
+    assert heads.judge({"heads": {"1": [one, one], "8": [clear, clear]}}) == HOLDS
+    assert heads.judge({"heads": {"1": [one, one], "8": [clear, blurred]}}) == PARTLY
+    assert heads.judge({"heads": {"1": [one, one], "8": [blurred, blurred]}}) == FAILS
+    assert heads.judge({"heads": {"1": [{**one, "right": [1.0] * 4}], "8": [clear]}}) == FAILS  # one head is as good
+    shared = copy.deepcopy(clear)
+    shared["mass"][0][1], shared["mass"][1][1] = 0.9, 0.0
+    assert not heads.has_own(shared["mass"])
+
+
+def test_heads_look_for_answers_where_they_stand() -> None:
+    tokens, star = heads.drawn(torch.Generator().manual_seed(0), 3)
+    model = heads.Asked(2)
+    _, right = heads.answered(model, tokens, star)
+    for row in range(3):
+        for place in range(1, heads.LENGTH):
+            wanted = [tokens[row, place - 1], tokens[row, 0], tokens[row, -1], tokens[row, star[row]]]
+            assert right[row, place - 1].tolist() == [int(token) for token in wanted]
+
+
+def test_ffn_needed_counts_the_tasks_that_collapse() -> None:
+    def numbers(*lost: float) -> dict[str, Any]:
+        return {task: {"lost": share} for task, share in zip(ffn_needed.TASKS, lost, strict=True)}
+
+    assert ffn_needed.judge(numbers(0.9, 0.8, 0.7)) == HOLDS
+    assert ffn_needed.judge(numbers(0.9, 0.1, 0.1)) == PARTLY
+    assert ffn_needed.judge(numbers(0.1, 0.1, 0.1)) == FAILS
+    assert ffn_needed.lost({"with": [1.0], "without": [2.0]}, 3.0) == 0.5
+
+
+def test_without_feedforwards_a_single_vector_is_read_linearly() -> None:
+    """Up to the norm: along a ray the norm's output is one and the same, so sums of directions tell."""
+    model = ffn_needed.read("without", 3, 0)
+    block = model.blocks[0]
+    value = block.attention(torch.randn(2, 1, ffn_needed.WIDTH))
+    x, y = torch.randn(2, 5, 1, ffn_needed.WIDTH).unbind(0)
+    added = block.attention(x) + block.attention(y) - block.attention(torch.zeros_like(x))
+    torch.testing.assert_close(block.attention(x + y), added, atol=1e-5, rtol=1e-4)
+    assert value.shape == (2, 1, ffn_needed.WIDTH)
+    nonlinear = FeedForward(ffn_needed.WIDTH, 8)
+    added = nonlinear(x) + nonlinear(y) - nonlinear(torch.zeros_like(x))
+    assert not torch.allclose(nonlinear(x + y), added, atol=1e-5)
+
+
+def test_ffn_memory_wants_more_with_each_width_and_less_when_off() -> None:
+    def seed(*recalled: int, off: int) -> list[dict[str, int]]:
+        return [{"recalled": count, "switched_off": off} for count in recalled]
+
+    good = seed(100, 200, 300, 900, off=100)
+    assert ffn_memory.judge({"runs": [good, good]}) == HOLDS
+    assert ffn_memory.judge({"runs": [good, seed(100, 90, 300, 900, off=100)]}) == PARTLY
+    assert ffn_memory.judge({"runs": [seed(100, 200, 300, 900, off=800)]}) == FAILS
+
+
+def test_facts_can_only_be_remembered_in_the_block() -> None:
+    known = toys.facts(3, subjects=5, relations=3, objects=7)
+    assert len(known.answer) == 15 and torch.equal(
+        known.answer, toys.facts(3, subjects=5, relations=3, objects=7).answer
+    )
+    model = toys.Rememberer(known, FeedForward(toys.WIDTH, 11), 0)
+    assert all(name.startswith(("block.", "norm.")) for name, _ in model.named_parameters())
+
+
+def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
+    def numbers(*held: float) -> dict[str, Any]:
+        return {"gates": [{"held": loss} for loss in held], "loss": {"geglu": [1.0] * len(held)}}
+
+    assert gated.judge(numbers(1.5, 1.2)) == HOLDS
+    assert gated.judge(numbers(1.5, 1.05)) == PARTLY
+    assert gated.judge(numbers(1.05, 0.9)) == FAILS
+    assert 2 * gated.WIDTHS["gelu"] == 3 * gated.WIDTHS["geglu"] == 3 * gated.WIDTHS["swiglu"]  # equal compute
+
+
+def test_a_gate_held_at_its_own_value_changes_nothing() -> None:
+    torch.manual_seed(0)
+    inner, x = FeedForward(5, 7, kind="geglu"), torch.randn(1, 5)
+    assert inner.gate is not None
+    gates = inner.activation.function(inner.gate(x))[0]
+    torch.testing.assert_close(gated.Held(inner, gates)(x), inner(x))
+    assert not torch.allclose(gated.Held(inner, gates + 1)(x), inner(x))
+
+
+def test_moe_wants_more_recall_at_the_same_arithmetic() -> None:
+    size = {"mixture": 400, "same compute": 100}
+    cost = {"mixture": 105, "same compute": 100}
+    runs = {"mixture": [{"recalled": 9}, {"recalled": 8}], "same compute": [{"recalled": 5}, {"recalled": 5}]}
+    assert moe.judge({"size": size, "products": cost, "runs": runs}) == HOLDS
+    assert moe.judge({"size": size, "products": {**cost, "mixture": 200}, "runs": runs}) == FAILS
+    assert moe.judge({"size": {**size, "mixture": 200}, "products": cost, "runs": runs}) == FAILS
+    runs["mixture"][1]["recalled"] = 5
+    assert moe.judge({"size": size, "products": cost, "runs": runs}) == PARTLY
+
+
+def test_moe_counts_what_its_parts_hold() -> None:
+    for kind in ("same compute", "same size"):
+        assert moe.products(kind) == sum(p.numel() for p in moe.made(kind).parameters())  # every number multiplies
+    mixture = sum(p.numel() for p in moe.made("mixture").parameters())
+    idle = 2 * toys.WIDTH * moe.HIDDEN * (moe.EXPERTS - moe.CHOSEN)
+    assert moe.products("mixture") == mixture - idle
+
+
+def test_dropout_names_the_places_that_narrow_the_gap() -> None:
+    def numbers(**gaps: float) -> dict[str, Any]:
+        return {"runs": {kind: [{"train": 1.0, "validation": 1.0 + gap}] * 2 for kind, gap in gaps.items()}}
+
+    assert dropout.judge(numbers(none=0.5, embedding=0.4, attention=0.3, sublayer=0.2)) == HOLDS
+    partly = numbers(none=0.5, embedding=0.6, attention=0.3, sublayer=0.2)
+    assert dropout.judge(partly) == PARTLY and dropout.narrowing(partly) == ["attention", "sublayer"]
+    assert dropout.judge(numbers(none=0.5, embedding=0.6, attention=0.7, sublayer=0.8)) == FAILS
+
+
+def test_lora_is_judged_by_the_gain_it_keeps() -> None:
+    def numbers(*losses: float) -> dict[str, Any]:
+        ranks = dict(zip(map(str, lora.RANKS), losses, strict=True))
+        trained = {str(rank): 10 * rank for rank in lora.RANKS}
+        return {"runs": [{"before": 3.0, "whole": 2.0, "ranks": ranks, "trained": trained, "total": 400}]}
+
+    assert lora.judge(numbers(2.0, 2.0, 2.0, 2.0, 2.0)) == HOLDS
+    some = numbers(2.5, 2.3, 2.2, 2.05, 2.0)
+    assert lora.judge(some) == PARTLY and lora.enough(some) == [8]  # rank 16 trains two fifths
+    assert lora.judge(numbers(2.5, 2.5, 2.5, 2.5, 2.0)) == FAILS
+
+
+def test_word_vectors_compare_within_and_across_groups() -> None:
+    groups = word_vectors.grouped()
+    owner = torch.tensor([number for number, group in enumerate(groups) for _ in group])
+    together = (owner[:, None] == owner).float()
+    assert word_vectors.alike(together) == 1.0 and word_vectors.alike(-together) == 0.0
+    assert word_vectors.judge({"alike_before": [0.5], "alike_after": [0.8]}) == HOLDS
+    assert word_vectors.judge({"alike_before": [0.7], "alike_after": [0.8]}) == FAILS
+    assert word_vectors.judge({"alike_before": [0.5, 0.5], "alike_after": [0.8, 0.6]}) == PARTLY
+
+
+def test_contextual_tells_senses_by_their_centres() -> None:
+    sense = contextual.corpus().sense.float()
+    parted = torch.stack([sense, 1 - sense], 1)
+    assert contextual.compared(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
+    table, last = {"within": 1.0, "across": 1.0, "told": 0.5}, {"within": 0.8, "across": 0.3, "told": 0.9}
+    assert contextual.judge({"layers": [[table, last]]}) == HOLDS
+    assert contextual.judge({"layers": [[table, {**last, "told": 0.7}]]}) == FAILS
+    assert contextual.judge({"layers": [[table, last], [table, table]]}) == PARTLY
+
+
+def test_no_mouse_of_the_test_is_in_training() -> None:
+    known = contextual.corpus()
+    trained = {tuple(row) for row in known.train.tolist()}
+    width = known.train.shape[1]
+    assert not any(tuple(row[:width] + [0] * (width - len(row))) in trained for row in known.test.tolist())
+    assert len(known.sense) == 2 * contextual.HELD == 2 * int(known.sense.sum())
+
+
+def test_kotatsu_is_judged_by_the_sentence() -> None:
+    def numbers(*said: str) -> dict[str, Any]:
+        return {"runs": [{"translation": text} for text in said]}
+
+    assert kotatsu.judge(numbers(kotatsu.WANTED, kotatsu.WANTED)) == HOLDS
+    assert kotatsu.judge(numbers(kotatsu.WANTED, "I eat a mandarin.")) == PARTLY
+    assert kotatsu.judge(numbers("I eat a mandarin.")) == FAILS
+    run = {"units": ["こたつ", "みかん"], "steps": [{"said": "mandarin", "look": [0.3, 0.7]}]}
+    assert kotatsu.cells(run) == {"みかん – mandarin": [0.7, 1]}
+
+
+def test_layers_are_judged_by_depth() -> None:
+    assert layers.depth([0.9, 0.8, 0.7]) == 0.0
+    assert layers.depth([0.2, 0.6, 0.6, 1.0]) == pytest.approx(2.0)
+    flat, early, late = [1.0, 0.9, 0.8, 0.7], [0.2, 0.9, 0.9, 0.9], [0.2, 0.2, 0.2, 0.9]
+    assert layers.judge({"runs": [{"surface": flat, "grammar": early, "meaning": late}]}) == HOLDS
+    assert layers.judge({"runs": [{"surface": flat, "grammar": late, "meaning": early}]}) == PARTLY
+    assert layers.judge({"runs": [{"surface": late, "grammar": early, "meaning": late}]}) == FAILS
+
+
+def test_a_probe_reads_what_is_there_and_not_what_is_not() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layer = torch.randn(400, 1, 13, generator=generator)
+    there = [(n, 0, int(layer[n, 0, 5] > 0)) for n in range(400)]
+    nowhere = [(n, 0, int(torch.randint(2, (1,), generator=generator))) for n in range(400)]
+    assert layers.probe(layer, there, 400) > 0.9
+    assert layers.probe(layer, nowhere, 400) < 0.7
+
+
+def test_leak_wants_both_a_low_loss_and_a_high_price() -> None:
+    good, cheat = {"own": 2.0, "honest": 2.0}, {"own": 0.1, "honest": 5.0}
+    assert leak.judge({"runs": {"with": [good], "without": [cheat]}}) == HOLDS
+    assert leak.judge({"runs": {"with": [good], "without": [{**cheat, "own": 1.5}]}}) == FAILS
+    assert leak.judge({"runs": {"with": [good], "without": [{**cheat, "honest": 1.9}]}}) == FAILS
+    assert leak.judge({"runs": {"with": [good, good], "without": [cheat, good]}}) == PARTLY
+
+
+def test_self_cross_catches_a_module_that_mixes_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert self_cross.judge({"comparisons": [self_cross.compared(0)]}) == HOLDS
+    forward = Attention.forward
+
+    def mixed(self: Attention, x: torch.Tensor, source: Any = None, **rest: Any) -> torch.Tensor:
+        return forward(self, x if source is None else x + source.mean(1, keepdim=True), source, **rest)
+
+    monkeypatch.setattr(Attention, "forward", mixed)
+    assert self_cross.judge({"comparisons": [self_cross.compared(0)]}) == FAILS
+
+
+def test_pretrain_shift_catches_what_is_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = translator.trained(0, BRIEF.steps(translator.STEPS))
+    assert pretrain_shift.compared(taught)["fed_is_said_moved"]
+
+    def unmoved(self: translator.Translator, chosen: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        rows = [self.data.target.encode(corpus.english(one.target)) for one in chosen]
+        return corpus.rows(rows, after=corpus.END), corpus.rows(rows, after=corpus.END, filler=corpus.IGNORE)
+
+    monkeypatch.setattr(translator.Translator, "targets", unmoved)
+    assert not pretrain_shift.compared(taught)["fed_is_said_moved"]
+    exact = {"fed_is_said_moved": True, "one_pass_repeats": 5, "sentences": 5}
+    assert pretrain_shift.judge({"runs": [exact]}) == HOLDS
+    assert pretrain_shift.judge({"runs": [{**exact, "one_pass_repeats": 4}]}) == FAILS
+
+
+# What they share.
+
+
+def test_english_words_make_the_sentence_again() -> None:
+    for one in corpus.sentences().train[:500]:
+        assert corpus.joined(corpus.english(one.target)) == one.target
+    assert corpus.english("Mr. Tanaka's dog isn't here.") == ["Mr.", "Tanaka's", "dog", "isn't", "here", "."]
+
+
+def test_the_showpiece_is_held_out() -> None:
+    data = corpus.sentences()
+    assert data.test[0].units == corpus.SHOWPIECE
+    assert all(one.combination != data.test[0].combination for one in data.train)
+    learnt, tested = ({one.combination for one in part} for part in (data.train, data.test))
+    assert not learnt & tested
+
+
+def test_guessing_is_the_entropy_of_the_words() -> None:
+    said = torch.tensor([[5, 6, corpus.IGNORE], [5, 6, corpus.IGNORE]])
+    assert toys.guessed(toys.Lines(said, said)) == pytest.approx(math.log(2))
+
+
+def test_numbers_of_seeds_are_told_with_their_range() -> None:
+    assert toys.told([1.0, 2.0, 3.0]) == "2.00 (1.00–3.00)"
+
+
+def test_a_translator_is_trained_once_a_seed() -> None:
+    budget = Brief(scale=0.02, seeds=2)
+    first, second = translator.translators(budget), translator.translators(budget)
+    assert all(a is b for a, b in zip(first, second, strict=True)) and first[0].model is not first[1].model

@@ -1,0 +1,387 @@
+"""The laboratory's frame: results whole or not there, failures that stop nobody, a page that stands alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import chumoku.cli
+from chumoku.errors import DamagedError, UsageError
+from chumoku.lab import report, runner
+from chumoku.lab.claims import ARITHMETIC, CLAIMS, chosen
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Experiment, Outcome, Words, opened
+
+BUDGET = Budget(scale=0.1, seeds=2)
+NASTY = '<script>alert("&")</script>'
+
+
+def claim(id: str) -> Claim:
+    words = [
+        Words(f"{name} of {id}.", f"{id} の{name}です。") for name in ("title", "stated", "tried", "refutes", "rule")
+    ]
+    return Claim(id, ("000",), *words)
+
+
+def outcome(verdict: str = HOLDS, **numbers: Any) -> Outcome:
+    return Outcome(
+        verdict,
+        numbers,
+        Words(f"Found {NASTY}.", f"{NASTY} でした。"),
+        when=Words("it rains", "雨のとき"),
+        correction=Correction("1.34", "1.00", Words("a sum", "和")),
+        reading=Words("A line.", "線です。"),
+    )
+
+
+@pytest.fixture
+def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
+    """Experiments of our own in the place of the claims' files."""
+    held: dict[str, Experiment] = {}
+    monkeypatch.setattr(runner, "opened", lambda id: held[id])
+    return held
+
+
+def put(shelf: dict[str, Experiment], id: str, run: Callable[[Budget], Outcome], draw: Any = None) -> None:
+    shelf[id] = Experiment(claim(id), run, draw)
+
+
+def line(found: Outcome, figure: Any) -> None:
+    figure.subplots().plot([0, 1], [0, 1])
+
+
+def names(out: Path) -> set[str]:
+    return {path.name for path in out.iterdir()}
+
+
+# The runner
+
+
+def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    put(shelf, "norm", lambda budget: outcome(value=0.5, steps=budget.steps(100)), line)
+    (result,) = runner.run(["norm"], BUDGET, tmp_path)
+    assert names(tmp_path) == {"norm"}
+    assert names(tmp_path / "norm") == {"result.json", "figure.png", "manifest.json"}
+    found = runner.read(tmp_path, "norm")
+    assert found is not None
+    kept, figure = found
+    assert kept["verdict"] == result.verdict == HOLDS
+    assert kept["numbers"] == {"value": 0.5, "steps": 10}
+    assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
+    assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
+    assert kept["seeds"] == [0, 1]
+    assert set(kept["versions"]) == {"python", "torch", "chumoku"}
+    assert kept["budget"] == {"scale": 0.1, "seeds": 2}
+    assert kept["platform"]
+    assert figure is not None
+    assert figure.startswith(b"\x89PNG")
+
+
+def test_who_fails_stops_nobody(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    def broken(budget: Budget) -> Outcome:
+        raise ValueError("The dice were loaded.")
+
+    put(shelf, "norm", lambda budget: outcome(), line)
+    put(shelf, "dot", broken, line)
+    put(shelf, "matmul", lambda budget: outcome(FAILS))
+    seen = []
+    runner.run(["norm", "dot"], BUDGET, tmp_path)
+    results = runner.run(["norm", "dot", "matmul"], BUDGET, tmp_path, lambda id, result: seen.append((id, result)))
+    assert [r.verdict for r in results] == [HOLDS, runner.FAILED, FAILS]
+    assert results[1].sentence == "ValueError: The dice were loaded."
+    assert [id for id, _ in seen] == ["norm", "norm", "dot", "dot", "matmul", "matmul"]
+    assert [result for _, result in seen][1::2] == results
+    kept = runner.read(tmp_path, "dot")
+    assert kept is not None
+    assert kept[0]["failed"] == "ValueError: The dice were loaded."
+    assert kept[1] is None
+
+
+@pytest.mark.parametrize(
+    ("found", "draw", "word"),
+    [
+        (outcome(value=torch.ones(2)), None, "JSON"),
+        (outcome("maybe"), None, "maybe"),
+        (outcome(), lambda found, figure: found.numbers["missing"], "missing"),
+    ],
+    ids=["numbers that are none", "a verdict that is none", "a drawing that fails"],
+)
+def test_what_cannot_be_kept_is_a_failure_and_leaves_no_half(
+    found: Outcome, draw: Any, word: str, shelf: dict[str, Experiment], tmp_path: Path
+) -> None:
+    put(shelf, "norm", lambda budget: found, draw)
+    (result,) = runner.run(["norm"], BUDGET, tmp_path)
+    assert result.verdict == runner.FAILED
+    assert word in str(result.sentence)
+    assert names(tmp_path) == {"norm"}
+    assert names(tmp_path / "norm") == {"result.json", "manifest.json"}
+
+
+def test_a_file_that_does_not_open_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def broken(id: str) -> Experiment:
+        raise ImportError("no such part")
+
+    monkeypatch.setattr(runner, "opened", broken)
+    (result,) = runner.run(["norm"], BUDGET, tmp_path)
+    assert result.verdict == runner.FAILED
+    assert "norm" in report.page(report.gathered(tmp_path))
+
+
+def test_no_experiment_changes_another(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    def rolls(budget: Budget) -> Outcome:
+        value = float(torch.rand(()))
+        torch.manual_seed(7)
+        torch.set_default_dtype(torch.float64)
+        return outcome(value=value)
+
+    put(shelf, "norm", rolls)
+    put(shelf, "dot", rolls)
+    results = []
+    for seed, id in ((3, "norm"), (5, "dot")):
+        torch.manual_seed(seed)
+        before = torch.get_rng_state()
+        results += runner.run([id], BUDGET, tmp_path)
+        assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
+    first, second = (r.outcome.numbers["value"] for r in results if r.outcome)
+    assert first == second
+
+
+def test_numbers_that_are_not_finite_are_kept_as_words(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    put(shelf, "norm", lambda budget: outcome(losses=[1.0, float("inf"), float("nan")], seeds=[5, 7]))
+    runner.run(["norm"], BUDGET, tmp_path)
+    found = runner.read(tmp_path, "norm")
+    assert found is not None
+    assert found[0]["numbers"]["losses"] == [1.0, "inf", "nan"]
+    assert found[0]["seeds"] == [5, 7]
+
+
+def test_a_damaged_result_is_refused_by_name(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    put(shelf, "norm", lambda budget: outcome())
+    runner.run(["norm"], BUDGET, tmp_path)
+    assert runner.read(tmp_path, "dot") is None
+    file = tmp_path / "norm" / "result.json"
+    file.write_bytes(file.read_bytes().replace(b"stated of norm", b"stated of Norm", 1))
+    with pytest.raises(DamagedError, match=r"result\.json"):
+        runner.read(tmp_path, "norm")
+    assert runner.expected("norm", BUDGET, tmp_path) > 0
+    runner.run(["norm"], BUDGET, tmp_path)
+    assert runner.read(tmp_path, "norm") is not None
+
+
+def test_the_bar_expects_what_the_last_time_took(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+    put(shelf, "norm", lambda budget: outcome())
+    runner.run(["norm"], BUDGET, tmp_path)
+    found = runner.read(tmp_path, "norm")
+    assert found is not None
+    last = max(0.05, found[0]["seconds"] * 1000)
+    assert runner.expected("norm", Budget(scale=100.0), tmp_path) == pytest.approx(last)
+    assert runner.expected("skip", BUDGET, tmp_path) == pytest.approx(2.5)
+
+
+def test_ids() -> None:
+    assert chosen(["dot", "norm", "dot"]) == ["norm", "dot"]
+    assert chosen(["all"]) == list(CLAIMS)
+    with pytest.raises(UsageError, match=r"'sofmax-1234'\. Did you mean softmax-1234\?"):
+        chosen(["norm", "sofmax-1234"])
+    with pytest.raises(UsageError, match="lists them all"):
+        chosen(["§§§"])
+
+
+@pytest.mark.parametrize("id", CLAIMS)
+def test_every_claim_has_its_file(id: str) -> None:
+    assert opened(id).claim.id == id
+
+
+# The page
+
+
+class Page(HTMLParser):
+    """Checks that tags pair up; collects what is asked of outside, and the texts by language."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+        assert not self.open
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in ("meta", "link", "input", "img", "rect"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag != "rect":
+            assert self.open.pop() == tag
+
+
+@pytest.fixture
+def page(shelf: dict[str, Experiment], tmp_path: Path) -> str:
+    put(shelf, "norm", lambda budget: outcome(value=0.5, curve=list(range(100))), line)
+    put(shelf, "dot", lambda budget: outcome(PARTLY))
+    put(shelf, "skip", lambda budget: outcome(FAILS, deep={"a": {"b": [1, 2]}}), line)
+    runner.run(["norm", "dot", "skip"], BUDGET, tmp_path)
+    return report.write(tmp_path).read_text(encoding="utf-8")
+
+
+def test_the_page_stands_alone(page: str) -> None:
+    parsed = Page(page)
+    policy = next(a["content"] for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a)
+    style = re.search("<style>(.*?)</style>", page, re.DOTALL)
+    assert style
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; ")
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "script" not in {tag for tag, _ in parsed.tags}
+    for _, attributes in parsed.tags:
+        assert not {name for name in attributes if name.startswith("on") or name == "style"}
+        for name in ("src", "href"):
+            assert (attributes.get(name) or "#").startswith(("data:", "#"))
+    assert "http://" not in page
+    assert "https://" not in page
+    assert "url(" not in page
+
+
+def test_the_page_shows_everything_in_both_languages(page: str) -> None:
+    parsed = Page(page)
+    articles = [attributes["id"] for tag, attributes in parsed.tags if tag == "article"]
+    assert articles == ["norm", "dot", "skip"]
+    for id in articles:
+        for name in ("title", "stated", "tried", "refutes", "rule"):
+            assert f'<span lang="en">{name} of {id}.</span>' in page
+            assert f'<span lang="ja">{id} の{name}です。</span>' in page
+    assert page.count("雨のとき") == 1, "when it holds is said where it holds only then"
+    assert page.count("<s>1.34</s>") == page.count("<b>1.00</b>") == 3
+    assert sum(tag == "img" for tag, _ in parsed.tags) == 2
+    for verdict in ("holds", "partly", "fails"):
+        assert f'<li class="{verdict}"><b>1</b>' in page
+    assert "seeds 0, 1 · budget 0.1" in page
+    assert "91 more" in page
+    spans = [attributes.get("lang") for tag, attributes in parsed.tags if tag == "span"]
+    assert spans.count("en") == spans.count("ja") > 50
+
+
+def test_nothing_written_in_a_result_becomes_markup(page: str) -> None:
+    assert "<script" not in page
+    assert page.count("&lt;script&gt;") == 6
+
+
+def test_the_switch_needs_no_script(page: str) -> None:
+    pick = [a for tag, a in Page(page).tags if tag == "input"]
+    assert [a["id"] for a in pick] == ["l-ja", "l-en", "l-both"]
+    assert [("checked" in a) for a in pick] == [True, False, False]
+    for id in ("l-ja", "l-en", "l-both"):
+        assert f'<label for="{id}">' in page
+    assert '#l-ja:checked ~ .page [lang="en"], #l-en:checked ~ .page [lang="ja"] { display: none; }' in page
+    assert page.index("<input") < page.index('<div class="page">'), "~ reaches what comes after"
+
+
+def test_no_results_no_page(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="lab run all"):
+        report.write(tmp_path)
+
+
+# The command
+
+
+class Ended(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["chumoku", "lab", *words])
+        capfd.readouterr()
+        try:
+            chumoku.cli.main()
+            code = 0
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ended(code, *capfd.readouterr())
+
+    return run
+
+
+Ask = Callable[..., Ended]
+
+
+def test_help_and_wrong_ids_need_no_torch() -> None:
+    code = (
+        "import sys, chumoku.cli\n"
+        "for words, expected in ((['--help'], 0), (['run', '--help'], 0), (['report', '--help'], 0), (['run', 'nrom'], "
+        "2)):\n"
+        "    sys.argv = ['chumoku', 'lab', *words]\n"
+        "    try: chumoku.cli.main()\n"
+        "    except SystemExit as end: found = end.code or 0\n"
+        "    if found != expected or 'torch' in sys.modules: sys.exit(f'{words} {found}')\n"
+    )
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert "Did you mean norm?" in finished.stderr
+
+
+def test_run_tells_what_was_found(ask: Ask, tmp_path: Path) -> None:
+    ended = ask("run", "softmax-1234", "gram", "--quick")
+    assert ended.code == 0, ended.err
+    assert "gram: holds only when" in ended.out
+    assert "true is [[50, 110], [110, 250]]" in ended.out
+    assert "2 claims: 1 holds, 1 holds only when." in ended.out
+    assert (tmp_path / "runs/lab/report.html").is_file()
+    again = ask("report", "--json")
+    assert json.loads(again.out) == {"report": "runs/lab/report.html", "results": 2}
+
+
+def test_run_as_json(ask: Ask) -> None:
+    ended = ask("run", "gram", "--budget", "0.2", "--out", "there", "--json")
+    found = json.loads(ended.out)
+    assert found["verdicts"] == {"holds": 0, "holds only when": 1, "does not hold": 0, "failed to run": 0}
+    assert found["results"][0]["numbers"]["product"] == [[50, 110], [110, 250]]
+    assert found["results"][0]["budget"] == {"scale": 0.2, "seeds": 2}
+
+
+def test_a_failure_ends_with_one(ask: Ask, shelf: dict[str, Experiment]) -> None:
+    put(shelf, "norm", lambda budget: outcome("maybe"))
+    ended = ask("run", "norm")
+    assert ended.code == 1
+    assert "'maybe' is no verdict" in ended.out
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run",),
+        ("run", "norm", "--quick", "--budget", "2"),
+        ("run", "norm", "--budget", "0"),
+        ("run", "norm", "--budget", "nan"),
+    ],
+)
+def test_wrong_use_ends_with_two(words: tuple[str, ...], ask: Ask) -> None:
+    assert ask(*words).code == 2
+
+
+def test_the_list_has_every_claim_with_its_last_verdict(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("chumoku.lab.claims.CLAIMS", ARITHMETIC)
+    ask("run", "gram", "--quick")
+    rows = {row["id"]: row for row in json.loads(ask("--json").out)["claims"]}
+    assert list(rows) == list(ARITHMETIC)
+    assert rows["gram"]["verdict"] == PARTLY
+    assert rows["norm"]["verdict"] is None
+    told = ask()
+    assert re.search(r"^gram +000 +holds only when +All inner products at once$", told.out, re.MULTILINE)
