@@ -61,8 +61,9 @@ def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
     words = [*(getattr(module.CLAIM, name) for name in ("title", "stated", "tried", "refutes", "rule"))]
     for said in (*words, outcome.summary, outcome.reading):
         assert isinstance(said, Words)
-        assert said.en and corpus_is_japanese(said.ja)
-    assert outcome.verdict != PARTLY or outcome.when is not None
+        assert said.en
+        assert corpus_is_japanese(said.ja)
+    assert (outcome.verdict == PARTLY) == (outcome.when is not None)
     with rc_context(style()):
         figure = Figure(layout="constrained")
         module.draw(outcome, figure)
@@ -80,7 +81,8 @@ def test_random_state_and_threads_are_put_back() -> None:
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     for module in (heads, ffn_memory, moe, self_cross):
         module.run(BRIEF)
-    assert torch.equal(before, torch.random.get_rng_state()) and threads == torch.get_num_threads()
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert threads == torch.get_num_threads()
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
@@ -150,9 +152,8 @@ def test_ffn_memory_wants_more_with_each_width_and_less_when_off() -> None:
 
 def test_facts_can_only_be_remembered_in_the_block() -> None:
     known = toys.facts(3, subjects=5, relations=3, objects=7)
-    assert len(known.answer) == 15 and torch.equal(
-        known.answer, toys.facts(3, subjects=5, relations=3, objects=7).answer
-    )
+    assert len(known.answer) == 15
+    assert torch.equal(known.answer, toys.facts(3, subjects=5, relations=3, objects=7).answer)
     model = toys.Rememberer(known, FeedForward(toys.WIDTH, 11), 0)
     assert all(name.startswith(("block.", "norm.")) for name, _ in model.named_parameters())
 
@@ -201,7 +202,8 @@ def test_dropout_names_the_places_that_narrow_the_gap() -> None:
 
     assert dropout.judge(numbers(none=0.5, embedding=0.4, attention=0.3, sublayer=0.2)) == HOLDS
     partly = numbers(none=0.5, embedding=0.6, attention=0.3, sublayer=0.2)
-    assert dropout.judge(partly) == PARTLY and dropout.narrowing(partly) == ["attention", "sublayer"]
+    assert dropout.judge(partly) == PARTLY
+    assert dropout.narrowing(partly) == ["attention", "sublayer"]
     assert dropout.judge(numbers(none=0.5, embedding=0.6, attention=0.7, sublayer=0.8)) == FAILS
 
 
@@ -213,7 +215,8 @@ def test_lora_is_judged_by_the_gain_it_keeps() -> None:
 
     assert lora.judge(numbers(2.0, 2.0, 2.0, 2.0, 2.0)) == HOLDS
     some = numbers(2.5, 2.3, 2.2, 2.05, 2.0)
-    assert lora.judge(some) == PARTLY and lora.enough(some) == [8]  # rank 16 trains two fifths
+    assert lora.judge(some) == PARTLY
+    assert lora.enough(some) == [8]
     assert lora.judge(numbers(2.5, 2.5, 2.5, 2.5, 2.0)) == FAILS
 
 
@@ -221,7 +224,8 @@ def test_word_vectors_compare_within_and_across_groups() -> None:
     groups = word_vectors.grouped()
     owner = torch.tensor([number for number, group in enumerate(groups) for _ in group])
     together = (owner[:, None] == owner).float()
-    assert word_vectors.alike(together) == 1.0 and word_vectors.alike(-together) == 0.0
+    assert word_vectors.alike(together) == 1.0
+    assert word_vectors.alike(-together) == 0.0
     assert word_vectors.judge({"alike_before": [0.5], "alike_after": [0.8]}) == HOLDS
     assert word_vectors.judge({"alike_before": [0.7], "alike_after": [0.8]}) == FAILS
     assert word_vectors.judge({"alike_before": [0.5, 0.5], "alike_after": [0.8, 0.6]}) == PARTLY
@@ -337,4 +341,5 @@ def test_numbers_of_seeds_are_told_with_their_range() -> None:
 def test_a_translator_is_trained_once_a_seed() -> None:
     budget = Brief(scale=0.02, seeds=2)
     first, second = translator.translators(budget), translator.translators(budget)
-    assert all(a is b for a, b in zip(first, second, strict=True)) and first[0].model is not first[1].model
+    assert all(a is b for a, b in zip(first, second, strict=True))
+    assert first[0].model is not first[1].model

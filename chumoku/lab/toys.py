@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.data.embedded.sentence import Sentence
+from chumoku.lab.experiment import PARTLY, Words
 from chumoku.lab.sentences import IGNORE, PAD, english, sentences, shifted, trimmed
 from chumoku.lab.training import mean
 from chumoku.models.build import build
@@ -31,6 +32,11 @@ def told(values: Sequence[float], form: str = "{:.2f}") -> str:
     """Mean, and from the least to the greatest of the seeds: 0.52 (0.48–0.55)."""
     shown = [form.format(value) for value in (mean(values), min(values), max(values))]
     return f"{shown[0]} ({shown[1]}–{shown[2]})"
+
+
+def only_when(verdict: str, condition: Words) -> Words | None:
+    """The condition, for a verdict that has one."""
+    return condition if verdict == PARTLY else None
 
 
 class Nothing(nn.Module):

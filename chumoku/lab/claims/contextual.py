@@ -20,7 +20,7 @@ from torch import Tensor
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
 from chumoku.lab.sentences import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
-from chumoku.lab.toys import told
+from chumoku.lab.toys import only_when, told
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -168,7 +168,7 @@ def run(budget: Budget) -> Outcome:
             f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}となり、見ていない"
             f"{len(numbers['sentences'])}文の{told(end['told'], '{:.0%}')}で意味を見分けられます。",
         ),
-        when=Words("training runs long enough", "学習が十分に長いとき"),
+        when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
         reading=Words(
             "Left: the same word grows apart from layer to layer. Right: cosines of マウス in 120 sentences behind "
             "the last layer (seed 0), animals first, machines after.",

@@ -16,7 +16,7 @@ from torch import Tensor
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import INK, LIGHT, RED, panels
 from chumoku.lab.sentences import sentences
-from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, lines, told
+from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, lines, only_when, told
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -96,7 +96,9 @@ def run(budget: Budget) -> Outcome:
             f"学習と検証の差（1語あたりナット）：{gap}。検証損失：{judged_by}。"
             "（none：なし、embedding：埋め込み、attention：注意の重み、sublayer：サブ層、all：すべて）",
         ),
-        when=Words(f"it stands at: {', '.join(found)}", f"場所が「{'、'.join(found)}」のとき"),
+        when=only_when(
+            judge(numbers), Words(f"it stands at: {', '.join(found)}", f"場所が「{'、'.join(found)}」のとき")
+        ),
         reading=Words(
             "Pale: lines that were learnt; red: unseen ones; the distance is overfitting. Vertical lines: least to "
             "greatest seed.",
@@ -125,5 +127,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis.set_xticks(range(len(names)), list(names.values()))
     axis.set_ylabel("loss (nats a word)")
     axis.grid(visible=False, axis="x")
-    axis.margins(y=0.14)
-    axis.legend(frameon=False, fontsize=8, loc="lower right")
+    axis.margins(y=0.24)
+    axis.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)

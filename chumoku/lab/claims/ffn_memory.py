@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.toys import WIDTH, Nothing, Rememberer, facts, told
+from chumoku.lab.toys import WIDTH, Nothing, Rememberer, facts, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
 
@@ -101,8 +101,12 @@ def run(budget: Budget) -> Outcome:
             f"ん（偶然なら{chance:.0f}件）。ただし注意機構だけでも覚えるので、唯一の記憶ではありません。幅128では、"
             f"FFNの数1つあたり{bits:.2f}ビットです。",
         ),
-        when=Words(
-            "training runs long enough; some seeds do not show it", "学習が十分に長いとき（示さないシードもあります）"
+        when=only_when(
+            judge(numbers),
+            Words(
+                "training runs long enough; some seeds do not show it",
+                "学習が十分に長いとき（示さないシードもあります）",
+            ),
         ),
         reading=Words(
             "The wider the feed-forward, the more facts; attention alone (F = 0) keeps some too. Switched off, the "

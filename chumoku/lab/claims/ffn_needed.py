@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, panels
-from chumoku.lab.toys import Nothing, guessed, judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.toys import Nothing, guessed, judged, language_model, learnt_and_unseen, line_loss, only_when, told
 from chumoku.lab.training import Loss, fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm
@@ -164,11 +164,14 @@ def run(budget: Budget) -> Outcome:
             + ".",
             "損失（あり／なし／なし・同じ大きさ）：" + "、".join(f"{TASKS[t].ja} {shown[t]}" for t in TASKS) + "。",
         ),
-        when=Words(
-            f"the task is {' or '.join(TASKS[task].en for task in gone_in)}. Elsewhere the products inside softmax, "
-            "which compare positions, do much of the work",
-            f"課題が「{'」「'.join(TASKS[task].ja for task in gone_in)}」のとき。ほかの課題では、位置どうしを比べる"
-            "softmaxの中の積がかなりの仕事をします",
+        when=only_when(
+            judge(numbers),
+            Words(
+                f"the task is {' or '.join(TASKS[task].en for task in gone_in)}. Elsewhere the products inside "
+                "softmax, which compare positions, do much of the work",
+                f"課題が「{'」「'.join(TASKS[task].ja for task in gone_in)}」のとき。ほかの課題では、位置どうしを比べる"
+                "softmaxの中の積がかなりの仕事をします",
+            ),
         ),
         reading=Words(
             "Lower is better; the dashed line is guessing. Bars are means, vertical lines run from the least to the "

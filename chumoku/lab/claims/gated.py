@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
-from chumoku.lab.toys import Lines, judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.toys import Lines, judged, language_model, learnt_and_unseen, line_loss, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import FeedForward
@@ -121,7 +121,10 @@ def run(budget: Budget) -> Outcome:
             f"閉じています（|g|<0.05）。同じ大きさでの損失は、GELU {told(loss['gelu'])}、GEGLU "
             f"{told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
         ),
-        when=Words("training runs long enough for the gates to matter", "ゲートが効くまで十分に学習したとき"),
+        when=only_when(
+            judge(numbers),
+            Words("training runs long enough for the gates to matter", "ゲートが効くまで十分に学習したとき"),
+        ),
         reading=Words(
             "Left: at equal size the kinds lie close together. Right: gates that no longer follow the word cost "
             "dearly.",

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, curves, heat, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toys import only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm, record
 
@@ -143,9 +143,12 @@ def run(budget: Budget) -> Outcome:
             f"ヘッド数ごとの正解率（シードの平均と範囲）は {shares} です。4つの問いのそれぞれに専用のヘッドが現れたの"
             f"は、{len(seeds)}シード中、8ヘッドで{own['8']}、4ヘッドで{own['4']}でした。",
         ),
-        when=Words(
-            "training runs its course: in some seeds two questions still share a head",
-            "学習が十分に進んだとき（シードによっては2つの問いが1つのヘッドを共有したままです）",
+        when=only_when(
+            judge(numbers),
+            Words(
+                "training runs its course: in some seeds two questions still share a head",
+                "学習が十分に進んだとき（シードによっては2つの問いが1つのヘッドを共有したままです）",
+            ),
         ),
         reading=Words(
             "Left: more heads, more right answers, at the same width. Right: eight heads (seed 0); a dark cell is a "
@@ -173,5 +176,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     mass = found["8"][0]["mass"]
     names = [question.replace(" ", "\n", 1) for question in QUESTIONS]
     heat(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
+    right.set_aspect("auto")
     right.tick_params(labelsize=7.5)
     right.set_title("share of each head's look", fontsize=9)

@@ -14,6 +14,7 @@ import torch
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import heat, panels
 from chumoku.lab.sentences import BEGIN, joined
+from chumoku.lab.toys import only_when
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import record
 
@@ -114,9 +115,12 @@ def run(budget: Budget) -> Outcome:
             f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
             f"{likely:.2f}でした。交差注意の重みと行の中での順位（rank）：{looked}。",
         ),
-        when=Words(
-            f"training goes well: {right} of {len(runs)} seeds after {numbers['steps']} steps",
-            f"学習がうまく進んだとき（{numbers['steps']}ステップで{len(runs)}シード中{right}）",
+        when=only_when(
+            judge(numbers),
+            Words(
+                f"training goes well: {right} of {len(runs)} seeds after {numbers['steps']} steps",
+                f"学習がうまく進んだとき（{numbers['steps']}ステップで{len(runs)}シード中{right}）",
+            ),
         ),
         reading=Words(
             "Rows are what the decoder said in turn, with the odds of its first choice; dark cells are where it "
@@ -131,6 +135,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     left, right = panels(figure, 2, height=4.2, width=9.2)
     rows = [f"{step['said']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
     heat(left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1)
+    left.set_aspect("auto")
+    left.tick_params(labelsize=8.5)
     left.set_title("cross-attention  交差注意 (seed 0)", fontsize=9)
     table = [[choice[1] for choice in step["best"]] for step in run["steps"]]
     heat(right, table, low=0, high=1)

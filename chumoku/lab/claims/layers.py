@@ -22,7 +22,7 @@ from chumoku.data.embedded.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
 from chumoku.lab.sentences import PAD
-from chumoku.lab.toys import told
+from chumoku.lab.toys import only_when, told
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import record
 
@@ -96,7 +96,7 @@ def probe(layer: Tensor, asked: list[tuple[int, int, int]], sentences: int) -> f
     a = x[known]
     weight = torch.linalg.solve(a.T @ a + 1.0 * torch.eye(a.shape[1]).double(), a.T @ y[known])
     right = (x[~known] @ weight).argmax(-1) == answer[~known]
-    return right.double().mean().item()
+    return float(right.double().mean())
 
 
 @torch.no_grad()
@@ -146,10 +146,13 @@ def run(budget: Budget) -> Outcome:
             f"深さ（0は埋め込み表、3は最終ブロック）：{deep}。最終ブロックの後でも読み取れる割合：{last}。"
             "（surface：表層、grammar：文法、meaning：意味）",
         ),
-        when=Words(
-            "only surface against the rest is asked: the surface lies lowest, grammar and meaning come from the "
-            "same layers",
-            "表層とそれ以外を比べるとき（表層は最も浅く、文法と意味は同じ層で得られます）",
+        when=only_when(
+            judge(numbers),
+            Words(
+                "only surface against the rest is asked: the surface lies lowest, grammar and meaning come from the "
+                "same layers",
+                "表層とそれ以外を比べるとき（表層は最も浅く、文法と意味は同じ層で得られます）",
+            ),
         ),
         reading=Words(
             "What a linear probe reads behind each layer; bands run from the least to the greatest seed.",

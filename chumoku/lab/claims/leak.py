@@ -17,7 +17,7 @@ from torch import Tensor
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
 from chumoku.lab.sentences import BEGIN, END, joined, sentences
-from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, told
+from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, only_when, told
 from chumoku.lab.training import fit, thinned
 from chumoku.models.model import DecoderModel
 
@@ -103,8 +103,9 @@ def run(budget: Budget) -> Outcome:
             f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を"
             f"隠すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
         ),
-        when=Words(
-            "training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"
+        when=only_when(
+            judge(numbers),
+            Words("training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"),
         ),
         reading=Words(
             "Left: without the mask the training loss falls towards 0. Right: hide the future, and nothing was learnt.",

@@ -18,7 +18,7 @@ from chumoku import lora
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
 from chumoku.lab.sentences import sentences
-from chumoku.lab.toys import Lines, judged, language_model, line_loss, lines, told
+from chumoku.lab.toys import Lines, judged, language_model, line_loss, lines, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel
@@ -126,8 +126,11 @@ def run(budget: Budget) -> Outcome:
             f"疑問文の損失は学習前{told(before)}、全{total:,}個の数を学習した後{told(whole)}です。その改善のうちアダ"
             f"プタが保った割合（と学習した数の割合）は {shares} です。外せばモデルは元のままです。",
         ),
-        when=Words(
-            f"the rank is {least} or more (of those tried here)", f"ランクが{least}以上のとき（ここで試した範囲で）"
+        when=only_when(
+            judge(numbers),
+            Words(
+                f"the rank is {least} or more (of those tried here)", f"ランクが{least}以上のとき（ここで試した範囲で）"
+            ),
         ),
         reading=Words(
             "The share of the whole fine-tune's gain by rank; the dashed line is nine tenths.",

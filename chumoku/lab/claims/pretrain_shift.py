@@ -135,7 +135,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=8.4)[0]
+    axis = panels(figure, 1, height=3.8, width=6.8)[0]
     axis.axis("off")
     lines = outcome.numbers["runs"][0]["shown"]
     step = 1 / max(1, len(lines))

@@ -31,11 +31,13 @@ CLAIM = Claim(
     ),
     tried=Words(
         "One layer each of RNN, LSTM and attention, all 32 wide, learns to name a word that stood d places back among "
-        "noise, d from 2 to 512 (a quick run: 128). Also an LSTM whose forget gates start open for that distance. "
-        "Then one pass over 32 to 1,024 words is timed on one thread.",
+        "noise, d from 2 to 512 (a quick run: 128); all with the same steps and the same rate (Adam, 0.01), tuned for "
+        "none of them. Also an LSTM whose forget gates start open for that distance. Then one pass over 32 to 1,024 "
+        "words is timed on one thread.",
         "幅 32 の RNN、LSTM、アテンションを一層ずつ使い、雑音の中で d 個前にあった単語を答えさせます (d は 2〜512、簡"
-        "易実行では 128 まで)。忘却ゲートをその距離に合わせて開いておいた LSTM も試します。さらに 32〜1,024 語を一度処"
-        "理する時間を 1 スレッドで測ります。",
+        "易実行では 128 まで)。ステップ数と学習率 (Adam、0.01) はすべて同じで、どれかに合わせた調整はしていません。忘"
+        "却ゲートをその距離に合わせて開いておいた LSTM も試します。さらに 32〜1,024 語を一度処理する時間を 1 スレッド"
+        "で測ります。",
     ),
     refutes=Words(
         "A recurrent network that still answers at the longest distance, or attention that does not; or attention that "
@@ -44,10 +46,10 @@ CLAIM = Claim(
         "れます。",
     ),
     rule=Words(
-        "Remembers means a mean accuracy of at least 75 % (chance 12.5 %). Fails when attention does not remember the "
+        "Remembers means a mean accuracy of at least 50 % (chance 12.5 %). Fails when attention does not remember the "
         "longest distance, or the usual LSTM does. Holds when the LSTM with open gates does not either and attention "
         "takes at most half of the LSTM's time at 512 words; otherwise it holds in part.",
-        "平均正解率 75 % 以上 (偶然は 12.5 %) を記憶できているとします。最長の距離でアテンションが記憶できないか、通常"
+        "平均正解率 50 % 以上 (偶然は 12.5 %) を記憶できているとします。最長の距離でアテンションが記憶できないか、通常"
         "の LSTM が記憶できれば不成立とします。ゲートを開いた LSTM も記憶できず、512 語でアテンションの時間が LSTM の"
         "半分以下なら成立、そうでなければ部分的に成立とします。",
     ),
@@ -165,7 +167,7 @@ def reached(numbers: dict[str, Any], kind: str) -> int:
     """The longest distance up to which a kind remembers."""
     found = 0
     for place, distance in enumerate(numbers["distances"]):
-        if mean([one[place] for one in numbers["accuracy"][kind]]) < 0.75:
+        if mean([one[place] for one in numbers["accuracy"][kind]]) < 0.5:
             break
         found = distance
     return found
@@ -183,7 +185,9 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     memory, speed = panels(figure, 2)
     numbers = outcome.numbers
-    curves(memory, numbers["distances"], numbers["accuracy"], colours=(GREY, RED, OCHRE, BLUE), marker="o", legend=False)
+    curves(
+        memory, numbers["distances"], numbers["accuracy"], colours=(GREY, RED, OCHRE, BLUE), marker="o", legend=False
+    )
     memory.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     memory.axhline(1 / WORDS, color="#1c2733", linewidth=0.8, linestyle=":")
     memory.set(xscale="log", xlabel="distance (距離)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

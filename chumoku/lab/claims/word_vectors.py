@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, heat, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toys import only_when, told
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def run(budget: Budget) -> Outcome:
             f"同じグループの2語の方が近い割合は、学習前{told(before)}、学習後{told(after)}です。学習後、「tuple」に最"
             f"も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
         ),
-        when=Words("training runs long enough", "学習が十分に長いとき"),
+        when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
         reading=Words(
             "Cosines between the words of six groups (seed 0): random before, squares along the diagonal after.",
             "6つのグループの単語どうしのコサイン類似度（シード0）。学習前はでたらめで、学習後は対角線に沿って四角い"
