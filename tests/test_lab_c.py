@@ -237,7 +237,9 @@ def test_contextual_tells_senses_by_their_centres() -> None:
     assert contextual.compared(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
     table, last = {"within": 1.0, "across": 1.0, "told": 0.5}, {"within": 0.8, "across": 0.3, "told": 0.9}
     assert contextual.judge({"layers": [[table, last]]}) == HOLDS
-    assert contextual.judge({"layers": [[table, {**last, "told": 0.7}]]}) == FAILS
+    assert contextual.judge({"layers": [[table, {**last, "across": 0.9}]]}) == FAILS
+    assert contextual.judge({"layers": [[table, {**last, "within": 0.95}]]}) == FAILS  # hardly different at all
+    assert contextual.judge({"layers": [[last, last]]}) == FAILS  # a table that knows contexts is no table
     assert contextual.judge({"layers": [[table, last], [table, table]]}) == PARTLY
 
 

@@ -1,6 +1,6 @@
 """contextual: one word, マウス, among animals and among machines: one vector in the table, many behind the encoder.
 
-sentences of the embedded corpus in which 猫 and 犬, and パソコン and カメラ, are all written マウス:
+sentences of the embedded corpus in which 猫, 犬, うさぎ, and パソコン, カメラ, 自転車, are all written マウス:
 an animal in some sentences, a machine in others, one token in all of them
 
 an encoder guesses hidden words (masked tokens); then, of マウス in unseen sentences,
@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chumoku.data.embedded.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
 from chumoku.lab.sentences import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
@@ -39,25 +40,28 @@ CLAIM = Claim(
         "Encoderは文脈を考慮した埋め込みを与え、「マウス」のような同じ単語でも文によって違うベクトルになります。",
     ),
     tried=Words(
-        "In the embedded corpus 猫, 犬 (animals) and パソコン, カメラ (machines) are all written マウス. An encoder "
-        "learns to guess hidden words; then the vectors of マウス in unseen sentences are compared.",
-        "内蔵コーパスの「猫」「犬」（動物）と「パソコン」「カメラ」（機械）をすべて「マウス」に書き換え、隠した単語"
-        "を当てるEncoderを訓練し、見ていない文の「マウス」のベクトルどうしを比べます。",
+        "In the embedded corpus 猫, 犬, うさぎ (animals) and パソコン, カメラ, 自転車 (machines) are all written マ"
+        "ウス. An encoder learns to guess hidden words; then the vectors of マウス are compared in unseen sentences "
+        "whose verb goes with one of the senses alone.",
+        "内蔵コーパスの「猫」「犬」「うさぎ」（動物）と「パソコン」「カメラ」「自転車」（機械）をすべて「マウス」に"
+        "書き換え、隠した単語を当てるEncoderを訓練します。述語から意味が定まる、見ていない文の「マウス」のベクトルど"
+        "うしを比べます。",
     ),
     refutes=Words(
-        "Vectors of マウス are as near across senses as within one, or do not tell the sense.",
-        "意味が違っても同じ意味どうしと同じくらい近い、またはベクトルから意味を見分けられないこと。",
+        "The vectors of マウス are nearly one and the same everywhere, or as near across senses as within one.",
+        "どの文でも「マウス」のベクトルがほぼ同じ、または意味が違っても同じ意味どうしと同じくらい近いこと。",
     ),
     rule=Words(
-        "Holds when in every seed the table's vector is one and the same (cosine 1), and behind the last layer the "
-        "mean cosine across senses is below the one within, and at least 80 % of senses are told. Does not hold "
-        "when in none.",
-        "すべてのシードで、埋め込み表のベクトルは同一（コサイン1）で、最終層では意味をまたぐコサインの平均が同じ意味"
-        "どうしより低く、80％以上の意味を見分けられれば「成り立つ」。どのシードでもそうでなければ「成り立たない」。",
+        "Holds when in every seed the table's vector is one and the same (cosine 1), and behind the last layer cosines "
+        "are below 0.9 and lower across senses than within one; does not hold when in none. How often the vector tells "
+        "the sense is shown beside it.",
+        "すべてのシードで、埋め込み表のベクトルは同一（コサイン1）で、最終層ではコサインの平均が0.9未満かつ、意味を"
+        "またぐ方が同じ意味どうしより低ければ「成り立つ」。どのシードでもそうでなければ「成り立たない」。ベクトルか"
+        "ら意味を見分けられる割合は参考として示します。",
     ),
 )
 MOUSE = "マウス"
-SENSES = (("猫", "犬"), ("パソコン", "カメラ"))
+SENSES = (("猫", "犬", "うさぎ"), ("パソコン", "カメラ", "自転車"))
 LAYERS, HELD = 2, 60
 
 
@@ -72,26 +76,33 @@ class Corpus(NamedTuple):
 @functools.cache
 def corpus() -> Corpus:
     common = set(sentences().source.units) | {word for sense in SENSES for word in sense}
-    kept: list[tuple[tuple[str, ...], int | None]] = []
-    for one in drawn():
-        if common.issuperset(one.units):
-            found = [number for number, sense in enumerate(SENSES) if set(sense) & set(one.units)]
-            if len(found) < 2:
-                mouse = SENSES[found[0]] if found else ()
-                kept.append(
-                    (tuple(MOUSE if unit in mouse else unit for unit in one.units), found[0] if found else None)
-                )
-    test = [row for sense in (0, 1) for row in [row for row in kept if row[1] == sense][:HELD]]
-    hidden = {units for units, _ in test}
-    words = Vocabulary(unit for units, _ in kept for unit in units)
-    encoded = [words.encode(units) for units, _ in kept if units not in hidden]
+    kept = [written(one) for one in drawn() if common.issuperset(one.units)]
+    told_by: dict[str, set[int]] = {}
+    for _, sense, event in kept:
+        if sense is not None:
+            told_by.setdefault(event, set()).add(sense)
+    # Asked are sentences whose verb or adjective goes with one sense alone; 好き goes with both.
+    clear = [row for row in kept if row[1] is not None and len(told_by[row[2]]) == 1]
+    test = [row for sense in (0, 1) for row in [row for row in clear if row[1] == sense][:HELD]]
+    hidden = {units for units, _, _ in test}
+    words = Vocabulary(unit for units, _, _ in kept for unit in units)
+    encoded = [words.encode(units) for units, _, _ in kept if units not in hidden]
     return Corpus(
         rows(encoded, after=END),
-        rows([words.encode(units) for units, _ in test], after=END),
-        torch.tensor([sense for _, sense in test]),
-        ["".join(units) for units, _ in test],
+        rows([words.encode(units) for units, _, _ in test], after=END),
+        torch.tensor([sense for _, sense, _ in test]),
+        ["".join(units) for units, _, _ in test],
         words,
     )
+
+
+def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
+    """The sentence with マウス in it, its sense (None without one, or with both), and what happens in it."""
+    found = [number for number, sense in enumerate(SENSES) if set(sense) & set(one.units)]
+    if len(found) != 1:
+        return one.units, None, one.combination[0]
+    mice = SENSES[found[0]]
+    return tuple(MOUSE if unit in mice else unit for unit in one.units), found[0], one.combination[0]
 
 
 def trained(seed: int, steps: int) -> EncoderModel:
@@ -136,10 +147,7 @@ def compared(layer: Tensor) -> dict[str, float]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    shown = [
-        run[0]["across"] > 1 - 1e-5 and run[-1]["across"] < run[-1]["within"] and run[-1]["told"] >= 0.8
-        for run in numbers["layers"]
-    ]
+    shown = [run[0]["across"] > 1 - 1e-5 and run[-1]["across"] < run[-1]["within"] < 0.9 for run in numbers["layers"]]
     return HOLDS if all(shown) else PARTLY if any(shown) else FAILS
 
 
@@ -161,19 +169,20 @@ def run(budget: Budget) -> Outcome:
         numbers=numbers,
         summary=Words(
             f"In the table マウス is one vector (cosine {layers[0][0]['across']:.2f}). Behind the last layer two of "
-            f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}, and the "
-            f"vector tells the sense in {told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen "
-            "sentences.",
+            f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}. The nearer "
+            f"centre tells the sense in {told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen "
+            "sentences (chance 50%): the sense is one difference among many.",
             f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意"
-            f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}となり、見ていない"
-            f"{len(numbers['sentences'])}文の{told(end['told'], '{:.0%}')}で意味を見分けられます。",
+            f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}です。見ていない"
+            f"{len(numbers['sentences'])}文のうち{told(end['told'], '{:.0%}')}で、近い方の中心から意味を見分けられま"
+            "す（偶然なら50%）。意味は多くの違いの1つです。",
         ),
         when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
         reading=Words(
-            "Left: the same word grows apart from layer to layer. Right: cosines of マウス in 120 sentences behind "
-            "the last layer (seed 0), animals first, machines after.",
-            "左：同じ単語のベクトルが層を経るごとに離れていきます。右：最終層での120文の「マウス」どうしのコサイン（"
-            "シード0）。前半が動物、後半が機械です。",
+            "Left: one vector in the table, many behind every block, nearer within a sense. Right: cosines of マウス"
+            " in 120 sentences behind the last layer (seed 0), animals first, machines after.",
+            "左：埋め込み表では1つのベクトルが、ブロックを通ると文ごとに変わり、同じ意味どうしの方が近くなります。右："
+            "最終層での120文の「マウス」どうしのコサイン（シード0）。前半が動物、後半が機械です。",
         ),
     )
 

@@ -86,7 +86,8 @@ def run(budget: Budget) -> Outcome:
     runs = [[tried(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
     total, chance = SUBJECTS * RELATIONS, SUBJECTS * RELATIONS / OBJECTS
     recalled = {str(F): [one[place]["recalled"] for one in runs] for place, F in enumerate(WIDTHS)}
-    bits = mean(recalled["128"]) * math.log2(OBJECTS) / (2 * WIDTH * 128)
+    gained = mean(recalled["128"]) - mean(recalled["0"])
+    bits = gained * math.log2(OBJECTS) / (2 * WIDTH * 128)
     off = [one[-1]["switched_off"] for one in runs]
     numbers = {"seeds": seeds, "steps": steps, "facts": total, "chance": chance, "widths": list(WIDTHS), "runs": runs}
     counts = ", ".join(f"F={F}: {told(values, '{:.0f}')}" for F, values in recalled.items())
@@ -95,11 +96,11 @@ def run(budget: Budget) -> Outcome:
         numbers={**numbers, "bits_a_number_at_128": bits},
         summary=Words(
             f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {told(off, '{:.0f}')} are "
-            f"left (chance {chance:.0f}); attention alone remembers too, so it is not the only memory. At 128 that "
-            f"is {bits:.2f} bits for each of the feed-forward's numbers.",
+            f"left (chance {chance:.0f}); attention alone remembers too, so it is not the only memory. What 128 "
+            f"units add is {bits:.2f} bits for each of the feed-forward's numbers.",
             f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると{told(off, '{:.0f}')}件しか残りませ"
-            f"ん（偶然なら{chance:.0f}件）。ただし注意機構だけでも覚えるので、唯一の記憶ではありません。幅128では、"
-            f"FFNの数1つあたり{bits:.2f}ビットです。",
+            f"ん（偶然なら{chance:.0f}件）。ただし注意機構だけでも覚えるので、唯一の記憶ではありません。幅128のFFNで"
+            f"増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
         ),
         when=only_when(
             judge(numbers),

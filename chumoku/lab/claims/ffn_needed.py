@@ -153,16 +153,19 @@ def run(budget: Budget) -> Outcome:
         found = {kind: [tried(kind, seed, budget) for seed in seeds] for kind in NAMES}
         gone, still = lost(found, guess[task]), lost(found, guess[task], "as large")
         numbers[task] = {"loss": found, "guessing": guess[task], "lost": gone, "lost_as_large": still}
-    shown = {task: _told(numbers[task]) for task in TASKS}
+    shown = {task: " / ".join(told(numbers[task]["loss"][kind]) for kind in NAMES) for task in TASKS}
+    share = {task: f"{numbers[task]['lost']:.0%}" for task in TASKS}
     gone_in = [task for task in TASKS if numbers[task]["lost"] > 0.5]
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
             "Loss with / without / without but as large: "
-            + "; ".join(f"{TASKS[t].en} {shown[t]}" for t in TASKS)
+            + "; ".join(f"{TASKS[t].en} {shown[t]}, lost {share[t]}" for t in TASKS)
             + ".",
-            "損失（あり／なし／なし・同じ大きさ）：" + "、".join(f"{TASKS[t].ja} {shown[t]}" for t in TASKS) + "。",
+            "損失（あり／なし／なし・同じ大きさ）："
+            + "、".join(f"{TASKS[t].ja} {shown[t]}（失われた割合{share[t]}）" for t in TASKS)
+            + "。",
         ),
         when=only_when(
             judge(numbers),
@@ -179,11 +182,6 @@ def run(budget: Budget) -> Outcome:
             "低いほどよく、破線は当てずっぽうの損失です。棒はシードの平均、縦線は最小から最大までです。",
         ),
     )
-
-
-def _told(found: dict[str, Any]) -> str:
-    losses = " / ".join(told(found["loss"][kind]) for kind in NAMES)
-    return f"{losses}, lost {found['lost']:.0%}"
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

@@ -74,10 +74,10 @@ def tried(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
 
 @torch.no_grad()
 def written(model: DecoderModel, seed: int, most: int = 12) -> str:
-    """A sentence, word by word, each drawn as likely as the model finds it."""
+    """A sentence, word by word, the likelier ones preferred (temperature 0.5)."""
     generator, tokens = torch.Generator().manual_seed(seed), [BEGIN]
     while len(tokens) <= most and tokens[-1] != END:
-        odds = model(torch.tensor([tokens])).logits[0, -1].softmax(-1)
+        odds = model(torch.tensor([tokens])).logits[0, -1].div(0.5).softmax(-1)
         tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
     return joined(sentences().target.decode([token for token in tokens[1:] if token != END]))
 

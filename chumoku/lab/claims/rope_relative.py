@@ -115,4 +115,4 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis.axhline(0.01, color=RED, linewidth=0.6, linestyle=":")
     axis.set(xscale="log", yscale="log", xlabel="shift of both positions (両方の位置のずれ)")
     axis.set_ylabel("largest change of a score / spread")
-    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.02, 0.5))
+    axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(0.02, 0.36))
