@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from chumoku.errors import ChumokuError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from chumoku.models.model import Model
+    from chumoku.training.material import Material
 
 
 def train(
@@ -16,6 +24,9 @@ def train(
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in train.out.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show settings, size, memory and time; do nothing.")
+    ] = False,
+    unexamined: Annotated[
+        bool, typer.Option("--unexamined", help="Leave out the doctor's cheap half, or train in spite of it.")
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one line of JSON; what is told goes to stderr.")
@@ -34,7 +45,12 @@ def train(
 
     from chumoku.training.run import train as run
 
-    trained = run(loaded, resume=resume, console=Console(stderr=as_json))
+    console = Console(stderr=as_json)
+
+    def examine(material: Material, model: Model) -> None:
+        examined(material, model, console)
+
+    trained = run(loaded, resume=resume, console=console, examine=None if unexamined else examine)
     if as_json:
         import json
 
@@ -42,3 +58,19 @@ def train(
         print(json.dumps({**found, "best_loss": trained.best_loss, "seconds": round(trained.seconds, 1)}))
     if not trained.finished:
         raise typer.Exit(trained.exit_code)
+
+
+def examined(material: Material, model: Model, console: Console) -> None:
+    """The cheap half of the doctor, a second or two: what it finds is told, and what is broken is not trained."""
+    from chumoku.doctor import quick
+
+    with console.status("The doctor looks at model and corpus …"):
+        findings = quick(material, model)
+    for one in findings:
+        console.print(f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}", markup=False)
+    broken = [one.check for one in findings if one.broken]
+    if broken:
+        raise ChumokuError(
+            f"Nothing was trained: the doctor found something broken ({', '.join(dict.fromkeys(broken))}). Mend it, "
+            "look closer with `chumoku doctor`, or train in spite of it with --unexamined."
+        )

@@ -33,7 +33,8 @@ from chumoku.training.settings import TrainSettings
 from chumoku.weights import opening
 from chumoku.weights.bundle import Bundle, Tokenizers
 
-MOST_PAIRS, MOST_TOKENS = 200_000, 4_000_000
+MOST = 4_000_000  # tokens of a corpus that are read as text …
+USUAL = 20  # … of which a sentence has about so many
 Say = Callable[[str], None]
 
 
@@ -95,41 +96,41 @@ def placed(recipe: Recipe, folder: Path) -> Recipe:
     return replace(recipe, train=read(TrainSettings, {**write(recipe.train), "out": str(folder)}))
 
 
-def of_material(material: Material, folder: Path) -> Patient:
-    """What a run learns from, as batches and as text."""
+def of_material(material: Material, folder: Path | None = None, *, most: int = MOST) -> Patient:
+    """What a run learns from, as batches and, up to `most` tokens of it, as text; `folder` is where it was prepared."""
     texts: dict[str, Any] = {}
     for name, batches in (("", material.train), ("held_", material.validation)):
         if isinstance(batches, PairBatches):
-            texts[f"{name}pairs"] = pairs_of(batches.pairs, material.source_tokenizer, material.tokenizer)
+            texts[f"{name}pairs"] = pairs_of(batches.pairs, material, most)
         else:
-            texts[f"{name}texts"] = lines_of(batches, material.tokenizer)
+            texts[f"{name}texts"] = lines_of(batches, material.tokenizer, most)
     return Patient(
         None,
         material.tokenizer,
         material.source_tokenizer,
         material.train,
         material.validation,
-        dropped=dropped(folder / "data"),
+        dropped={} if folder is None else dropped(folder / "data"),
         **texts,
     )
 
 
-def pairs_of(pairs: Pairs, source: Tokenizer, target: Tokenizer) -> list[Pair]:
-    count = min(len(pairs), MOST_PAIRS)
+def pairs_of(pairs: Pairs, material: Material, most: int) -> list[Pair]:
+    count = min(len(pairs), most // USUAL)
     sides = [
         tokenizer.decode_batch([side[index].tolist() for index in range(count)])
-        for side, tokenizer in ((pairs.source, source), (pairs.target, target))
+        for side, tokenizer in ((pairs.source, material.source_tokenizer), (pairs.target, material.tokenizer))
     ]
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
 
 
-def lines_of(batches: Batches, tokenizer: Tokenizer) -> list[str]:
+def lines_of(batches: Batches, tokenizer: Tokenizer, most: int) -> list[str]:
     """The text of all windows, in the order in which they stand in the corpus."""
     windows = batches.windows if isinstance(batches, MaskedBatches) else batches
     if not isinstance(windows, WindowBatches):
         return []
     rows: dict[int, np.ndarray[Any, Any]] = {}
-    for index in range(min(len(windows), MOST_TOKENS // (windows.rows * windows.length) + 1)):
+    for index in range(min(len(windows), most // (windows.rows * windows.length) + 1)):
         found = windows.batch(0, index)["tokens"].numpy()
         rows.update(zip(windows.samples(0, index).tolist(), found, strict=True))
     stream = np.concatenate([rows[sample] for sample in sorted(rows)]) if rows else np.empty(0, np.int64)

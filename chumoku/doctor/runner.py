@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from chumoku.doctor import (
@@ -33,12 +33,14 @@ from chumoku.doctor import (
     tied,
     tokenizer,
 )
+from chumoku.doctor.admission import of_material
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Patient
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model
 from chumoku.training.material import Material
 
+FEW = 100_000  # tokens that the cheap half reads
 CHECKS: tuple[Check, ...] = (
     checkpoint.CHECK,
     numbers.CHECK,
@@ -123,6 +125,5 @@ def made(check: Check, patient: Patient) -> tuple[list[Finding], str | None]:
 
 def quick(material: Material, model: Model) -> list[Finding]:
     """The cheap half, for a training that is about to begin. The model, and all random numbers, stay as they are."""
-    target, source = material.tokenizer, material.source_tokenizer
-    patient = Patient(model, target, source, material.train, material.validation)
+    patient = replace(of_material(material, most=FEW), model=model)
     return examine(patient, checks=[check for check in CHECKS if check.cheap]).findings

@@ -10,7 +10,7 @@ runs/name/
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from rich.console import Console
 from chumoku.config import override, write
 from chumoku.errors import UsageError
 from chumoku.models.count import count
+from chumoku.models.model import Model
 from chumoku.probe.pictures import loss_curve
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
@@ -43,6 +44,7 @@ from chumoku.weights.opening import load
 from chumoku.weights.sealed import heal
 
 RECIPE = "recipe.json"
+Examine = Callable[[Material, Model], None]  # raises where a model should not be trained
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,12 @@ def train(
     *,
     resume: bool = False,
     console: Console | None = None,
+    examine: Examine | None = None,
 ) -> Trained:
-    """Train what a recipe (a TOML file, or nested mappings) describes; `resume` goes on where it stopped."""
+    """Train what a recipe (a TOML file, or nested mappings) describes; `resume` goes on where it stopped.
+
+    `examine` is shown corpus and model before a run's first step.
+    """
     if isinstance(recipe, (str, Path)):
         recipe = load_recipe(recipe, changes)
     elif not isinstance(recipe, Recipe):
@@ -92,10 +98,12 @@ def train(
         shown = (console if console is not None else Console()) if here.main else None
         log = Log(folder, recipe.train, shown)
         stack.callback(log.close)
-        return _train(recipe, folder, here, log, resume=resume)
+        return _train(recipe, folder, here, log, resume=resume, examine=examine)
 
 
-def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool) -> Trained:
+def _train(
+    recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool, examine: Examine | None = None
+) -> Trained:
     keep = max(recipe.train.keep, recipe.train.average)
     checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say, sharded=recipe.train.sharded)
     if checkpoints.steps() and not resume:
@@ -112,7 +120,7 @@ def _train(recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool)
     if not here.main:
         material = prepare(recipe, init)
     check_shareable(material, here)
-    run = assemble(recipe, material, here, log, checkpoints, init)
+    run = assemble(recipe, material, here, log, checkpoints, init, examine if here.main and not resume else None)
     if here.main:
         for place in ("best", "last"):
             heal(folder / place)
@@ -153,12 +161,15 @@ def assemble(
     log: Log,
     checkpoints: Checkpoints,
     init: Bundle | None = None,
+    examine: Examine | None = None,
 ) -> Run:
     """The model and everything around it, before its first step."""
     settings = recipe.train
     tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
     result = made(recipe, material.config, tokenizers, init=init, device=here.device)
     model = result.model
+    if examine is not None:  # while the model is nobody else's
+        examine(material, model)
     objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
     module = wrap(objective, settings, here)
     optimiser = Optimiser(model, recipe.optimizer)

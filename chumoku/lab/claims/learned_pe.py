@@ -76,8 +76,8 @@ def run(budget: Budget) -> Outcome:
             "パラメータ数について。[0, 1, 2, …] は表の添字にすぎません",
         ),
         correction=Correction(
-            "the layer is [0, 1, 2, 3, …]",
-            "a learned table [1024, 768], indexed by 0, 1, 2, 3, …",
+            "その層は [0, 1, 2, 3, …] (the layer is these numbers)",
+            "0, 1, 2, 3, … で引く学習された表 [1024, 768] (a learned table, looked up by them)",
             Words("x = E[token] + P[position]", "x = E[トークン] + P[位置]"),
         ),
         reading=Words(

@@ -62,7 +62,7 @@ def run(budget: Budget) -> Outcome:
         ),
         correction=Correction(
             "値が大きくなりすぎる (too large)",
-            f"too small: 0 from word {zero['float32']} on (float32)",
+            f"小さくなりすぎる (too small): float32 では {zero['float32']} 語目から 0",
             Words(
                 "0.1⁴⁶ = 10⁻⁴⁶, and the smallest float32 is 1.4 × 10⁻⁴⁵",
                 "0.1⁴⁶ = 10⁻⁴⁶ で、float32 の最小の数は 1.4 × 10⁻⁴⁵ です",

@@ -84,8 +84,8 @@ def run(budget: Budget) -> Outcome:
             "その場合に限り、ノートの指摘は正しくなります。",
         ),
         correction=Correction(
-            "もちろん未来からの影響がある",
-            "earlier rows do not depend on the future at all",
+            "もちろん未来からの影響がある (the future has an influence)",
+            "未来からの影響はまったくない (none at all)",
             Words(
                 "e^{−∞} = 0 in the numerator and in the row's denominator alike",
                 "e^{−∞} = 0 は分子にも、その行の分母にも効きます",

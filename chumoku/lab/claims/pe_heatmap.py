@@ -64,7 +64,7 @@ def run(budget: Budget) -> Outcome:
             f"最も似た二つの位置の距離は {near:.2f} です。",
         ),
         correction=Correction(
-            "002: 3.5, 7, 1.5 cycles in 50 positions at dimensions 0, 50, 100",
+            "002: 3.5, 7, 1.5 周期 (cycles) / 50, d = 0, 50, 100",
             ", ".join(f"{value:.1f}" for value in cycles),
             Words(
                 "50 / (2π · 10000^{d/512}) for d = 0, 50, 100. The sketch draws dimension 50 faster than dimension 0.",

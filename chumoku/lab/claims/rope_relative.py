@@ -37,8 +37,8 @@ CLAIM = Claim(
     ),
     rule=Words(
         "Fails when in float64 a score moves by more than 1e-6 of the scores' spread. Holds when in float32 moreover "
-        "none moves by more than 1 % up to a shift of 100,000; otherwise it holds only up to some position.",
-        "float64 でスコアの動きが散らばりの 1e-6 を超えれば不成立とします。さらに float32 でもずれ 10 万まで 1 % を超"
+        "none moves by more than 1 % up to a shift of a million; otherwise it holds only up to some position.",
+        "float64 でスコアの動きが散らばりの 1e-6 を超えれば不成立とします。さらに float32 でもずれ百万まで 1 % を超"
         "えて動かなければ成立、そうでなければ、ある位置までのみ成立とします。",
     ),
 )
@@ -101,7 +101,7 @@ def added_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
 def judge(numbers: dict[str, Any]) -> str:
     if max(numbers["rotary_float64"]) > 1e-6:
         return FAILS
-    return HOLDS if numbers["float32_holds_until"] >= 100_000 else PARTLY
+    return HOLDS if numbers["float32_holds_until"] >= SHIFTS[-1] else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

@@ -75,8 +75,8 @@ def run(budget: Budget) -> Outcome:
             "ヘッドに分けられるのは入力ではなく、射影した後のベクトルです。",
         ),
         correction=Correction(
-            "head h sees X[:, slice h]",
-            "head h sees X W_h, all of X",
+            "ヘッド h が見るのは X[:, slice h] (head h sees a slice)",
+            "ヘッド h が見るのは X W_h、X のすべて (all of X)",
             Words(
                 f"W_h is {WIDTH} × {HEAD}: every feature enters every head",
                 f"W_h は {WIDTH} × {HEAD} で、すべての特徴がすべてのヘッドに入ります",
