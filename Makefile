@@ -2,12 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check format strings faults venv clean
+.PHONY: demo test check format strings faults venv browser clean
 
 demo: venv
 	$(BIN)/chumoku demo
 
-test: venv
+test: venv browser
 	$(BIN)/pytest -n 2
 
 check: venv
@@ -27,6 +27,14 @@ strings: venv
 faults: venv
 	$(BIN)/python tests/faults.py --cuts 5 --kills 200 --flips 50
 	PYTHONPATH=tests $(BIN)/python tests/mutants.py --each 2000
+
+# Pages are tested in Debian's Chromium. Where it cannot be installed, those tests are skipped and say why.
+browser:
+	@command -v chromium >/dev/null || { \
+		echo "Installing Chromium for the tests of the pages (once; a minute) …"; \
+		apt-get update -qq >/dev/null 2>&1; \
+		apt-get install -y -qq chromium fonts-noto-cjk >/dev/null 2>&1; } || \
+		echo "Chromium could not be installed; the tests of the pages will be skipped."
 
 venv: .venv/.ready
 

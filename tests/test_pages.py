@@ -1,0 +1,96 @@
+"""The pages that stand by themselves, in a real browser: they open from a disk, say nothing and ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import chromium, opened
+from playwright.sync_api import Browser, Page
+from test_look import folders, looked, strange, undrawn
+
+from chumoku.lab import report, runner
+from chumoku.lab.experiment import QUICK
+from chumoku.probe.page import write_page
+
+WIDTHS = [1400, 390]
+__all__ = ["folders", "undrawn"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as found:
+        yield found
+
+
+def overflow(page: Page) -> int:
+    found: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
+    return found
+
+
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+def test_a_look_opens_from_a_disk(
+    kind: str, width: int, folders: dict[str, Path], tmp_path: Path, browser: Browser
+) -> None:
+    looked(str(folders[kind]), "abcdefg hijk", "--out", str(tmp_path))
+    url = (tmp_path / "look.html").as_uri()
+    with opened(browser, viewport={"width": width, "height": 997}) as (page, heard):
+        page.goto(url)
+        assert heard.requests == [url]
+        assert page.locator("#grid button").count() > 0
+        assert overflow(page) <= 0
+        page.locator("#map").focus()
+        told = set()
+        for key in ("Left", "Up", "Right", "Down"):
+            page.keyboard.press(f"Arrow{key}")
+            told.add(page.locator("#cell").inner_text())
+        assert len(told) >= 3, "the arrow keys walk over the map, wherever they begin"
+        page.get_by_role("button", name="日本語").click()
+        assert page.get_by_text("各ヘッドのエントロピー").is_visible()
+        assert not page.get_by_text("Entropy of each head").is_visible()
+        assert overflow(page) <= 0
+        assert heard.messages == []
+        assert heard.requests == [url]
+
+
+def test_names_of_strangers_are_text(tmp_path: Path, browser: Browser) -> None:
+    said = "<img src=x onerror=\"document.title='run'\">"
+    path = write_page(strange(), tmp_path / "look.html", model=said, text=said, said=said)
+    with opened(browser) as (page, heard):
+        page.on("dialog", lambda dialog: pytest.fail(dialog.message))
+        page.goto(path.as_uri())
+        assert page.locator("#said").inner_text().endswith(said)
+        assert page.title() != "run"
+        assert heard.messages == []
+        assert len(heard.requests) == 1
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_report_opens_from_a_disk(width: int, tmp_path: Path, browser: Browser) -> None:
+    runner.run(["attention-cat", "sgd", "gram"], QUICK, tmp_path)
+    url = report.write(tmp_path).as_uri()
+    with opened(browser, viewport={"width": width, "height": 997}) as (page, heard):
+        page.goto(url)
+        assert [one for one in heard.requests if not one.startswith("data:")] == [url]
+        assert overflow(page) <= 0
+        assert page.get_by_text("成り立たない").first.is_visible()
+        page.locator("label[for=l-en]").click()
+        assert page.get_by_text("does not hold").first.is_visible()
+        assert not page.get_by_text("成り立たない").first.is_visible()
+        pictures = page.locator("figure img")
+        assert pictures.count() == 3
+        assert all(pictures.nth(number).evaluate("one => one.naturalWidth > 300") for number in range(3))
+        assert heard.messages == []
+
+
+def test_a_page_that_speaks_or_asks_is_caught(tmp_path: Path, browser: Browser) -> None:
+    path = tmp_path / "loud.html"
+    path.write_text("<img src='other.png'><script>console.log('hello'); nothing()</script>", encoding="utf-8")
+    with opened(browser) as (page, heard):
+        page.goto(path.as_uri())
+        assert len(heard.requests) == 2
+        assert any("hello" in message for message in heard.messages)
+        assert any("nothing is not defined" in message for message in heard.messages)
