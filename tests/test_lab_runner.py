@@ -18,8 +18,8 @@ import torch
 
 import chumoku.cli
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lab import report, runner
-from chumoku.lab.claims import ARITHMETIC, CLAIMS, chosen
+from chumoku.lab import cores, report, runner
+from chumoku.lab.claims import ARITHMETIC, CLAIMS, TOGETHER, chosen
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Experiment, Outcome, Words, opened
 
 BUDGET = Budget(scale=0.1, seeds=2)
@@ -385,3 +385,45 @@ def test_the_list_has_every_claim_with_its_last_verdict(ask: Ask, monkeypatch: p
     assert rows["norm"]["verdict"] is None
     told = ask()
     assert re.search(r"^gram +000 +holds only when +All inner products at once$", told.out, re.MULTILINE)
+
+
+def test_cores_share_the_work_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    told: list[str] = []
+    wanted = ["gram", "rope-relative", "pe-dot"]
+    shared = cores.run(wanted, BUDGET, tmp_path / "shared", lambda id, result: told.append(id))
+    alone = runner.run(wanted, BUDGET, tmp_path / "alone")
+    assert sorted(told) == sorted(wanted)
+    assert [result.id for result in shared] == [result.id for result in alone] == [id for id in CLAIMS if id in wanted]
+    for one, other in zip(shared, alone, strict=True):
+        assert one.as_dict()["numbers"] == other.as_dict()["numbers"]
+        assert (tmp_path / "shared" / one.id / "result.json").is_file()
+
+
+def test_groups_hold_everything_once() -> None:
+    groups = cores.grouped(CLAIMS)
+    assert sorted(id for group in groups for id in group) == sorted(CLAIMS)
+    assert list(TOGETHER) == [id for id in CLAIMS if id in TOGETHER] in groups
+
+
+def test_a_short_run_says_so(tmp_path: Path) -> None:
+    runner.run(["rope-relative"], BUDGET, tmp_path)
+    assert "1 of the experiments were run with less" in report.write(tmp_path).read_text("utf-8")
+    runner.run(["rope-relative"], Budget(), tmp_path)
+    assert "run with less" not in report.write(tmp_path).read_text("utf-8")
+
+
+def test_all_of_it_in_a_hurry(ask: Ask, tmp_path: Path) -> None:
+    """What CI runs: every claim to its verdict, its numbers and its place on the page."""
+    ended = ask("run", "all", "--quick", "--json")
+    assert ended.code == 0, ended.err
+    told = json.loads(ended.out)
+    assert [result["id"] for result in told["results"]] == list(CLAIMS)
+    assert told["verdicts"][runner.FAILED] == 0
+    html = (tmp_path / "runs/lab/report.html").read_text("utf-8")
+    for id in CLAIMS:
+        assert f'href="#{id}"' in html
+        assert f'id="{id}"' in html
+        result, figure = runner.read(tmp_path / "runs/lab", id)
+        assert result["numbers"]
+        assert figure is not None or result["claim"]["rule"]

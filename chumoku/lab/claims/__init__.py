@@ -20,6 +20,7 @@ TRIED = (
     *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual", "kotatsu"),
     *("layers", "leak", "self-cross", "pretrain-shift"),
 )
+TOGETHER = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these look into the same trained translator
 CLAIMS: tuple[str, ...] = ARITHMETIC + TRIED
 ALL = "all"
 
