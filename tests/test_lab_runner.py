@@ -79,7 +79,7 @@ def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path)
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
     assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
-    assert kept["seeds"] == [0, 1]
+    assert kept["seeds"] == [0], "nothing is learnt here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
     assert kept["budget"] == {"scale": 0.1, "seeds": 2}
     assert kept["platform"]
@@ -343,9 +343,12 @@ def test_run_tells_what_was_found(ask: Ask, tmp_path: Path) -> None:
     assert "gram: holds only when" in ended.out
     assert "true is [[50, 110], [110, 250]]" in ended.out
     assert "2 claims: 1 holds, 1 holds only when." in ended.out
-    assert (tmp_path / "runs/lab/report.html").is_file()
-    again = ask("report", "--json")
-    assert json.loads(again.out) == {"report": "runs/lab/report.html", "results": 2}
+    assert "may be judged otherwise" not in ended.out, "arithmetic does not learn"
+    assert (tmp_path / "runs/lab-quick/report.html").is_file()
+    assert not (tmp_path / "runs/lab").exists(), "a short run replaces no result of a full one"
+    again = ask("report", "--out", "runs/lab-quick", "--json")
+    assert json.loads(again.out) == {"report": "runs/lab-quick/report.html", "results": 2}
+    assert "may be judged otherwise" in ask("run", "rope-relative", "--quick").out
 
 
 def test_run_as_json(ask: Ask) -> None:
@@ -378,7 +381,7 @@ def test_wrong_use_ends_with_two(words: tuple[str, ...], ask: Ask) -> None:
 
 def test_the_list_has_every_claim_with_its_last_verdict(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chumoku.lab.claims.CLAIMS", ARITHMETIC)
-    ask("run", "gram", "--quick")
+    ask("run", "gram")
     rows = {row["id"]: row for row in json.loads(ask("--json").out)["claims"]}
     assert list(rows) == list(ARITHMETIC)
     assert rows["gram"]["verdict"] == PARTLY
@@ -420,10 +423,10 @@ def test_all_of_it_in_a_hurry(ask: Ask, tmp_path: Path) -> None:
     told = json.loads(ended.out)
     assert [result["id"] for result in told["results"]] == list(CLAIMS)
     assert told["verdicts"][runner.FAILED] == 0
-    html = (tmp_path / "runs/lab/report.html").read_text("utf-8")
+    html = (tmp_path / "runs/lab-quick/report.html").read_text("utf-8")
     for id in CLAIMS:
         assert f'href="#{id}"' in html
         assert f'id="{id}"' in html
-        result, figure = runner.read(tmp_path / "runs/lab", id)
+        result, figure = runner.read(tmp_path / "runs/lab-quick", id)
         assert result["numbers"]
         assert figure is not None or result["claim"]["rule"]

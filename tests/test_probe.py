@@ -16,10 +16,11 @@ from chumoku.models.precision import at_precision
 from chumoku.nn import attention as attention_module
 from chumoku.nn.attention import share
 from chumoku.nn.tap import edit, record
+from chumoku.nn.unseen import check_same, same_bits
 from chumoku.probe.attention import all_weights, attention_entropy, attention_rollout, entropy
 from chumoku.probe.editing import Change, ablate, edits, patch
 from chumoku.probe.lens import logit_lens, residual_norms
-from chumoku.probe.watching import answer, ask, check_same, given, same_bits, watch
+from chumoku.probe.watching import answer, ask, given, watch
 from chumoku.weights.folder import read_folder
 
 SOME = CELLS[::37]
@@ -268,7 +269,7 @@ def test_debug_notices_a_look_that_changes_the_result(monkeypatch: pytest.Monkey
     monkeypatch.setattr(attention_module.Attention, "_show", disturbing)
     try:
         watch(model, tokens(1, 5))
-        with pytest.raises(ChumokuError, match="Looking changed the result: logits recorded and logits alone differ"):
+        with pytest.raises(ChumokuError, match="Looking changed the result: decoder recorded and decoder alone differ"):
             watch(model, tokens(1, 5), debug=True)
         monkeypatch.setenv("CHUMOKU_DEBUG", "1")
         with pytest.raises(ChumokuError, match="Looking changed the result"):

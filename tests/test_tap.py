@@ -10,14 +10,14 @@ from cells import CELLS, KINDS, Cell, model_of, tokens
 from laws import logits_of
 
 import chumoku
-from chumoku.errors import AddressError
+from chumoku.errors import AddressError, ChumokuError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout
 from chumoku.models.model import Model
 from chumoku.models.presets import PRESETS, preset
 from chumoku.nn import attention as attention_module
 from chumoku.nn import masks, tap
-from chumoku.nn.tap import matches, record
+from chumoku.nn.tap import Tape, edit, matches, record
 
 SOME = CELLS[::7]
 
@@ -219,3 +219,47 @@ def test_a_compiled_model_can_be_recorded() -> None:
         with record(compiled, "**.weights") as tape:
             compiled(tokens(1, 7))
     assert len(tape) == 2
+
+
+@pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
+def test_a_tape_that_changes_something_is_caught_in_debug_mode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build(Cell(kind, norm="batch").config(dropout={"sublayer": 0.3}), seed=3)
+    model.train()
+    asked = [tokens(2, 5)] if kind != "encoder-decoder" else [tokens(2, 7), tokens(2, 5)]
+
+    def passed() -> dict[str, torch.Tensor]:
+        torch.manual_seed(5)
+        with record(model, "**", debug=True):
+            model(*asked)
+        return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+    first = passed()
+    for buffer, was in zip(model.buffers(), first.values(), strict=True):
+        assert torch.equal(buffer, was), "two passes leave the running means as one pass does"
+    keep = Tape.keep
+    monkeypatch.setattr(Tape, "keep", lambda *given: keep(*given) + 1e-4)
+    with pytest.raises(ChumokuError, match="Looking changed the result"):
+        passed()
+    monkeypatch.setenv("CHUMOKU_DEBUG", "0")
+    with record(model, "**"):
+        model(*asked)
+
+
+def test_an_unseen_pass_is_not_recorded_and_draws_nothing() -> None:
+    model = build(Cell("decoder", norm="batch").config(dropout={"sublayer": 0.3}), seed=3)
+    after = []
+    for debug in (True, False):
+        torch.manual_seed(7)
+        other = build(model.config, seed=3).train()
+        with record(other, "logits", debug=debug) as tape:
+            other(tokens(2, 5))
+        assert len(tape.history["logits"]) == 1
+        after.append((torch.rand(1), *(buffer.clone() for buffer in other.buffers())))
+    for one, two in zip(*after, strict=True):
+        assert torch.equal(one, two)
+
+
+def test_edits_are_there_in_an_unseen_pass() -> None:
+    model = build(Cell("decoder").config(), seed=3)
+    with edit(model, {"decoder.embedding": torch.zeros_like}), record(model, "logits", debug=True):
+        model(tokens(2, 5))

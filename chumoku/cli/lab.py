@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="What the notes state: each claim is run, drawn and judged. Without a command: the list.")
 Out = Annotated[Path, typer.Option(help="The folder of the results.")]
-DEFAULT = Path("runs/lab")
+DEFAULT, SHORT = Path("runs/lab"), Path("runs/lab-quick")  # a short run replaces no result of a full one
 LARGEST = 100.0
 
 
@@ -49,13 +49,17 @@ def run(
     ],
     quick: Annotated[bool, typer.Option("--quick", help="A tenth of the work: all in two minutes.")] = False,
     budget: Annotated[float | None, typer.Option(help="How much work: 1 is all in 15 minutes on two cores.")] = None,
-    out: Out = DEFAULT,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the results.", show_default="runs/lab; of short runs runs/lab-quick"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run claims, judge them, and write result.json and figure of each, and report.html of all."""
-    from chumoku.lab.claims import chosen
+    from chumoku.lab.claims import TRIED, chosen
 
     wanted, spent = chosen(ids), allowed(quick, budget)
+    out = out or (DEFAULT if spent.scale >= 1 else SHORT)
     from chumoku.lab import report, runner
 
     results = with_bar(wanted, spent, out, quiet=as_json)
@@ -65,6 +69,8 @@ def run(
         print(as_line(out=str(out), report=str(page), verdicts=counts, results=[r.as_dict() for r in results]))
     else:
         print(told(results))
+        if spent.scale < 1 and any(id in TRIED for id in wanted):
+            print("What had less than the full budget to learn may be judged otherwise with it.")
         print(f"The page with all results: {page}")
     if any(result.verdict == runner.FAILED for result in results):
         raise typer.Exit(1)

@@ -24,7 +24,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 import chumoku
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lab.claims import ARITHMETIC, chosen
+from chumoku.lab.claims import ARITHMETIC, ONCE, chosen
 from chumoku.lab.experiment import VERDICTS, Budget, Claim, Experiment, Outcome, opened
 from chumoku.probe.pictures import style
 from chumoku.weights.sealed import sealed, verify
@@ -58,7 +58,7 @@ class Result:
             "claim": claim,
             **found,
             "numbers": numbers,
-            "seeds": seeds if isinstance(seeds, list) else list(range(self.budget.seeds)),
+            "seeds": seeds if isinstance(seeds, list) else list(range(1 if self.id in ONCE else self.budget.seeds)),
             "budget": asdict(self.budget),
             "seconds": round(self.seconds, 3),
             "versions": versions(),

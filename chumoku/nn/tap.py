@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError
+from chumoku.nn.unseen import blind, checked, debugging
 
 # Replaced as a whole, never changed in place: other threads may be going through it.
 _tapes: tuple[Tape, ...] = ()
@@ -47,6 +48,9 @@ class Tape(Mapping[str, Tensor]):
     __hash__ = object.__hash__
 
     def wants(self, module: nn.Module, name: str) -> bool:
+        return not blind() and self.concerns(module, name)
+
+    def concerns(self, module: nn.Module, name: str) -> bool:
         return self._thread == threading.get_ident() and self._address(module, name) in self._wanted
 
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
@@ -83,6 +87,9 @@ class Edits(Tape):
         super().__init__(model, frozenset(changes))
         self._changes = changes
 
+    # What is put in is no looking: it is there in an unseen pass too.
+    wants = Tape.concerns
+
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         return self._changes[self._address(module, name)](tensor)
 
@@ -109,17 +116,19 @@ def watched(module: nn.Module, *names: str) -> bool:
 
 
 @contextlib.contextmanager
-def record(model: nn.Module, *patterns: str) -> Iterator[Tape]:
+def record(model: nn.Module, *patterns: str, debug: bool | None = None) -> Iterator[Tape]:
     """Record the tensors whose addresses match any of the patterns (all of them when none is given).
 
     Only forward passes of this model in this thread are recorded. While anyone records, models compiled before run
-    uncompiled, so that their insides exist to be seen; their last digits are then those of eager mode.
+    uncompiled, so that their insides exist to be seen; their last digits are then those of eager mode. In debug mode
+    every pass is first made unseen, and must be the same to the last bit.
     """
     model = getattr(model, "_orig_mod", model)
     tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
     _open(tape)
     try:
-        yield tape
+        with checked(model) if debugging(debug) else contextlib.nullcontext():
+            yield tape
     finally:
         _close(tape)
 

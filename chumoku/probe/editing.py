@@ -24,7 +24,8 @@ from chumoku.models.model import Model
 from chumoku.nn.attention import Attention, share
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.tap import Tape, addresses, edit, select
-from chumoku.probe.watching import Tokens, answer, ask, check_same, debugging, given, plain
+from chumoku.nn.unseen import check_same, debugging
+from chumoku.probe.watching import Tokens, answer, ask, given, plain
 
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off

@@ -19,7 +19,7 @@ from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
-from chumoku.probe.watching import Tokens, plain, watch
+from chumoku.probe.watching import Tokens, plain, still, watch
 
 
 class Lens(NamedTuple):
@@ -68,7 +68,7 @@ def through(model: Model, tape: Tape, *, best: int = 5) -> Lens:
 def said(model: Model, states: Tensor) -> Tensor:
     """The logits [B, T, V] that the head makes of a block's output [B, T, D]."""
     stack, head = speaking(model)
-    with torch.no_grad():
+    with still(model), torch.no_grad():
         hidden = states if stack.norm is None else stack.norm(states)
         logits: Tensor = head(hidden, stack.embedding.table)
     return logits

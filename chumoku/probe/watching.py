@@ -4,21 +4,20 @@
     decoder           model(tokens)                next-token logits
     encoder-decoder   model(source, tokens)        next-token logits of what is written
 
-Looking never changes the result. With `debug`, or CHUMOKU_DEBUG=1 in the environment, that is checked each time: the
-pass is made once unseen and once seen, and every bit of the two must agree.
+Looking never changes the result. With `debug`, or CHUMOKU_DEBUG=1 in the environment, that is checked each time
+(`nn.unseen`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from chumoku.errors import ChumokuError, UsageError
+from chumoku.errors import UsageError
 from chumoku.models.model import Model, Output
 from chumoku.nn.tap import Tape, record
 
@@ -49,7 +48,7 @@ def _batch(model: Model, tokens: Tokens) -> Tensor:
 
 def ask(model: Model, asked: Given) -> Output:
     """One forward pass without gradients and without dropout; afterwards every part is in the mode it was in."""
-    with _still(model), torch.no_grad():
+    with still(model), torch.no_grad():
         output: Output = model(asked.tokens) if asked.source is None else model(asked.source, asked.tokens)
     return output
 
@@ -60,11 +59,8 @@ def watch(
     """What a model says, and what it had inside at the addresses that match (all of them when none is given)."""
     model = plain(model)
     asked = given(model, tokens, source)
-    unseen = ask(model, asked) if debugging(debug) else None
-    with record(model, *patterns) as tape:
+    with record(model, *patterns, debug=debug) as tape:
         seen = ask(model, asked)
-    if unseen is not None:
-        check_same(unseen, seen, "recorded")
     return seen, tape
 
 
@@ -75,28 +71,6 @@ def answer(output: Output) -> Tensor:
     return output.hidden if output.vector is None else output.vector
 
 
-def debugging(debug: bool | None) -> bool:
-    return os.environ.get("CHUMOKU_DEBUG", "0") not in ("", "0") if debug is None else debug
-
-
-def check_same(unseen: Output, seen: Output, how: str) -> None:
-    """Every bit of both, or an error that names what moved."""
-    for name in ("logits", "hidden", "vector"):
-        one, other = getattr(unseen, name), getattr(seen, name)
-        if one is not None and not same_bits(one, other):
-            far = float((one.double() - other.double()).abs().max())
-            raise ChumokuError(
-                f"Looking changed the result: {name} {how} and {name} alone differ by up to {far:.3g}. Looking must "
-                "not do that; please report it, with the model and the text."
-            )
-
-
-def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same in every bit, so that no number equals itself less than another."""
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
-
-
 def plain(model: Model) -> Model:
     """The model itself, where torch.compile has wrapped it."""
     found: Model = getattr(model, "_orig_mod", model)
@@ -104,7 +78,8 @@ def plain(model: Model) -> Model:
 
 
 @contextlib.contextmanager
-def _still(model: Model) -> Iterator[None]:
+def still(model: Model) -> Iterator[None]:
+    """No part is in training mode inside; afterwards every part is in the mode it was in."""
     training = [part for part in model.modules() if part.training]
     for part in training:
         part.training = False

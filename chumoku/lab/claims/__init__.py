@@ -21,6 +21,7 @@ TRIED = (
     *("layers", "leak", "self-cross", "pretrain-shift"),
 )
 TOGETHER = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these look into the same trained translator
+ONCE = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # nothing is learnt, so one seed will do
 CLAIMS: tuple[str, ...] = ARITHMETIC + TRIED
 ALL = "all"
 
