@@ -21,10 +21,11 @@ from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding import sources as sources_module
 from chumoku.decoding import translate as translate_module
 from chumoku.decoding.batch import close_ranks
-from chumoku.decoding.beam import Hypothesis, Rules, likeliest, look, search
+from chumoku.decoding.beam import likeliest, look, search
 from chumoku.decoding.choosers import Choice
 from chumoku.decoding.engine import TorchEngine
 from chumoku.decoding.generate import generate
+from chumoku.decoding.rules import Hypothesis, Rules
 from chumoku.decoding.translate import batches, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build

@@ -14,7 +14,7 @@ RANKS = [
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},
-    {"training", "evaluation", "speaker"},
+    {"training", "evaluation", "speaker", "asking"},
     {"lab", "doctor", "server"},
     {"cli"},
 ]

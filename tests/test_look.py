@@ -18,8 +18,8 @@ from cells import Cell, model_of, tokens
 from typer.testing import CliRunner
 
 import chumoku
+from chumoku.asking import MOST, longest, question
 from chumoku.cli import app
-from chumoku.cli.look import MOST, longest, question
 from chumoku.errors import UsageError
 from chumoku.probe import drawings
 from chumoku.probe.drawings import draw, positions

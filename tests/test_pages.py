@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from browser import chromium, opened
-from playwright.sync_api import Browser, Page
+from browser import heard as listened
+from browser import opened
 from test_look import folders, looked, strange, undrawn
 
 from chumoku.lab import report, runner
@@ -19,12 +20,12 @@ __all__ = ["folders", "undrawn"]
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as found:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with opened(tmp_path_factory.mktemp("browser")) as found:
         yield found
 
 
-def overflow(page: Page) -> int:
+def overflow(page: Any) -> int:
     found: int = page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
     return found
 
@@ -33,11 +34,11 @@ def overflow(page: Page) -> int:
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
 def test_a_look_opens_from_a_disk(
-    kind: str, width: int, folders: dict[str, Path], tmp_path: Path, browser: Browser
+    kind: str, width: int, folders: dict[str, Path], tmp_path: Path, browser: Any
 ) -> None:
     looked(str(folders[kind]), "abcdefg hijk", "--out", str(tmp_path))
     url = (tmp_path / "look.html").as_uri()
-    with opened(browser, viewport={"width": width, "height": 997}) as (page, heard):
+    with listened(browser, viewport={"width": width, "height": 997}) as (page, heard):
         page.goto(url)
         assert heard.requests == [url]
         assert page.locator("#grid button").count() > 0
@@ -56,10 +57,10 @@ def test_a_look_opens_from_a_disk(
         assert heard.requests == [url]
 
 
-def test_names_of_strangers_are_text(tmp_path: Path, browser: Browser) -> None:
+def test_names_of_strangers_are_text(tmp_path: Path, browser: Any) -> None:
     said = "<img src=x onerror=\"document.title='run'\">"
     path = write_page(strange(), tmp_path / "look.html", model=said, text=said, said=said)
-    with opened(browser) as (page, heard):
+    with listened(browser) as (page, heard):
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
         page.goto(path.as_uri())
         assert page.locator("#said").inner_text().endswith(said)
@@ -69,10 +70,10 @@ def test_names_of_strangers_are_text(tmp_path: Path, browser: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_the_report_opens_from_a_disk(width: int, tmp_path: Path, browser: Browser) -> None:
+def test_the_report_opens_from_a_disk(width: int, tmp_path: Path, browser: Any) -> None:
     runner.run(["attention-cat", "sgd", "gram"], QUICK, tmp_path)
     url = report.write(tmp_path).as_uri()
-    with opened(browser, viewport={"width": width, "height": 997}) as (page, heard):
+    with listened(browser, viewport={"width": width, "height": 997}) as (page, heard):
         page.goto(url)
         assert [one for one in heard.requests if not one.startswith("data:")] == [url]
         assert overflow(page) <= 0
@@ -86,10 +87,10 @@ def test_the_report_opens_from_a_disk(width: int, tmp_path: Path, browser: Brows
         assert heard.messages == []
 
 
-def test_a_page_that_speaks_or_asks_is_caught(tmp_path: Path, browser: Browser) -> None:
+def test_a_page_that_speaks_or_asks_is_caught(tmp_path: Path, browser: Any) -> None:
     path = tmp_path / "loud.html"
     path.write_text("<img src='other.png'><script>console.log('hello'); nothing()</script>", encoding="utf-8")
-    with opened(browser) as (page, heard):
+    with listened(browser) as (page, heard):
         page.goto(path.as_uri())
         assert len(heard.requests) == 2
         assert any("hello" in message for message in heard.messages)

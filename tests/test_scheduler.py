@@ -73,7 +73,7 @@ def served(
         for index, when in cancelled.items():
             if when == step and index in numbers:
                 scheduler.cancel(numbers[index])
-        for number, token, finished in scheduler.step():
+        for number, token, finished, _ in scheduler.step():
             assert number not in ends, "a finished request was heard of again"
             if token is not None:
                 texts[number].append(token)
@@ -205,7 +205,7 @@ def test_what_is_refused() -> None:
         scheduler.submit(Request([], 3))
     assert not scheduler.cancel(99)
     nothing = scheduler.submit(Request([5] * 11, 3))
-    assert (nothing, None, "length") in scheduler.step()
+    assert (nothing, None, "length", None) in scheduler.step()
 
 
 def test_sources_are_looked_at_when_they_come() -> None:
@@ -237,16 +237,16 @@ def test_a_prompt_that_is_given_up_while_it_is_read_leaves_no_row() -> None:
     scheduler = Scheduler(engine, chunk=3)
     first = scheduler.submit(Request([7, 5], 9, Choice(temperature=0)))
     long = scheduler.submit(Request([5] * 17, 2))
-    text = [token for _ in range(3) for number, token, _ in scheduler.step() if number == first]
+    text = [token for _ in range(3) for number, token, *_ in scheduler.step() if number == first]
     assert engine.lengths[1] < 17, "it is still being read"
     assert scheduler.cancel(long)
     assert not scheduler.cancel(long), "once is enough"
     later = scheduler.submit(Request([3, 4], 2, Choice(temperature=0)))
     events = [event for _ in range(12) for event in scheduler.step()]
-    assert [event for event in events if event.number == long] == [(long, None, "cancelled")]
-    text += [token for number, token, _ in events if number == first]
+    assert [event for event in events if event.number == long] == [(long, None, "cancelled", None)]
+    text += [token for number, token, *_ in events if number == first]
     assert text == alone(model, Request([7, 5], 9, Choice(temperature=0)))
-    assert [token for number, token, _ in events if number == later] == alone(
+    assert [token for number, token, *_ in events if number == later] == alone(
         model, Request([3, 4], 2, Choice(temperature=0))
     )
     assert scheduler.idle
@@ -278,6 +278,6 @@ def lived(scheduler: Scheduler, requests: list[Request]) -> dict[int, list[objec
     """Tokens and reasons, by the request's number."""
     found: dict[int, list[object]] = {scheduler.submit(request): [] for request in requests}
     while not scheduler.idle:
-        for number, token, finished in scheduler.step():
+        for number, token, finished, _ in scheduler.step():
             found[number] += [part for part in (token, finished) if part is not None]
     return found

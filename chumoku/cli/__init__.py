@@ -20,6 +20,7 @@ from chumoku.cli import (
     lab,
     look,
     prepare,
+    serve,
     tokenize,
     train,
     translate,
@@ -46,6 +47,7 @@ app.command()(embed.embed)
 app.command()(convert.convert)
 app.command()(doctor.doctor)
 app.command()(look.look)
+app.command()(serve.serve)
 app.add_typer(lab.app, name="lab")
 
 

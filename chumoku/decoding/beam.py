@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,41 +27,14 @@ from torch import Tensor
 
 from chumoku.decoding.batch import answering, close_ranks, longest
 from chumoku.decoding.engine import Engine, open_engine
+from chumoku.decoding.rules import Hypothesis, Rules, check
 from chumoku.decoding.select import largest
-from chumoku.errors import ChumokuError, UsageError
-from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
+from chumoku.decoding.tree import Tree
+from chumoku.errors import ChumokuError
+from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.tap import record
 
-STEEPEST = 10  # steeper, a score leaves what a float holds
-
-
-class Hypothesis(NamedTuple):
-    tokens: list[int]  # without begin and end
-    score: float
-    attention: Tensor | None = None  # [L, H, T, S] of each token and of what followed the last, when asked for
-
-
-@dataclass(frozen=True)
-class Rules:
-    """What does not change during a search."""
-
-    end: int
-    beam: int
-    best: int
-    length_penalty: float
-    forbidden: list[int]
-    limits: list[int]  # a row's own
-    least: int = 0
-
-    def score(self, total: float, length: int) -> float:
-        return float(total / ((5 + length) / 6) ** self.length_penalty)
-
-    def done(self, found: list[Hypothesis], live: float, *, length: int, limit: int) -> bool:
-        """Whether nothing above the `best` ones found can come of live hypotheses whose log p is `live` or less."""
-        if length >= limit or len(found) >= self.beam or live == -math.inf:
-            return True
-        attainable = max(self.score(live, length + 1), self.score(live, limit))
-        return sum(one.score >= attainable for one in found) >= self.best
+Going = Callable[[Sequence[int]], Sequence[bool]]  # asked at every step: which of these rows somebody still waits for
 
 
 @dataclass(frozen=True)
@@ -71,6 +44,7 @@ class Live:
     sentences: list[int]  # their numbers in the batch given
     totals: Tensor  # [S, beam] log p so far
     written: Tensor  # [S · beam, t] tokens so far
+    sums: Tensor  # [S · beam, t] log p up to each of them
 
     def keep(self, staying: list[int], beam: int) -> tuple[Live, list[int] | None]:
         """Only the sentences at these places, and the rows that are left of all; None while all are."""
@@ -81,7 +55,8 @@ class Live:
         index, taken = (
             torch.tensor(numbers, dtype=torch.int64, device=self.totals.device) for numbers in (order, rows)
         )
-        return Live([self.sentences[place] for place in order], self.totals[index], self.written[taken]), rows
+        sentences = [self.sentences[place] for place in order]
+        return Live(sentences, self.totals[index], self.written[taken], self.sums[taken]), rows
 
 
 class Candidates(NamedTuple):
@@ -107,12 +82,15 @@ def search(
     forbidden: Sequence[int] = (),
     look: bool = False,
     engine: Engine | None = None,
+    going: Going | None = None,
+    tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
     """The `best` hypotheses for each row of `source` [B, S], best first.
 
     `limit` is the most tokens written, the end token among them, for all rows or for each; learned positions may end
     earlier. No sentence ends before it has `least` tokens. Tokens in `forbidden` are never written. With `look`, each
-    hypothesis comes with its cross-attention.
+    hypothesis comes with its cross-attention. Rows that are no longer `going` leave with none; a `tree` hears of all
+    that was looked at for the first row.
     """
     limits = [longest(model, each) for each in ([limit] * len(source) if isinstance(limit, int) else limit)]
     limits = limits if engine is None else [min(each, engine.capacity) for each in limits]
@@ -120,7 +98,7 @@ def search(
     check(model, len(source), rules, kind=EncoderDecoderModel)
     sources = real(source, source_mask)
     engine = engine or open_engine(model, rows=len(sources) * beam, capacity=max(limits))
-    ranked = searched(engine, [[begin]] * len(sources), sources, rules)
+    ranked = searched(engine, [[begin]] * len(sources), sources, rules, going=going, tree=tree)
     return with_attention(model, sources, ranked, begin) if look else ranked
 
 
@@ -148,23 +126,33 @@ def likeliest(
 
 @torch.inference_mode()
 def searched(
-    engine: Engine, prompts: Sequence[Sequence[int]], sources: Sequence[Sequence[int]] | None, rules: Rules
+    engine: Engine,
+    prompts: Sequence[Sequence[int]],
+    sources: Sequence[Sequence[int]] | None,
+    rules: Rules,
+    *,
+    going: Going | None = None,
+    tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses behind each prompt."""
+    """The best hypotheses behind each prompt; none for those that are no longer going."""
     engine.take([])
     engine.enter(len(prompts), sources)
     logits = engine.read(prompts)
-    numbers, device = list(range(len(prompts))), engine.device
-    live = Live(
-        numbers, torch.zeros(len(prompts), 1, device=device), torch.zeros(len(prompts), 0, device=device).long()
-    )
+    live = begun(len(prompts), engine.device)
     found: list[list[Hypothesis]] = [[] for _ in prompts]
+    left: set[int] = set()
     for length in itertools.count(1):
         candidates = rank(logits, live.totals, rules, length=length)
         collect(found, live, candidates, rules=rules, length=length)
         live, order = go_on(live, candidates, rules)
+        if tree is not None and live.sentences[0] == 0:
+            grow(tree, live, candidates, order, rules=rules, length=length)
         tops = zip(live.sentences, live.totals[:, 0].tolist(), strict=True)
         done = [rules.done(found[row], top, length=length, limit=rules.limits[row]) for row, top in tops]
+        if going is not None:
+            wanted = going(live.sentences)
+            left |= {row for row, still in zip(live.sentences, wanted, strict=True) if not still}
+            done = [over or not still for over, still in zip(done, wanted, strict=True)]
         live, rows = live.keep([place for place, over in enumerate(done) if not over], rules.beam)
         # Once for both: for the beams that go on, and for the sentences that leave.
         if rows is not None or rules.beam > 1:
@@ -172,9 +160,16 @@ def searched(
         if not live.sentences:
             break
         logits = engine.step(live.written[:, -1])
-    if not all(found):
+    if not all(row or number in left for number, row in enumerate(found)):
         raise ChumokuError("The model's answers are no finite numbers, so no token is likelier than another.")
-    return [sorted(row, key=lambda one: -one.score)[: rules.best] for row in found]
+    ranked = [sorted(row, key=lambda one: -one.score)[: rules.best] for row in found]
+    return [[] if number in left else row for number, row in enumerate(ranked)]
+
+
+def begun(count: int, device: torch.device) -> Live:
+    """Before the first token."""
+    nothing = torch.zeros(count, 0, device=device)
+    return Live(list(range(count)), torch.zeros(count, 1, device=device), nothing.long(), nothing)
 
 
 def look(model: EncoderDecoderModel, source: Sequence[int], tokens: Sequence[int], begin: int) -> Tensor:
@@ -189,36 +184,6 @@ def with_attention(
 ) -> list[list[Hypothesis]]:
     pairs = zip(sources, ranked, strict=True)
     return [[one._replace(attention=look(model, source, one.tokens, begin)) for one in row] for source, row in pairs]
-
-
-def check(model: Model, rows: int, rules: Rules, *, kind: type[Model]) -> None:
-    if not isinstance(model, kind):
-        name = "encoder-decoder" if kind is EncoderDecoderModel else "decoder"
-        raise UsageError(f"This search reads and writes as models of kind '{name}' do, and needs one of them.")
-    if not 1 <= rules.best <= rules.beam:
-        raise UsageError(f"The {rules.best} best of a beam of {rules.beam} were asked for; give 1 ≤ best ≤ beam.")
-    if not abs(rules.length_penalty) <= STEEPEST:
-        raise UsageError(
-            f"A length penalty is a number from −{STEEPEST} to {STEEPEST}, 0 for none; "
-            f"{rules.length_penalty} was given."
-        )
-    if len(rules.limits) != rows or min(rules.limits, default=0) < 1:
-        raise UsageError(
-            f"A limit is 1 or more, for all rows or for each of the {rows}, and there must be a row; "
-            f"the limits are {rules.limits[:10]}."
-        )
-    for token in (rules.end, *rules.forbidden):
-        if not 0 <= token < model.config.vocabulary:
-            raise UsageError(
-                f"There is no token {token} to end with or to forbid; there are {model.config.vocabulary}."
-            )
-    if not 0 <= rules.least < min(rules.limits):
-        raise UsageError(
-            f"At least {rules.least} tokens were asked for, and a row may have {min(rules.limits)} with its end; give "
-            "0 or more, and leave room for the end."
-        )
-    if rules.end in rules.forbidden:
-        raise UsageError(f"Token {rules.end} ends a sentence, so it cannot be forbidden.")
 
 
 def real(source: Tensor, mask: Tensor | None) -> list[list[int]]:
@@ -257,8 +222,12 @@ def collect(found: list[list[Hypothesis]], live: Live, candidates: Candidates, *
     ending = ((tokens == rules.end) | cut[:, None]) & totals.isfinite()
     for place, nth in ending.nonzero().tolist():
         last = int(tokens[place, nth])
-        written = live.written[rows[place, nth]].tolist() + ([] if last == rules.end else [last])
-        found[live.sentences[place]].append(Hypothesis(written, rules.score(float(totals[place, nth]), length)))
+        row, total = rows[place, nth], float(totals[place, nth])
+        written = live.written[row].tolist() + ([] if last == rules.end else [last])
+        sums = [0.0, *live.sums[row].tolist(), total]
+        steps = [after - before for before, after in itertools.pairwise(sums)]
+        one = Hypothesis(written, rules.score(total, length), logprobs=steps)
+        found[live.sentences[place]].append(one)
 
 
 def go_on(live: Live, candidates: Candidates, rules: Rules) -> tuple[Live, list[int]]:
@@ -267,4 +236,15 @@ def go_on(live: Live, candidates: Candidates, rules: Rules) -> tuple[Live, list[
     totals, chosen = open_ones.topk(rules.beam)
     rows = candidates.rows.gather(1, chosen).flatten()
     tokens = candidates.tokens.gather(1, chosen).flatten()
-    return Live(live.sentences, totals, torch.cat([live.written[rows], tokens[:, None]], 1)), rows.tolist()
+    written = torch.cat([live.written[rows], tokens[:, None]], 1)
+    sums = torch.cat([live.sums[rows], totals.flatten()[:, None]], 1)
+    return Live(live.sentences, totals, written, sums), rows.tolist()
+
+
+def grow(tree: Tree, live: Live, candidates: Candidates, order: list[int], *, rules: Rules, length: int) -> None:
+    """Tell the tree what was looked at for the first sentence, which ends here and which lives on."""
+    totals, rows, tokens = (part[0].tolist() for part in candidates)
+    cut = rules.limits[0] == length
+    ended = [nth < rules.beam and (cut or token == rules.end) for nth, token in enumerate(tokens)]
+    kept = list(zip(order[: rules.beam], live.written[: rules.beam, -1].tolist(), strict=True))
+    tree.grow(list(zip(totals, rows, tokens, strict=True)), ended, [] if cut else kept, step=length)

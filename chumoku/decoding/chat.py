@@ -52,6 +52,14 @@ class Prompt(NamedTuple):
     dropped: int  # messages that were left out, so that the rest fits
 
 
+class Turn(NamedTuple):
+    """The assistant's, before it is written."""
+
+    request: Request
+    stop: list[str]  # words that end it
+    dropped: int
+
+
 class Reply(NamedTuple):
     pieces: Iterator[str]  # as they come
     dropped: int
@@ -72,18 +80,33 @@ def reply(
     choice: Choice = PLAIN,
 ) -> Reply:
     """The assistant's next message, of up to `new` tokens; prompt and reply together stay within the context."""
+    turn = begin(model, messages, tokenizer=tokenizer, new=new, format=format, choice=choice)
+    utterance = Utterance(tokenizer, before=turn.request.prompt, stop=turn.stop)
+    return Reply(_trimmed(spoken(start(model, [turn.request], None), utterance)), turn.dropped)
+
+
+def begin(
+    model: DecoderModel,
+    messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]],
+    *,
+    tokenizer: Tokenizer,
+    new: int,
+    format: str | None = None,
+    choice: Choice = PLAIN,
+    context: int | None = None,
+) -> Turn:
+    """What is asked of the model for the assistant's next message, within the model's context or a smaller one."""
     format = format_for(tokenizer, format)
     if new < 1:
         raise UsageError(f"A reply of {new} tokens says nothing; give 1 or more.")
-    context = model.config.context
+    context = min(context or model.config.context, model.config.context)
     # A reply may need all that was asked for, but room for it is kept only up to a quarter of the context.
     tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 4))
     ends = {tokenizer.roles.end, tokenizer.specials[MARKS[format][-1]] if format in MARKS else None} - {None}
     forbidden = [token for token in wordless(model, tokenizer) if token not in ends]
     room = min(new, context - len(tokens))
     request = Request(tokens, room, choice.without(forbidden), [end for end in ends if end is not None])
-    utterance = Utterance(tokenizer, before=tokens, stop=STOPS.get(format, []))
-    return Reply(_trimmed(spoken(start(model, [request], None), utterance)), dropped)
+    return Turn(request, STOPS.get(format, []), dropped)
 
 
 def _trimmed(pieces: Iterator[str]) -> Iterator[str]:

@@ -25,6 +25,7 @@ from chumoku.decoding.batch import close_ranks, longest
 from chumoku.decoding.choosers import Choice
 from chumoku.decoding.chosen import BROKEN, Chooser, Voice
 from chumoku.decoding.engine import Engine
+from chumoku.decoding.measured import Likelihood, Measured
 from chumoku.errors import BusyError, LengthError, UsageError
 
 # failed: the model answered a row with no finite numbers; the others go on.
@@ -33,7 +34,10 @@ Reason = Literal["end", "length", "cancelled", "failed"]
 
 @dataclass(frozen=True)
 class Request:
-    """A text to be written: at most `new` tokens behind the prompt, at least `least`, up to a token of `end`."""
+    """A text to be written: at most `new` tokens behind the prompt, at least `least`, up to a token of `end`.
+
+    With `logprobs`, each token comes with how likely it was, and so many of the likeliest beside it.
+    """
 
     prompt: Sequence[int]
     new: int
@@ -41,6 +45,7 @@ class Request:
     end: Sequence[int] = ()
     least: int = 0
     source: Sequence[int] | None = None
+    logprobs: int | None = None
 
 
 class Event(NamedTuple):
@@ -49,6 +54,7 @@ class Event(NamedTuple):
     number: int
     token: int | None
     finished: Reason | None = None
+    likelihood: Likelihood | None = None
 
 
 class Text:
@@ -153,29 +159,30 @@ class Scheduler:
         self._read()
         if self._logits is None:
             return events
+        texts = list(self._writing)
+        measured = Measured(self._logits, [text.request.logprobs for text in texts])
         chosen = self._chooser.choose(self._logits)
         told, late = Told(chosen), travels(chosen)
-        texts = list(self._writing)
         if not late:
-            events += self._tell(texts, told.wait())
+            events += self._tell(texts, told.wait(), measured.of(chosen))
         for text in texts:
             # The limit is known before the token is; voices count what they have chosen.
             if text.finished is None and text.voice.written >= text.room:
                 text.finished = "length"
         self._go_on(chosen, late=late)
         if late:
-            events += self._tell(texts, told.wait())
+            events += self._tell(texts, told.wait(), measured.of(chosen))
         return events
 
-    def _tell(self, texts: Sequence[Text], tokens: Sequence[int]) -> list[Event]:
+    def _tell(self, texts: Sequence[Text], tokens: Sequence[int], likely: dict[int, Likelihood]) -> list[Event]:
         events = []
-        for text, token in zip(texts, tokens, strict=True):
+        for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
             if token == BROKEN or token in text.voice.end:
                 text.finished = "failed" if token == BROKEN else "end"
                 events.append(Event(text.number, None, text.finished))
             else:
                 over = text.voice.written >= text.room
-                events.append(Event(text.number, token, "length" if over else None))
+                events.append(Event(text.number, token, "length" if over else None, likely.get(row)))
         return events
 
     def _go_on(self, chosen: Tensor, *, late: bool) -> None:
@@ -246,6 +253,8 @@ class Scheduler:
                 f"{len(request.prompt)} tokens; a prompt has 1 or more (a begin token, where there is nothing else), "
                 "and the others are 0 or more."
             )
+        if request.logprobs is not None and request.logprobs < 0:
+            raise UsageError(f"{request.logprobs} of the likeliest tokens were asked for; give 0 or more.")
         config, source = self.engine.model.config, request.source
         if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):
             raise UsageError(

@@ -8,14 +8,17 @@ of several languages is told `into` which by a token of that language before the
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from chumoku.decoding.batch import longest
-from chumoku.decoding.beam import search
+from chumoku.decoding.beam import Going, search
 from chumoku.decoding.engine import Engine, open_engine
+from chumoku.decoding.rules import Hypothesis
+from chumoku.decoding.tree import Tree
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks
@@ -45,21 +48,47 @@ def translate(
     `within` are refused; when not given, only those that are longer than learned positions reach.
     """
     sources = encode(model, texts, source_tokenizer, into=into, within=within)
-    begin, end = tokenizer.roles.begin, tokenizer.roles.end
-    if begin is None or end is None:
-        raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
-    # Models are built a little larger than their tokenizer, and what has no text cannot be written.
-    wordless = range(tokenizer.size, model.config.vocabulary)
-    forbidden = [token for token in (tokenizer.roles.pad, begin, *wordless) if token not in (None, end)]
+    found = hypotheses(
+        model,
+        sources,
+        tokenizer=tokenizer,
+        beam=beam,
+        length_penalty=length_penalty,
+        limit=limit,
+        least=least,
+        batch_tokens=batch_tokens,
+        engine=engine,
+    )
+    best = [row[0].tokens if row else [] for row in found]
+    return tokenizer.decode_batch(best)
+
+
+def hypotheses(
+    model: EncoderDecoderModel,
+    sources: Sequence[Sequence[int]],
+    *,
+    tokenizer: Tokenizer,
+    beam: int = 4,
+    best: int = 1,
+    length_penalty: float = 1.0,
+    limit: int | None = None,
+    least: int = 0,
+    batch_tokens: int = 4096,
+    engine: Engine | None = None,
+    going: Going | None = None,
+    tree: Tree | None = None,
+) -> list[list[Hypothesis]]:
+    """The `best` translations of each source, as tokens; none of an empty one, or of one no longer `going`."""
+    begin, end = edges(tokenizer)
     limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     made = list(batches([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows))
     if engine is None:
         engine = common_engine(model, made, limits, beam=beam, batch_tokens=batch_tokens)
-    translations = [""] * len(texts)
+    found: list[list[Hypothesis]] = [[] for _ in sources]
     for numbers in made:
         some = [torch.tensor(sources[number]) for number in numbers]
-        found = search(
+        rows = search(
             model,
             pad_sequence(some, batch_first=True),
             source_mask=masks.real_tokens(torch.tensor(list(map(len, some))), max(map(len, some))),
@@ -69,12 +98,35 @@ def translate(
             length_penalty=length_penalty,
             limit=[limits[number] for number in numbers],
             least=least,
-            forbidden=[token for token in forbidden if token is not None],
+            best=best,
+            forbidden=wordless(model, tokenizer),
             engine=engine,
+            going=None if going is None else functools.partial(_still, going, numbers),
+            tree=tree,
         )
-        for number, text in zip(numbers, tokenizer.decode_batch([best.tokens for best, *_ in found]), strict=True):
-            translations[number] = text
-    return translations
+        for number, row in zip(numbers, rows, strict=True):
+            found[number] = row
+    return found
+
+
+def _still(going: Going, numbers: Sequence[int], live: Sequence[int]) -> Sequence[bool]:
+    """The same question, by the numbers of the sentences and not by their places in a batch."""
+    return going([numbers[row] for row in live])
+
+
+def wordless(model: EncoderDecoderModel, tokenizer: Tokenizer) -> list[int]:
+    """Models are built a little larger than their tokenizer, and what has no text cannot be written."""
+    begin, end = edges(tokenizer)
+    beyond = range(tokenizer.size, model.config.vocabulary)
+    return [token for token in (tokenizer.roles.pad, begin, *beyond) if token is not None and token != end]
+
+
+def edges(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The tokens a translation begins and ends with."""
+    begin, end = tokenizer.roles.begin, tokenizer.roles.end
+    if begin is None or end is None:
+        raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
+    return begin, end
 
 
 def encode(

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.data.embedded.sentence import Sentence
-from chumoku.decoding.beam import Hypothesis, search
+from chumoku.decoding.beam import search
+from chumoku.decoding.rules import Hypothesis
 from chumoku.lab.experiment import Budget
 from chumoku.lab.sentences import BEGIN, END, IGNORE, PAD, Sentences, english, rows, sentences, shifted, trimmed
 from chumoku.lab.training import fit

@@ -42,17 +42,17 @@ def all_weights(
 
 
 def maps_of(model: Model, tape: Tape) -> dict[str, Tensor]:
-    """The maps of a tape that holds all weights."""
+    """The maps of a tape: those of all layers, or of the ones it holds."""
     found = {}
     for name, stack, part in (
         ("encoder", "encoder", "attention"),
         ("decoder", "decoder", "attention"),
         ("cross", "decoder", "cross_attention"),
     ):
-        first = f"{stack}.blocks.0.{part}.weights"
-        if first in tape:
-            depth = len(getattr(model, stack).blocks)
-            found[name] = torch.stack([tape[f"{stack}.blocks.{layer}.{part}.weights"] for layer in range(depth)])
+        depth = len(getattr(model, stack).blocks) if hasattr(model, stack) else 0
+        places = (f"{stack}.blocks.{layer}.{part}.weights" for layer in range(depth))
+        if there := [tape[place] for place in places if place in tape]:
+            found[name] = torch.stack(there)
     return found
 
 

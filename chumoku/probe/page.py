@@ -89,7 +89,7 @@ def as_data(seen: Seen) -> dict[str, Any]:
 
 def packed(weights: Tensor) -> str:
     """Weights from 0 to 1 as 16-bit numbers, little end first, in base64."""
-    whole = (weights.double().clamp(0, 1) * FULL).round().to(torch.int32).numpy()
+    whole = (weights.double().nan_to_num(0.0).clamp(0, 1) * FULL).round().to(torch.int32).numpy()
     return base64.b64encode(whole.astype("<u2").tobytes()).decode()
 
 

@@ -96,12 +96,13 @@ class Seen:
         return next(one for one in self.maps if one.key == key)
 
 
-def see(model: Model, asked: Asked, *, debug: bool | None = None) -> Seen:
-    """One pass, and everything that can be seen in it."""
+def see(
+    model: Model, asked: Asked, *, layer: int | None = None, guesses: bool = True, debug: bool | None = None
+) -> Seen:
+    """One pass, and everything that can be seen in it; of one layer, or without the lens, where all is too much."""
     model = plain(model)
-    output, tape = watch(
-        model, asked.tokens, attention.WEIGHTS, *lens.added_patterns(), source=asked.source, debug=debug
-    )
+    looks = attention.WEIGHTS if layer is None else attention.WEIGHTS.replace("blocks.*", f"blocks.{layer}")
+    output, tape = watch(model, asked.tokens, looks, *lens.added_patterns(), source=asked.source, debug=debug)
     weights = attention.maps_of(model, tape)
     maps = [_map(key, one[:, 0].float().cpu(), asked) for key, one in weights.items()]
     speaks = output.logits is not None
@@ -113,10 +114,10 @@ def see(model: Model, asked: Asked, *, debug: bool | None = None) -> Seen:
         tokens=[(token, asked.name(token)) for token in asked.tokens],
         source=[(token, source_name(token)) for token in asked.source or ()],
         first=asked.first,
-        maps=[*maps, *_rollouts(attention.rolled(weights), asked)],
+        maps=[*maps, *(_rollouts(attention.rolled(weights), asked) if layer is None else [])],
         entropy={one.key: attention.entropy(one.weights).mean(-1) for one in maps},
         streams={name: _first_row(stream) for name, stream in lens.streams(model, tape).items()},
-        lens=_guesses(model, tape, asked) if speaks else None,
+        lens=_guesses(model, tape, asked) if speaks and guesses else None,
         words=[] if logits is None else words(logits, maps, asked, masked=isinstance(model, EncoderModel)),
         positions=positions(stack, len(asked.tokens)),  # type: ignore[arg-type]
     )

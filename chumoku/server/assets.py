@@ -1,0 +1,60 @@
+"""The page's files: a list made at start-up. A path that is asked for is looked up in it and never opened."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib.resources import files
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chumoku.server.refusals import Refusal
+
+TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+    "png": "image/png",
+    "ico": "image/x-icon",
+    "json": "application/json",
+}
+LARGEST = 4 << 20
+
+
+class Asset(NamedTuple):
+    content: bytes
+    media_type: str
+    tag: str
+
+
+class Assets:
+    """The files of `chumoku/viewer`, read once."""
+
+    def __init__(self) -> None:
+        self._files = dict(read())
+
+    def answer(self, request: Request, name: str) -> Response:
+        asset = self._files.get(name)
+        if asset is None:
+            raise Refusal(404, "There is no such file here.")
+        # Asked again each time, so that a page is never half old and half new.
+        headers = {"ETag": asset.tag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == asset.tag:
+            return Response(status_code=304, headers=headers)
+        return Response(asset.content, headers=headers, media_type=asset.media_type)
+
+
+def read() -> list[tuple[str, Asset]]:
+    """Every file of the page, one folder deep: "app.js", "css/base.css"."""
+    found: list[tuple[str, Asset]] = []
+    folder = files("chumoku") / "viewer"
+    for one in sorted(folder.iterdir(), key=lambda one: one.name) if folder.is_dir() else ():
+        inside = [(f"{one.name}/{each.name}", each) for each in one.iterdir()] if one.is_dir() else [(one.name, one)]
+        for name, place in inside:
+            kind = TYPES.get(name.rpartition(".")[2])
+            if kind is not None and place.is_file():
+                content = place.read_bytes()[:LARGEST]
+                found.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
+    return found

@@ -1,0 +1,90 @@
+"""/v1/look/… and /v1/runs…: the functions of `looking` and `runs`, each behind its path."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chumoku.server import look_schemas, looking
+from chumoku.server.answers import answer, encoded
+from chumoku.server.hearing import done, unless_gone
+from chumoku.server.house import House, house_of
+from chumoku.server.openai import admitted
+from chumoku.server.refusals import Refusal, from_error
+from chumoku.server.runs import Runs, UnknownRun
+from chumoku.server.served import found
+from chumoku.server.worker import Job
+
+Handler = Callable[[Request], Awaitable[Response]]
+LOOKS: dict[str, tuple[type[look_schemas.Strict], Callable[..., Any]]] = {
+    "/v1/look": (look_schemas.Look, looking.look),
+    "/v1/look/tokens": (look_schemas.Question, looking.tokens),
+    "/v1/look/addresses": (look_schemas.Question, looking.addresses),
+    "/v1/look/tensor": (look_schemas.Tensor, looking.tensor),
+    "/v1/look/block": (look_schemas.Block, looking.block),
+    "/v1/look/next": (look_schemas.Next, looking.next_tokens),
+    "/v1/look/ablate": (look_schemas.Ablate, looking.ablate),
+}
+
+
+class Looking(Job):
+    """One look, made into JSON where it is made."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        super().__init__()
+        self._make = make
+
+    def together(self, jobs: Sequence[Looking], pass_on: Callable[[], None]) -> list[bytes]:
+        return [encoded(job._make()) for job in jobs]
+
+
+def look_at(path: str) -> Handler:
+    """The handler of one look."""
+    schema, function = LOOKS[path]
+
+    async def handle(request: Request) -> Response:
+        house = house_of(request)
+        asked: Any = await house.asked(request, schema)
+        served = found(house.models, asked.model)
+        with admitted(served, 1):
+            return answer(await done(request, served.worker, Looking(lambda: function(served.speaker, asked))))
+
+    return handle
+
+
+def runs_of(house: House) -> Runs:
+    if house.runs_there is None:
+        raise Refusal(404, "No folder of runs is served. Name one with: chumoku serve --runs FOLDER.")
+    return house.runs_there
+
+
+async def listing(request: Request) -> Response:
+    house = house_of(request)
+    return answer(await house.aside(runs_of(house).listing))
+
+
+async def points(request: Request) -> Response:
+    house, after = house_of(request), request.query_params.get("after", "0")
+    if not (after.isascii() and after.isdigit() and len(after) <= 12):
+        raise Refusal(400, "The parameter 'after' is the number of a step.", param="after")
+    return answer(await house.aside(_known, runs_of(house).points, request.path_params["run"], int(after)))
+
+
+async def run_look(request: Request) -> Response:
+    house = house_of(request)
+    asked = await house.asked(request, look_schemas.RunLook)
+    look, name = runs_of(house).look, request.path_params["run"]
+    return answer(await unless_gone(request, house.visit(lambda: encoded(_known(look, name, asked)))))
+
+
+def _known(work: Callable[..., Any], *arguments: Any) -> Any:
+    """What a run says; one that is not there is 404."""
+    try:
+        return work(*arguments)
+    except UnknownRun as error:
+        raise Refusal(404, str(error), code="run_not_found") from error
+    except Exception as error:
+        raise from_error(error) from error

@@ -1,0 +1,55 @@
+"""The page that asks for the key: one form, no data, nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+
+from starlette.responses import Response
+
+STYLE = """
+:root { color-scheme: light dark; font-family: system-ui, "Hiragino Sans", "Noto Sans JP", sans-serif }
+body { margin: 20vh auto 0; max-width: 22rem; padding: 0 1rem; line-height: 1.6 }
+h1 { font-size: 1.25rem; font-weight: 600 }
+input, button { font: inherit; padding: .5rem .75rem; width: 100%; box-sizing: border-box; margin: .4rem 0 }
+"""
+SCRIPT = """
+const form = document.querySelector("form"), said = document.querySelector("output");
+form.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const key = form.elements.key.value;
+  try {
+    const answer = await fetch("/v1/session", {
+      method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }),
+    });
+    if (answer.ok) location.reload();
+    else said.textContent = "This key does not fit. / 鍵が違います。";
+  } catch {
+    said.textContent = "The server does not answer. / サーバーが応答しません。";
+  }
+});
+"""
+PAGE = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>chumoku</title><style>{STYLE}</style></head>
+<body><h1>chumoku 注目</h1>
+<form><label>The server's key / サーバーの鍵
+<input name="key" type="password" autocomplete="off" autofocus required></label>
+<button>Enter / 入る</button></form><output role="alert"></output>
+<script>{SCRIPT}</script></body></html>
+"""
+
+
+def _sum(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+POLICY = (
+    f"default-src 'none'; script-src {_sum(SCRIPT)}; style-src {_sum(STYLE)}; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+
+
+def login_page() -> Response:
+    headers = {"Content-Security-Policy": POLICY, "WWW-Authenticate": "Bearer"}
+    return Response(PAGE.encode(), 401, headers, media_type="text/html; charset=utf-8")

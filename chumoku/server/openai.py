@@ -1,0 +1,154 @@
+"""/v1/completions and /v1/chat/completions, in OpenAI's form.
+
+asked → checked → tokens (a reader) → texts (the worker) → one answer, or a stream of events
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from dataclasses import dataclass, field
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from chumoku.server import schemas, writing
+from chumoku.server.answers import EventStream, answer, event
+from chumoku.server.hearing import listening, pieces_of, unless_gone
+from chumoku.server.house import House, house_of
+from chumoku.server.refusals import Refusal, from_error
+from chumoku.server.served import Served, found
+from chumoku.server.shapes import SHAPES, Shape, Written, usage_of
+from chumoku.server.worker import Listener, Piece
+
+
+@dataclass
+class Writing:
+    """A request under way."""
+
+    house: House
+    served: Served
+    asked: schemas.Writing
+    plan: writing.Plan
+    began: float
+    shape: Shape = field(init=False)
+
+    def __post_init__(self) -> None:
+        chat = isinstance(self.asked, schemas.Chat)
+        kind = SHAPES["chat" if chat else "completion"]
+        prefix = "chatcmpl-" if chat else "cmpl-"
+        self.shape = kind(
+            prefix + secrets.token_hex(12), int(time.time()), self.served.name, self.served.speaker.tokenizer
+        )
+
+    @property
+    def count(self) -> int:
+        return len(self.plan.requests)
+
+
+async def completions(request: Request) -> Response:
+    began, house = time.monotonic(), house_of(request)
+    asked = await house.asked(request, schemas.Completion)
+    served = found(house.models, asked.model)
+    writing.decoder(served)
+    writing.check(asked, house.limits, logprobs=asked.logprobs)
+    prompts = len(writing.prompts_of(asked))
+    return await _written(request, house, served, asked, began=began, texts=prompts * (asked.n or 1))
+
+
+async def chat_completions(request: Request) -> Response:
+    began, house = time.monotonic(), house_of(request)
+    asked = await house.asked(request, schemas.Chat)
+    served = found(house.models, asked.model)
+    writing.decoder(served)
+    writing.check(asked, house.limits, logprobs=asked.top_logprobs)
+    if asked.top_logprobs is not None and not asked.logprobs:
+        raise Refusal(400, "The field 'top_logprobs' needs logprobs to be true.", param="top_logprobs")
+    return await _written(request, house, served, asked, began=began, texts=asked.n or 1)
+
+
+async def _written(
+    request: Request,
+    house: House,
+    served: Served,
+    asked: schemas.Completion | schemas.Chat,
+    *,
+    began: float,
+    texts: int,
+) -> Response:
+    limit = house.limits.texts
+    if texts > limit:
+        raise Refusal(400, f"{texts:,} texts were asked for at once, and {limit} can be. Ask for fewer.", param="n")
+    if asked.stream_options is not None and not asked.stream:
+        raise Refusal(400, "The field 'stream_options' needs stream to be true.", param="stream_options")
+    with contextlib.ExitStack() as held:
+        held.enter_context(admitted(served, texts))
+        plan = await unless_gone(request, house.aside(_planned, served, asked))
+        under_way = Writing(house, served, asked, plan, began)
+        if asked.stream:
+            return EventStream(_events(under_way), held.pop_all())
+        with listening() as listener:
+            return await unless_gone(request, _whole(under_way, listener))
+
+
+def _planned(served: Served, asked: schemas.Completion | schemas.Chat) -> writing.Plan:
+    try:
+        if isinstance(asked, schemas.Chat):
+            return writing.reply(served, asked)
+        return writing.completion(served, asked)
+    except Exception as error:
+        raise from_error(error, param="messages" if isinstance(asked, schemas.Chat) else "prompt") from error
+
+
+@contextlib.contextmanager
+def admitted(served: Served, texts: int) -> Iterator[None]:
+    """So many texts are this model's until the end."""
+    served.admit(texts)
+    try:
+        yield
+    finally:
+        served.release(texts)
+
+
+async def _whole(under_way: Writing, listener: Listener) -> Response:
+    texts = [Written() for _ in range(under_way.count)]
+    async for piece in _heard(under_way, listener):
+        texts[piece.text].add(piece)
+    body = under_way.shape.whole(texts)
+    body["usage"] = usage_of(under_way.plan.prompt_tokens, sum(text.count for text in texts))
+    if under_way.plan.dropped:
+        body["dropped_messages"] = under_way.plan.dropped
+    return answer(body)
+
+
+async def _heard(under_way: Writing, listener: Listener) -> AsyncIterator[Piece]:
+    """The pieces of all texts, from the moment they are asked for."""
+    first = True
+    under_way.served.worker.submit(under_way.plan.texts(under_way.served, listener))
+    async for piece in pieces_of(listener, under_way.count):
+        if first:
+            under_way.house.metrics.first_token(under_way.served.name, time.monotonic() - under_way.began)
+            first = False
+        yield piece
+
+
+async def _events(under_way: Writing) -> AsyncGenerator[bytes]:
+    """Every piece as an event."""
+    options = under_way.asked.stream_options
+    usage = options is not None and options.include_usage
+    shape, tokens = under_way.shape, 0
+    with listening() as listener:
+        if opening := shape.opening(under_way.count, dropped=under_way.plan.dropped):
+            yield b"".join(event({**one, "usage": None} if usage else one) for one in opening)
+        texts = [Written() for _ in range(under_way.count)]
+        async for piece in _heard(under_way, listener):
+            tokens += piece.token is not None
+            chunk = shape.chunk(piece, texts[piece.text])
+            if chunk is not None:
+                yield event({**chunk, "usage": None} if usage else chunk)
+        if usage:
+            yield event(
+                {**shape.head(stream=True), "choices": [], "usage": usage_of(under_way.plan.prompt_tokens, tokens)}
+            )

@@ -1,0 +1,228 @@
+"""Training runs of a folder, while they are made and afterwards.
+
+    folder/name/metrics.jsonl        points: loss, validation loss, rate, norm, tokens a second by step
+    folder/name/recipe.json          what is trained
+    folder/name/checkpoints/step-…   models, to watch a head form
+
+A run's files may be anybody's: so much of each is read and no more, lines that are no points are skipped and counted,
+and a run is found by its name in a listing, never by a path made of what was asked.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import threading
+import time
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from chumoku.asking import longest
+from chumoku.errors import ChumokuError, UsageError
+from chumoku.probe.page import packed
+from chumoku.probe.seen import see
+from chumoku.server.look_schemas import RunLook
+from chumoku.server.look_shared import MOST, ROOM, check_head, check_layer, holes, number, put
+from chumoku.untrusted import leads_out, read_json
+from chumoku.weights import bundle
+
+LARGEST, TAIL = 16 << 20, 1 << 16  # bytes of metrics that are read: those at the end
+LARGEST_RECIPE = 1 << 20
+MOST_RUNS, MOST_POINTS, MOST_HELD = 500, 2000, 3
+LIVE = 60.0  # seconds since something was written
+STEP = re.compile(r"step-([0-9]{8,12})")
+FIELDS = {"loss": "loss", "validation_loss": "validation", "rate": "rate", "norm": "norm"}
+
+
+class UnknownRun(UsageError):
+    """No run, or no checkpoint of a run, has this name."""
+
+
+class Runs:
+    """The runs in a folder. Models of checkpoints are opened when looked at, and the last few are kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._held: OrderedDict[tuple[Path, int], bundle.Bundle] = OrderedDict()
+        self._lock = threading.Lock()
+        self._last: tuple[Any, tuple[list[dict[str, Any]], int]] = (None, ([], 0))
+
+    def listing(self) -> dict[str, Any]:
+        """All runs, the one that changed last first."""
+        runs = [self._described(name, path) for name, path in self._found().items()]
+        return {"runs": sorted(runs, key=lambda run: -float(run["updated"]))}
+
+    def points(self, name: str, after: int = 0) -> dict[str, Any]:
+        """What a run told after a step; of very many points, evenly chosen ones."""
+        path = self._run(name)
+        lines, skipped = self._told(path / "metrics.jsonl")
+        later = [line for line in lines if line["step"] > after]
+        return {"id": name, "points": thinned(later), "total": len(later), "skipped": skipped}
+
+    def look(self, name: str, request: RunLook) -> dict[str, Any]:
+        """One head's map of a text, by the model that a run was at a step."""
+        path = self._run(name)
+        steps = checkpoints(path)
+        if request.checkpoint not in steps:
+            raise UnknownRun(f"The run {name} has no checkpoint of step {request.checkpoint}. It has {told(steps)}.")
+        speaker = self._opened(steps[request.checkpoint])
+        if request.map == "cross" and speaker.config.kind != "encoder-decoder":
+            raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
+        check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
+        check_head(speaker, request.head)
+        most = longest(speaker, most=MOST, room=ROOM, layers=1)
+        asked, notices = put(speaker, request.text, request.target, None, most=most)
+        depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
+        seen = see(speaker.model, asked, layer=request.layer if request.layer < depth else None, guesses=False)
+        one = seen.map(request.map)
+        layer = 0 if len(one.weights) == 1 else request.layer
+        drawn = one._replace(weights=one.weights[layer, request.head][None, None])
+        return {
+            "step": request.checkpoint,
+            "rows": drawn.rows,
+            "columns": drawn.columns,
+            "weights": packed(drawn.weights),
+            "nan": holes(drawn),
+            "notices": notices,
+        }
+
+    def _told(self, path: Path) -> tuple[list[dict[str, Any]], int]:
+        """All points of a run; whoever asks again and again has them read once, until there are more."""
+        there = path.stat() if path.is_file() else None
+        stamp = there and (path, there.st_size, there.st_mtime_ns)
+        if stamp is None or self._last[0] != stamp:
+            self._last = (stamp, read_points(path))
+        return self._last[1]
+
+    def _found(self) -> dict[str, Path]:
+        """Folders that hold a run, by name; links lead nowhere."""
+        if not self.folder.is_dir():
+            return {}
+        inside = sorted(path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink())
+        runs = [path for path in inside if any((path / part).exists() for part in ("metrics.jsonl", "checkpoints"))]
+        return {path.name: path for path in runs[:MOST_RUNS]}
+
+    def _run(self, name: str) -> Path:
+        found = self._found()
+        if name not in found:
+            raise UnknownRun(f"There is no run {name[:80]!r} in the folder of runs. It has {told(found)}.")
+        return found[name]
+
+    def _described(self, name: str, path: Path) -> dict[str, Any]:
+        recipe = read_recipe(path / "recipe.json")
+        metrics = path / "metrics.jsonl"
+        updated = metrics.stat().st_mtime if metrics.is_file() else path.stat().st_mtime
+        lines, skipped = read_points(metrics, largest=TAIL)
+        planned = _count(recipe, "train", "steps")
+        return {
+            "id": name,
+            "kind": _kind(recipe),
+            **{part: _count(recipe, "model", part) for part in ("layers", "encoder_layers", "heads")},
+            "steps": lines[-1]["step"] if lines else 0,
+            "planned": planned,
+            "updated": round(updated, 1),
+            "live": time.time() - updated < LIVE and not (lines and lines[-1]["step"] == planned),
+            "checkpoints": sorted(checkpoints(path)),
+            "skipped": skipped,
+        }
+
+    def _opened(self, path: Path) -> bundle.Bundle:
+        with self._lock:
+            try:
+                key = (path, (path / "manifest.json").stat().st_mtime_ns)
+                if key not in self._held:
+                    self._held[key] = bundle.load(path)
+            except OSError as error:  # gone meanwhile: a run lets its oldest go
+                raise UnknownRun(
+                    f"The checkpoint {path.name} is not there any more. Ask for the list again."
+                ) from error
+            self._held.move_to_end(key)
+            while len(self._held) > MOST_HELD:
+                self._held.popitem(last=False)
+            return self._held[key]
+
+
+def checkpoints(path: Path) -> dict[int, Path]:
+    """Checkpoints by their step."""
+    folder = path / "checkpoints"
+    if not folder.is_dir() or leads_out(folder):
+        return {}
+    named = ((STEP.fullmatch(one.name), one) for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
+    return {int(match[1]): one for match, one in named if match}
+
+
+def read_points(path: Path, *, largest: int = LARGEST) -> tuple[list[dict[str, Any]], int]:
+    """The points of a metrics file, one a step, and how many lines were none."""
+    if not path.is_file() or leads_out(path):
+        return [], 0
+    with path.open("rb") as stream:
+        if (size := path.stat().st_size) > largest:
+            stream.seek(size - largest)
+            stream.readline()
+        data = stream.read(largest)
+    points: dict[int, dict[str, Any]] = {}
+    skipped = 0
+    whole = data.rpartition(b"\n")[0]  # the last line may still be being written
+    for line in whole.splitlines():
+        values = _values(line)
+        if values is None:
+            skipped += 1
+        else:
+            points.setdefault(values["step"], {}).update(values)
+    return [points[step] for step in sorted(points)], skipped
+
+
+def _values(line: bytes) -> dict[str, Any] | None:
+    """What a line tells of a step; null, which is how a log says that a number was none, is NaN."""
+    try:
+        told = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    step = told.get("step") if isinstance(told, dict) else None
+    if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= 10**12:
+        return None
+    found: dict[str, Any] = {"step": step}
+    for theirs, ours in {**FIELDS, "tokens_per_second": "tokens_per_second"}.items():
+        value = told.get(theirs, ...)
+        if value is None:
+            found[ours] = "NaN"
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            found[ours] = number(float(value)) if abs(value) < 1e300 else "Infinity"
+    return found if len(found) > 1 else None
+
+
+def thinned(points: list[dict[str, Any]], most: int = MOST_POINTS) -> list[dict[str, Any]]:
+    """No more points than can be drawn: evenly chosen, every validation and the last among them while they fit."""
+    if len(points) <= most:
+        return points
+    every = math.ceil(len(points) / (most // 2))
+    judged = [place for place, point in enumerate(points) if "validation" in point]
+    judged = judged[:: math.ceil(max(1, len(judged)) / (most // 2 - 1))]
+    return [points[place] for place in sorted({*range(0, len(points), every), *judged, len(points) - 1})]
+
+
+def read_recipe(path: Path) -> dict[str, Any]:
+    """A recipe's tables, or none where there is none to be read."""
+    try:
+        found = read_json(path, largest=LARGEST_RECIPE)
+    except ChumokuError:
+        return {}
+    return {key: value for key, value in found.items() if isinstance(value, dict)}
+
+
+def _kind(recipe: dict[str, Any]) -> str:
+    found = recipe.get("model", {}).get("kind")
+    return found if found in ("encoder", "decoder", "encoder-decoder") else "decoder"
+
+
+def _count(recipe: dict[str, Any], table: str, key: str) -> int | None:
+    found = recipe.get(table, {}).get(key)
+    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= 10**12 else None
+
+
+def told(names: Any) -> str:
+    """A few names in a line."""
+    some = [str(name)[:80] for name in sorted(names)]
+    return ", ".join([*some[:10], *(["…"] if len(some) > 10 else [])]) or "none"

@@ -1,0 +1,125 @@
+"""What may be asked, field by field: each with its type and its bounds, and nothing besides.
+
+    completions   prompt → texts              chat   messages → texts
+    embeddings    input → vectors             translate   text → translations
+
+The bounds here are what no server takes, whatever its `Limits`; those are looked at after. Texts are bounded by the
+body. Fields of OpenAI's that cannot be done here are known, so that the refusal can say so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+LETTERS = 1 << 24
+TOKENS = 1 << 20
+Words = Annotated[str, Field(max_length=LETTERS)]
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Token = Annotated[int, Field(ge=0, lt=1 << 24)]
+Tokens = Annotated[list[Token], Field(min_length=1, max_length=TOKENS, fail_fast=True)]
+Texts = Annotated[list[Words], Field(min_length=1, max_length=1024, fail_fast=True)]
+Rows = Annotated[list[Tokens], Field(min_length=1, max_length=1024, fail_fast=True)]
+Stop = Annotated[str, Field(min_length=1, max_length=4096)]
+Count = Annotated[int, Field(ge=1, le=1 << 20)]
+Never = Annotated[float, Field(ge=0, le=0)] | None
+Bias = Annotated[
+    dict[Annotated[str, Field(max_length=9)], Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)
+]
+
+
+class Asked(BaseModel):
+    """A request's body."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+    model: Name
+
+
+class StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    include_usage: bool = False
+
+
+class Writing(Asked):
+    """How texts are written: what completions and chat share."""
+
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: Count | None = None
+    min_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    repetition: Annotated[float, Field(ge=0.01, le=100)] | None = None
+    least: Annotated[int, Field(ge=0, le=1 << 20)] | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=64, fail_fast=True)] | None = None
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logit_bias: Bias | None = None
+    presence_penalty: Never = None
+    frequency_penalty: Never = None
+    user: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class Completion(Writing):
+    prompt: Words | Texts | Tokens | Rows
+    logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    echo: Literal[False] | None = None
+    suffix: Literal[""] | None = None
+    best_of: Literal[1] | None = None
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["text"]
+    text: Words
+
+
+class Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Words | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
+
+    @property
+    def words(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Chat(Writing):
+    messages: Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fast=True)]
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+
+
+class Embedding(Asked):
+    input: Words | Texts | Tokens | Rows
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Count | None = None
+    user: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class Translation(Asked):
+    text: Words | Texts
+    beam: Annotated[int, Field(ge=1, le=16)] = 4
+    n: Annotated[int, Field(ge=1, le=16)] = 1
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
+    max_tokens: Count | None = None
+    into: Annotated[str, Field(min_length=1, max_length=64)] | None = None
+    alignment: bool = False
+    tree: bool = False
+    stream: Literal[False] = False
+
+
+class Session(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    key: Annotated[str, Field(max_length=1024)]
+
+
+SCHEMAS: tuple[type[BaseModel], ...] = (Completion, Chat, Embedding, Translation, Session)

@@ -1,0 +1,86 @@
+// Curves: axes, lines and points in SVG, for losses and for functions.
+//
+//   curves({ lines: [{ name, points: [[x, y] …], kind }], log, width, height, label })
+//
+// y may be NaN: the line breaks there, and a mark at the foot says where. `log` draws y in powers of ten.
+import { svg } from "./dom.js";
+import { figure } from "./figures.js";
+
+const LEFT = 52;
+const RIGHT = 12;
+const TOP = 12;
+const FOOT = 38;
+
+export function curves({ lines, log = false, width = 640, height = 300, label = "", xs = null, ys = null, xName = "", marks = [] }) {
+  const finite = lines.flatMap((line) => line.points.filter(([, y]) => Number.isFinite(y) && (!log || y > 0)));
+  const [left, right] = xs ?? span(finite.map(([x]) => x));
+  const [low, high] = ys ?? padded(span(finite.map(([, y]) => y)), log);
+  const scaleY = log ? Math.log10 : (y) => y;
+  const x = (value) => LEFT + ((value - left) / (right - left || 1)) * (width - LEFT - RIGHT);
+  const y = (value) => height - FOOT - ((scaleY(value) - scaleY(low)) / (scaleY(high) - scaleY(low) || 1)) * (height - FOOT - TOP);
+  const drawn = svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "curves", role: "img", "aria-label": label });
+  for (const value of log ? decades(low, high) : ticks(low, high, 7)) {
+    drawn.append(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: "rule" }));
+    drawn.append(svg("text", { x: LEFT - 7, y: y(value) + 4, class: "tick end" }, figure(value)));
+  }
+  for (const value of ticks(left, right, width < 480 ? 4 : 7))
+    drawn.append(svg("text", { x: x(value), y: height - FOOT + 17, class: "tick middle" }, figure(value, 4)));
+  if (xName) drawn.append(svg("text", { x: width - RIGHT, y: height - 1, class: "tick end" }, xName));
+  for (const value of marks) drawn.append(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - FOOT, class: "mark" }));
+  for (const line of lines) drawn.append(...drawLine(line, x, y, { log, foot: height - FOOT }));
+  drawn.place = (px) => left + ((px - LEFT) / (width - LEFT - RIGHT)) * (right - left);
+  return drawn;
+}
+
+function drawLine({ points, kind = "first", dots = false }, x, y, { log, foot }) {
+  let path = "";
+  let open = false;
+  const odd = [];
+  const single = [];
+  for (const [at, value] of points) {
+    if (!Number.isFinite(value) || (log && value <= 0)) {
+      if (!Number.isFinite(value)) odd.push(at);
+      open = false;
+      continue;
+    }
+    path += `${open ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
+    open = true;
+    if (dots) single.push(svg("circle", { cx: x(at), cy: y(value), r: 3, class: "dot " + kind }));
+  }
+  const marks = odd.slice(0, 200).map((at) => svg("path", { d: `M${x(at) - 3} ${foot - 7}l6 6m0 -6l-6 6`, class: "odd" }, svg("title", {}, "NaN")));
+  return [svg("path", { d: path, class: "curve " + kind }), ...single, ...marks];
+}
+
+/** From the least to the largest, whatever there is. */
+function span(values) {
+  let [low, high] = [Infinity, -Infinity];
+  for (const value of values) {
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low > high ? [0, 1] : low === high ? [low, low + 1] : [low, high];
+}
+
+function padded([low, high], log) {
+  if (log) return low > 0 ? [low / 1.15, high * 1.15] : [0.1, 1];
+  const room = (high - low) * 0.06;
+  return [low >= 0 ? Math.max(0, low - room) : low - room, high + room];
+}
+
+/** Round numbers between two. */
+export function ticks(low, high, about = 5) {
+  const raw = (high - low) / about;
+  if (!(raw > 0) || !Number.isFinite(raw)) return [low];
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].find((one) => one * power >= raw) * power;
+  const found = [];
+  for (let at = Math.ceil(low / step - 1e-9); at * step <= high + step * 1e-9; at++) found.push(at * step);
+  return found;
+}
+
+function decades(low, high) {
+  const found = [];
+  for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power++)
+    for (const one of [1, 2, 5]) if (one * 10 ** power >= low && one * 10 ** power <= high) found.push(one * 10 ** power);
+  return found.length > 8 ? found.filter((value) => Math.abs(Math.log10(value) % 1) < 1e-9) : found;
+}

@@ -1,0 +1,75 @@
+// The sums of the view Positions & softmax, as in nn/positions.py and nn/attention.py.
+//
+//   sinusoidal   PE(i, 2d) = sin(i / base^{2d/D}),  PE(i, 2d+1) = cos(i / base^{2d/D})
+//   rotary       the angle of plane d at place i:  i / base^{2d/D}
+//   learned      as before training: numbers from a normal curve
+//   softmax      p_j = exp(s_j / τ) / Σ exp(s_k / τ)
+
+/** → a table [length, width] as numbers in a row. */
+export const KINDS = {
+  sinusoidal: (length, width, base) => table(length, width, (i, d) => wave(d % 2)(i / base ** ((d - (d % 2)) / width))),
+  rotary: (length, width, base) => table(length, width / 2, (i, d) => Math.cos(i / base ** ((2 * d) / width))),
+  learned: (length, width) => {
+    const random = normal(7);
+    return table(length, width, () => random());
+  },
+};
+
+const wave = (odd) => (odd ? Math.cos : Math.sin);
+
+function table(rows, columns, number) {
+  const values = new Float32Array(rows * columns);
+  for (let row = 0; row < rows; row++) for (let column = 0; column < columns; column++) values[row * columns + column] = number(row, column);
+  return { values, rows, columns };
+}
+
+/** PEᵢ · PEⱼ for all pairs; for rotary, of a query and a key of ones turned to i and j: Σ cos((i − j) θ_d). */
+export function products(kind, length, width, base) {
+  if (kind === "rotary") {
+    const angles = Array.from({ length: width / 2 }, (_, d) => base ** ((-2 * d) / width));
+    const by = Float64Array.from({ length }, (_, gap) => angles.reduce((sum, angle) => sum + Math.cos(gap * angle), 0) / angles.length);
+    return table(length, length, (i, j) => by[Math.abs(i - j)]);
+  }
+  const { values } = KINDS[kind](length, width, base);
+  const raw = table(length, length, (i, j) => {
+    let sum = 0;
+    for (let d = 0; d < width; d++) sum += values[i * width + d] * values[j * width + d];
+    return sum;
+  });
+  const most = raw.values.reduce((best, one) => Math.max(best, Math.abs(one)), 1e-9);
+  raw.values.forEach((one, at) => (raw.values[at] = one / most));
+  return raw;
+}
+
+/** Shares of scores; the largest is taken away first, so that nothing overflows. */
+export function softmax(scores, temperature = 1) {
+  const most = Math.max(...scores);
+  const parts = scores.map((one) => Math.exp((one - most) / temperature));
+  const sum = parts.reduce((all, one) => all + one, 0);
+  return parts.map((one) => one / sum);
+}
+
+/** −Σ p log₂ p */
+export const entropy = (shares) => shares.reduce((sum, p) => (p > 0 ? sum - p * Math.log2(p) : sum), 0);
+
+/** How far the shares move when a score does: Σⱼ pⱼ (1 − pⱼ), 0 where softmax is saturated. */
+export const slope = (shares) => shares.reduce((sum, p) => sum + p * (1 - p), 0);
+
+/** q · k of `count` random keys with `width` numbers each, all from a normal curve: their spread is √width. */
+export function randomScores(width, count, seed = 11) {
+  const random = normal(seed);
+  const query = Array.from({ length: width }, random);
+  return Array.from({ length: count }, () => query.reduce((sum, one) => sum + one * random(), 0));
+}
+
+/** Numbers from a normal curve, the same for the same seed. */
+export function normal(seed) {
+  let state = seed >>> 0;
+  const even = () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return (((mixed ^ (mixed >>> 14)) >>> 0) + 0.5) / 4294967296;
+  };
+  return () => Math.sqrt(-2 * Math.log(even())) * Math.cos(2 * Math.PI * even());
+}

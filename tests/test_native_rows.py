@@ -1,0 +1,37 @@
+"""A row's numbers are its own, bit for bit, however many rows are computed beside it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from chumoku.decoding.native.call import supports
+from chumoku.decoding.native.engine import NativeEngine
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.precision import at_precision
+
+ROWS = 19  # beyond the rows of one kernel, of two, and of a tile
+
+
+@pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4"])
+def test_the_number_of_rows_changes_no_bit(precision: str) -> None:
+    config = ModelConfig(kind="decoder", vocabulary=307, width=96, heads=6, layers=3, context=61)
+    model = at_precision(build(config, seed=7).eval(), precision)
+    if not supports(model):
+        pytest.skip("There is no native library here.")
+    prompts = [[3 + row, 7, 11 * row + 1] for row in range(ROWS)]
+    engine, step = NativeEngine(model, rows=ROWS, capacity=61), torch.full((ROWS,), 9)
+    alone = []
+    for prompt in prompts:
+        engine.take([])
+        engine.enter(1)
+        alone.append((engine.read([prompt])[0].clone(), engine.step(step[:1])[0].clone()))
+    for count in range(1, ROWS + 1):
+        engine.take([])
+        engine.enter(count)
+        read = engine.read(prompts[:count]).clone()
+        written = engine.step(step[:count])
+        for row in range(count):
+            assert torch.equal(read[row], alone[row][0]), (count, row)
+            assert torch.equal(written[row], alone[row][1]), (count, row)

@@ -1,0 +1,337 @@
+"""Who may ask the server: keys, hosts, origins, sizes, times; on every route."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from annotated_types import Ge, Gt, Le, Lt, MaxLen
+from bundles import chatty, made
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from serving import KEY, Serving, serving
+
+from chumoku.server import look_schemas, schemas
+from chumoku.server.app import GET, POST
+from chumoku.server.limits import Limits
+from chumoku.server.security import hostname
+
+QUICK = Limits(body=3001, header_seconds=0.3, body_seconds=0.4, connections=11)
+ROUTES = [*(("GET", path) for path in GET), *(("POST", path) for path in POST)]
+BODY = {"model": "writer", "prompt": "a", "max_tokens": 1}
+WITHOUT_KEY = httpx.Client()  # one for all: making them takes longer than asking
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("models") / "writer", "decoder", chatty())
+
+
+@pytest.fixture(scope="module")
+def server(model: Path) -> Iterator[Serving]:
+    names = frozenset({"models.example"})
+    with serving(
+        {"writer": model}, limits=QUICK, hosts=names, origins=frozenset({"https://friend.example"})
+    ) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def locked(model: Path) -> Iterator[Serving]:
+    with serving({"writer": model}, key=KEY) as running:
+        yield running
+
+
+def asked(server: Serving, method: str, path: str, **headers: str) -> httpx.Response:
+    path = re.sub(r"\{.*?\}", "writer", path)
+    body = {"json": BODY} if method == "POST" else {}
+    return WITHOUT_KEY.request(method, server.url + path, headers=headers, **body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_asks_for_the_key(locked: Serving, method: str, path: str) -> None:
+    open_to_all = path in ("/health", "/v1/session")
+    for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"Cookie": f"chumoku_key={KEY}"}):
+        answer = asked(locked, method, path, **headers)
+        assert (answer.status_code == 401) != open_to_all, path
+        if path != "/" and not open_to_all:
+            assert answer.json()["error"]["type"] == "authentication_error"
+        assert "writer" not in answer.text or open_to_all
+    assert asked(locked, method, path, Authorization=f"Bearer {KEY}").status_code != 401
+
+
+@pytest.mark.parametrize(("method", "path"), [*ROUTES, ("GET", "/nothing"), ("GET", "/viewer/nothing.js")])
+def test_every_route_asks_for_the_host(server: Serving, method: str, path: str) -> None:
+    for host in (
+        "evil.example",
+        "localhost.evil.example",
+        "127.0.0.1.evil.example",
+        "evil@localhost",
+        "[::2]",
+        "192.168.0.1",
+    ):
+        assert asked(server, method, path, Host=host).status_code == 403, host
+    for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:9", "MODELS.example:80"):
+        assert asked(server, method, path, Host=host).status_code != 403, host
+
+
+@pytest.mark.parametrize(("method", "path"), ROUTES)
+def test_every_route_asks_for_the_origin(server: Serving, method: str, path: str) -> None:
+    other = f"http://127.0.0.1:{server.port + 1}"
+    for origin in ("http://evil.example", "null", other, "https://friend.example.evil.example", "file://"):
+        answer = asked(server, method, path, Origin=origin)
+        assert answer.status_code == 403, origin
+        assert "access-control-allow-origin" not in answer.headers
+    for site in ("cross-site", "same-site"):
+        assert asked(server, method, path, **{"Sec-Fetch-Site": site}).status_code == 403
+        frame = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
+        assert asked(server, method, path, **frame).status_code == 403
+    followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+    assert (asked(server, method, path, **followed).status_code == 403) == (method == "POST")
+    for fine in ({"Origin": server.url}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "https://friend.example"}):
+        assert asked(server, method, path, **fine).status_code != 403
+
+
+def test_a_named_origin_may_read(server: Serving) -> None:
+    answer = asked(server, "GET", "/v1/models", Origin="https://friend.example")
+    assert answer.headers["access-control-allow-origin"] == "https://friend.example"
+    assert answer.headers["vary"] == "Origin"
+    wanted = {
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "content-type,x-stainless-os,x-evil",
+    }
+    answer = asked(server, "OPTIONS", "/v1/completions", Origin="https://friend.example", **wanted)
+    assert answer.status_code == 204
+    assert answer.headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
+    assert asked(server, "OPTIONS", "/v1/completions", Origin="http://evil.example", **wanted).status_code == 403
+
+
+def test_a_key_becomes_a_cookie(locked: Serving) -> None:
+    with httpx.Client(base_url=locked.url) as client:
+        page = client.get("/")
+        assert page.status_code == 401
+        assert "<form>" in page.text
+        assert "script-src 'sha256-" in page.headers["content-security-policy"]
+        assert client.post("/v1/session", json={"key": "wrong"}).status_code == 401
+        assert not client.cookies
+        answer = client.post("/v1/session", json={"key": KEY})
+        assert answer.status_code == 200
+        held = answer.headers["set-cookie"]
+        assert "HttpOnly" in held
+        assert "samesite=strict" in held.lower()
+        assert KEY not in held
+        assert client.get("/v1/models").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/", "/nothing", "/viewer/app.js", "/v1/completions"])
+def test_headers_are_on_every_answer(server: Serving, path: str) -> None:
+    headers = asked(server, "GET", path).headers
+    assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["referrer-policy"] == "no-referrer"
+    assert headers["cross-origin-resource-policy"] == "same-origin"
+    assert headers["cross-origin-opener-policy"] == "same-origin"
+    assert "server" not in headers
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/viewer/../app.py",
+        "/viewer/%2e%2e/server/app.py",
+        "/viewer/..%2f..%2fpyproject.toml",
+        "/viewer/%2fetc%2fpasswd",
+        "/viewer//etc/passwd",
+        "/viewer/app.js%00.html",
+        "/viewer/",
+        "/v1/models/..%2f..%2f",
+        "/v1/runs/..",
+        "/v1/runs/%2e%2e%2fwriter",
+        "/lab/../lab/report.html",
+        "/docs",
+        "/openapi.json",
+        "/redoc",
+    ],
+)
+def test_no_path_leads_out(server: Serving, path: str) -> None:
+    # By hand: clients tidy such paths before they send them.
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert answer.startswith(b"HTTP/1.1 404"), answer[:200]
+    assert b'"type":"not_found_error"' in answer
+
+
+def test_bodies_are_json_and_not_too_large(server: Serving) -> None:
+    for kind in ("text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""):
+        answer = httpx.post(f"{server.url}/v1/completions", content=b"{}", headers={"Content-Type": kind})
+        assert answer.status_code == 415, kind
+    fine = {"Content-Type": "Application/JSON; charset=utf-8"}
+    assert httpx.post(f"{server.url}/v1/completions", content=b"{}", headers=fine).status_code == 400
+    large = b'"' + b"x" * 3001
+    assert httpx.post(f"{server.url}/v1/completions", content=large, headers=fine).status_code == 413
+    chunks = (b"x" * 500 for _ in range(100))
+    assert httpx.post(f"{server.url}/v1/completions", content=chunks, headers=fine).status_code == 413
+    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert httpx.put(f"{server.url}/v1/completions").status_code == 405
+    assert httpx.get(f"{server.url}/v1/completions").status_code == 405
+
+
+def until_closed(connection: socket.socket, *, every: bytes = b"") -> tuple[float, bytes]:
+    """How long the server kept a connection on which so little comes, and what it said."""
+    began, said = time.monotonic(), b""
+    connection.settimeout(0.05)
+    while time.monotonic() - began < 5:
+        try:
+            if every:
+                connection.sendall(every)
+            part = connection.recv(65536)
+            if not part:
+                break
+            said += part
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+    return time.monotonic() - began, said
+
+
+@pytest.mark.parametrize(
+    "begun", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\nGET"]
+)
+def test_a_head_that_does_not_come_is_not_waited_for(server: Serving, begun: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(begun)
+        took, _ = until_closed(connection, every=b"X" if begun else b"")
+    assert 0.2 < took < 2
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(server: Serving) -> None:
+    lines = (
+        "POST /v1/completions HTTP/1.1",
+        "Host: localhost",
+        "Content-Type: application/json",
+        "Content-Length: 999",
+    )
+    head = "\r\n".join((*lines, "", ""))
+    with socket.create_connection(("127.0.0.1", server.port)) as connection:
+        connection.sendall(head.encode())
+        took, said = until_closed(connection, every=b" ")
+    assert 0.3 < took < 3
+    assert said.startswith(b"HTTP/1.1 408")
+
+
+def test_too_many_connections_are_told_so(server: Serving) -> None:
+    held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(QUICK.connections + 7)]
+    try:
+        time.sleep(0.05)
+        held[-1].settimeout(2)
+        said = held[-1].recv(4096)
+        assert said.startswith(b"HTTP/1.1 503")
+        assert b"Too many connections" in said
+    finally:
+        for one in held:
+            one.close()
+    time.sleep(0.4)
+    assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
+
+
+def test_a_large_head_is_refused(server: Serving) -> None:
+    answer = b""
+    with socket.create_connection(("127.0.0.1", server.port)) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
+        answer = connection.recv(4096)
+    assert b" 200 " not in answer
+    assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def test_hosts_are_taken_apart() -> None:
+    assert hostname("localhost:8731") == "localhost"
+    assert hostname("[::1]:8731") == "::1"
+    for odd in ("a/b", "a@b", "a:b", "a?b", "[::1", "a:999999"):
+        assert hostname(odd) is None, odd
+
+
+def test_the_key_is_compared_in_constant_time() -> None:
+    source = Path(schemas.__file__).with_name("security.py").read_text(encoding="utf-8")
+    assert source.count("hmac.compare_digest") == 2
+    assert not re.search(r"key\s*==|==\s*self\._key|cookie\s*==", source)
+
+
+def unbounded(schema: type[BaseModel]) -> list[str]:
+    """Fields, at any depth, whose size nothing limits."""
+    return [path for name, field in schema.model_fields.items() for path in _walk(name, field.annotation, field)]
+
+
+def _walk(path: str, kind: object, field: FieldInfo | None = None) -> list[str]:
+    bounds = list(field.metadata) if field is not None else []
+    while hasattr(kind, "__metadata__"):
+        for one in kind.__metadata__:
+            bounds += one.metadata if isinstance(one, FieldInfo) else [one]
+        kind = kind.__origin__  # type: ignore[attr-defined]
+    found = [type(bound) for bound in bounds]
+    parts, origin = getattr(kind, "__args__", ()), getattr(kind, "__origin__", kind)
+    if kind in (bool, type(None)) or "Literal" in str(origin):
+        return []
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return [f"{path}.{one}" for one in unbounded(kind)]
+    if kind in (int, float):
+        return [] if {Le, Lt} & {*found} and {Ge, Gt} & {*found} else [path]
+    if kind is str:
+        return [] if MaxLen in found else [path]
+    if origin in (list, dict):
+        inside = [one for part in parts for one in _walk(f"{path}[]", part)]
+        return inside if MaxLen in found else [path, *inside]
+    return [one for part in parts for one in _walk(path, part)] if parts else [path]
+
+
+LOOKS = [one for one in vars(look_schemas).values() if isinstance(one, type) and issubclass(one, BaseModel)]
+
+
+@pytest.mark.parametrize("schema", [*schemas.SCHEMAS, *(one for one in LOOKS if one is not BaseModel)])
+def test_no_field_is_unbounded(schema: type[BaseModel]) -> None:
+    assert not unbounded(schema)
+    assert schema.model_config["extra"] == "forbid"
+    assert schema.model_config["strict"]
+
+
+def test_an_unbounded_field_is_noticed() -> None:
+    class Loose(BaseModel):
+        text: str
+        many: list[schemas.Words]
+        number: float | None = None
+        deep: schemas.Texts | list[list[int]] = []
+
+    assert unbounded(Loose) == ["text", "many", "number", "deep", "deep[]", "deep[][]"]
+
+
+def test_a_client_that_takes_nothing_is_let_go(model: Path) -> None:
+    """A stream of more than the sockets hold, and nobody reads."""
+    with serving({"writer": model}, limits=Limits(body_seconds=0.5)) as running:
+        ended = threading.Event()
+        body = b"x" * 64_000_000
+
+        class Large:
+            def answer(self, request: object, name: str) -> object:
+                from starlette.responses import Response
+
+                return Response(body)
+
+        app = running.server.config.loaded_app._app
+        app.state.assets = Large()
+        with socket.create_connection(("127.0.0.1", running.port)) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            end = time.monotonic() + 5
+            while time.monotonic() < end and not ended.is_set():
+                if not running.server.server_state.connections:
+                    ended.set()
+                time.sleep(0.05)
+        assert ended.is_set()

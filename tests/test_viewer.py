@@ -1,0 +1,236 @@
+"""The page in a browser: its frame, and the view Translate."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from browser import opened, until, visit
+from pretend import VIEWER, Pretended
+
+SENTENCE = "one two three five seven"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with opened(tmp_path_factory.mktemp("browser")) as one:
+        yield one
+
+
+@pytest.fixture
+def server() -> Iterator[Pretended]:
+    one = Pretended()
+    yield one
+    one.close()
+
+
+def translated(page: Any, text: str = SENTENCE) -> None:
+    page.fill("#tr-source", text)
+    page.wait_for_selector(".answer .line")
+
+
+# ---- the files ----
+
+
+def test_no_file_holds_what_the_policy_forbids_or_reads_data_as_markup() -> None:
+    wrong = re.compile(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3)"
+    )
+    for file in VIEWER.iterdir():
+        text = file.read_text(encoding="utf-8")
+        assert not wrong.search(text), (file.name, wrong.search(text))
+        assert text.count("\n") < 300, file.name
+    html = (VIEWER / "index.html").read_text(encoding="utf-8")
+    assert not re.search(r"\sstyle=|\son\w+=|<script>|<style", html)
+
+
+def test_every_view_says_everything_in_both_languages(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    modules = sorted(file.name for file in VIEWER.glob("*.js") if "export const strings" in file.read_text("utf-8"))
+    assert {"shell_words.js", "translate_words.js", "chat_words.js"} <= set(modules)
+    seen: set[str] = set()
+    for name in modules:
+        keys = page.evaluate(
+            "async (name) => { const { strings } = await import('/viewer/' + name);"
+            " return [Object.keys(strings.en), Object.keys(strings.ja)] }",
+            name,
+        )
+        assert set(keys[0]) == set(keys[1]), name
+        assert not seen & set(keys[0]), f"{name} takes words another has"
+        seen |= set(keys[0])
+
+
+# ---- the frame ----
+
+
+def test_the_first_paint_comes_within_a_second(browser: Any, server: Pretended) -> None:
+    seen = visit(browser, server.url)
+    seen.page.wait_for_selector("#tr-source")
+    paint = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    assert paint < 1000
+    seen.clean()
+
+
+def test_language_and_theme_are_switched_and_remembered(browser: Any, server: Pretended) -> None:
+    seen = visit(browser, server.url, language="ja-JP", theme="dark")
+    page = seen.page
+    assert page.text_content("nav a[aria-current]") == "翻訳"
+    assert page.get_attribute("html", "data-theme") == "dark"
+    translated(page)
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.click("#language")
+    page.click("#theme")
+    assert page.text_content("nav a[aria-current]") == "Translate"
+    assert page.text_content(".align h2") == "Where each word looked"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
+    page.reload()
+    page.wait_for_selector(".answer .line")
+    assert page.get_attribute("html", "lang") == "en"
+    assert page.get_attribute("html", "data-theme") == "light"
+    assert page.input_value("#tr-source") == SENTENCE, "the text is kept"
+    seen.clean()
+
+
+def test_a_dead_server_is_said_within_three_seconds_and_the_text_is_kept(browser: Any) -> None:
+    server = Pretended()
+    page = visit(browser, server.url).page
+    translated(page)
+    server.close()
+    began = time.monotonic()
+    page.wait_for_selector("#dead:visible", timeout=3000)
+    assert time.monotonic() - began < 3
+    page.fill("#tr-source", "typed while it was away")
+    page.wait_for_selector(".error:visible")
+    again = Pretended(server.port)
+    page.wait_for_selector("#dead", state="hidden")
+    until(page, "document.querySelector('.answer').textContent.includes('typed')")
+    assert page.input_value("#tr-source") == "typed while it was away"
+    again.close()
+
+
+def test_a_server_that_hangs_is_dead_too(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    page.wait_for_selector("#tr-source")
+    page.route("**/health", lambda route: None)
+    page.wait_for_selector("#dead:visible", timeout=3000)
+
+
+def test_a_key_is_asked_for_and_a_wrong_one_refused(browser: Any) -> None:
+    server = Pretended(key="open-sesame")
+    page = visit(browser, server.url).page
+    page.fill("#key", "wrong")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog .error:visible")
+    assert page.text_content("dialog .error") == "This is not the key."
+    page.fill("#key", "open-sesame")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#tr-source")
+    assert "open-sesame" not in page.evaluate(
+        "JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}])"
+    )
+    server.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("language", ["en-GB", "ja-JP"])
+def test_nothing_hangs_over_the_edge(browser: Any, server: Pretended, width: int, language: str) -> None:
+    seen = visit(browser, server.url, width=width, language=language)
+    page = seen.page
+    translated(page, "W" * 300 + " and then " + "word " * 41)
+    page.wait_for_selector(".chip")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("nav a[href='#/chat']")
+    page.fill("#ch-draft", "W" * 300)
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant footer")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    seen.clean()
+
+
+# ---- Translate ----
+
+
+def test_pointing_at_a_word_shows_where_it_looked_and_the_reverse(browser: Any, server: Pretended) -> None:
+    seen = visit(browser, server.url)
+    page = seen.page
+    translated(page)
+    shares = (
+        "(row) => [...document.querySelectorAll(row + ' .chip')].map(c => Number(c.style.getPropertyValue('--share')))"
+    )
+    page.hover(".stage .row:last-child .chip:nth-child(2)")
+    source = page.evaluate(shares, ".stage .row:first-child")
+    # The pretended model looks at word t + 2 when it writes word t.
+    assert max(source) == source[3] > source[2] > source[0] > 0
+    assert len(source) == 6, "five words and the end"
+    assert "five" in page.text_content(".told")
+    assert page.text_content(".answer .at").strip() == "five"
+    assert page.locator(".step.at strong").text_content() == "five"
+    page.hover(".stage .row:first-child .chip:nth-child(1)")
+    target = page.evaluate(shares, ".stage .row:last-child")
+    assert max(target) == target[4]
+    assert page.evaluate(shares, ".stage .row:first-child") == [0] * 6
+    seen.clean()
+
+
+def test_words_are_walked_by_keys(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    translated(page)
+    page.focus(".stage .row:last-child .chip:nth-child(1)")
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.textContent") == "five"
+    page.keyboard.press("ArrowUp")
+    assert page.evaluate("document.activeElement.closest('.row') === document.querySelector('.stage .row')")
+    assert page.evaluate("document.activeElement.textContent") == "five", "the source word it looked at most"
+
+
+def test_lines_are_translated_one_by_one_and_each_has_its_tree(browser: Any, server: Pretended) -> None:
+    seen = visit(browser, server.url)
+    page = seen.page
+    translated(page, "one two\n\n  three five seven  \n")
+    assert page.locator(".answer .line").all_text_contents() == ["two one", "seven five three"]
+    page.click(".tree summary")
+    page.wait_for_selector(".beam-tree")
+    page.click(".answer .line:nth-child(2)")
+    until(page, "document.querySelectorAll('.beam-tree circle').length === 7")
+    assert server.asked[-1][1]["text"] == "three five seven"
+    assert page.locator(".beam-tree g.dropped").count() == 3
+    seen.clean()
+
+
+def test_typing_asks_once_and_ctrl_enter_at_once(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    page.wait_for_selector("#tr-source")
+    page.type("#tr-source", "abcdefg", delay=20)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector(".answer .line")
+    page.wait_for_timeout(600)
+    assert [body["text"] for _, body in server.asked] == [["abcdefg"]]
+
+
+def test_another_hypothesis_is_chosen(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    translated(page)
+    assert page.locator(".nbest button").count() == 4
+    page.click(".nbest li:nth-child(3) button")
+    assert page.get_attribute(".nbest li:nth-child(3) button", "aria-pressed") == "true"
+    page.select_option(".translate .controls select:visible >> nth=0", "1")
+    page.wait_for_selector(".others", state="hidden")
+    assert server.asked[-1][1]["beam"] == server.asked[-1][1]["n"] == 1
+
+
+def test_a_refusal_stands_beside_the_text_and_big_texts_are_cut(browser: Any, server: Pretended) -> None:
+    page = visit(browser, server.url).page
+    page.fill("#tr-source", "refuse me")
+    page.wait_for_selector(".translate .error:visible")
+    assert page.text_content(".translate .error") == "This text <b>was refused</b>: try another."
+    page.fill("#tr-source", "\n".join(["x"] * 67))
+    page.wait_for_selector(".translate .cut:visible")
+    page.wait_for_selector(".answer .line:nth-child(64)")
+    assert len(server.asked[-1][1]["text"]) == 64
+    page.fill("#tr-source", "a" + "😀" * 1500)
+    until(page, "document.querySelectorAll('.answer .line').length === 1")
+    assert server.asked[-1][1]["text"] == ["a" + "😀" * 999], "no half letter at the cut"
+    assert not page.locator(".translate .error:visible").count()

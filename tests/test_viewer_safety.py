@@ -1,0 +1,272 @@
+"""The page in a browser, on the real server: it shows what models say, and does nothing that they or strangers want."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import opened, until, visit
+from bundles import chatty, made
+from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, unbroken
+from pretend import VIEWER
+from serving import KEY, Serving, serving
+
+import chumoku
+
+VIEWS = ("translate", "chat", "inside", "playground", "runs", "lab")
+FIELDS = ", ".join(
+    f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
+)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with opened(tmp_path_factory.mktemp("browser")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("models")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[Serving]:
+    models: dict[str, Any] = {
+        "little": made(folder / "little", "encoder-decoder"),
+        "talker": made(folder / "talker", "decoder", chatty(), context=211),
+    }
+    with serving(models, runs=folder) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def hostile(folder: Path) -> Iterator[Serving]:
+    with serving(hostile_models(folder / "hostile"), runs=hostile_runs(folder / "runs")) as one:
+        yield one
+
+
+def test_there_are_two_hundred_strings() -> None:
+    assert len(set(STRINGS)) == len({unbroken(one) for one in STRINGS}) == 200
+
+
+# ---- the real server ----
+
+
+def test_translate_says_what_the_model_says(browser: Any, server: Serving, folder: Path) -> None:
+    seen = visit(browser, server.url)
+    page = seen.page
+    page.fill("#tr-source", "猫と犬")
+    page.wait_for_selector(".answer .line")
+    assert page.text_content(".answer .line") == chumoku.load(folder / "little").translate("猫と犬")
+    assert page.locator(".stage .row:first-child .chip").count() == 10, "nine bytes and the end"
+    page.click(".tree summary")
+    page.wait_for_selector(".beam-tree g.chosen")
+    seen.clean()
+
+
+def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: Any, server: Serving) -> None:
+    seen = visit(browser, server.url, hash="#/chat")
+    page = seen.page
+    page.fill("#ch-draft", "hello")
+    page.wait_for_selector(".chances .bar.strong")
+    page.fill(".figure-row input >> nth=0", "13")
+    page.evaluate("const s = document.querySelector('.slider input'); s.value = 0; s.dispatchEvent(new Event('input'))")
+    page.keyboard.press("Tab")
+    page.click(".composer .go")
+    page.wait_for_selector(".message.assistant footer")
+    told = server.post(
+        "/v1/chat/completions",
+        model="talker",
+        messages=[{"role": "user", "content": "hello"}],
+        max_tokens=13,
+        temperature=0,
+    ).json()
+    assert page.text_content(".message.assistant .written") == told["choices"][0]["message"]["content"]
+    page.click("[data-mode=complete]")
+    page.fill("#ch-prompt", "ab")
+    page.wait_for_selector(".chances .bar")
+    told = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
+    assert page.locator(".bar .name").first.text_content() == told["candidates"][0]["text"]
+    seen.clean()
+
+
+def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
+    page = visit(browser, server.url, hash="#/chat").page
+    page.click("[data-mode=complete]")
+    page.fill("#ch-prompt", "long " * 101)
+    page.keyboard.press("Control+Enter")
+    page.wait_for_selector("[data-t=ch_take]:visible, .complete .error:visible", timeout=20_000)
+    assert page.text_content(".complete .error") == ""
+    assert "letters were sent" in page.text_content(".complete .cut")
+
+
+def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> None:
+    with serving({"little": made(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
+        page = visit(browser, keyed.url).page
+        assert page.locator("#tr-source").count() == 0
+        page.fill("input", "no key")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(300)
+        page.fill("input", KEY)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#tr-source")
+        page.fill("#tr-source", "猫")
+        page.wait_for_selector(".chip")
+        assert KEY not in page.evaluate("JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}])")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, view: str) -> None:
+    if not (VIEWER / f"{view}.js").exists():
+        pytest.skip("This view is not written yet.")
+    seen = visit(browser, server.url, hash=f"#/{view}")
+    until(seen.page, "document.querySelector('main').children.length > 0")
+    seen.settle()
+    seen.page.click("#language")
+    seen.page.click("#theme")
+    seen.settle()
+    assert not seen.page.evaluate(
+        "[...document.querySelectorAll('main input, main select, main textarea, main button')].filter(one =>"
+        " !one.labels?.length && !one.ariaLabel && !one.title && !one.textContent.trim()).map(one => one.outerHTML)"
+    ), "everything has a name"
+    seen.clean()
+
+
+# ---- strangers' strings ----
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> None:
+    """Through every text field, out of every token, and in the models' names."""
+    if not (VIEWER / f"{view}.js").exists():
+        pytest.skip("This view is not written yet.")
+    seen = visit(browser, hostile.url, hash=f"#/{view}")
+    page = seen.page
+    until(page, "document.querySelector('main').children.length > 0")
+    seen.settle()
+    if view == "chat":
+        page.fill(".figure-row input >> nth=0", "23")  # tokens; more say no more
+        page.check(".sure-box input")
+    modes = ["chat", "complete"] if view == "chat" else [""]
+    for mode in modes:
+        if mode:
+            page.click(f"[data-mode={mode}]")
+        for field in page.locator(FIELDS).all():
+            for first in range(0, 200, 40):
+                chunk = STRINGS[first : first + 40]
+                # Each as it is, and as a word of the model's.
+                field.fill(" ".join((*SHORT, *chunk, *map(unbroken, chunk))))
+                field.press("Control+Enter")
+                seen.settle()
+                for summary in page.locator("main details:not([open]) > summary:visible").all():
+                    summary.click()
+                    seen.settle()
+                page.evaluate(POINTED)
+                tell(page, seen)
+    page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
+    seen.settle()
+    tell(page, seen)
+
+
+# Point at everything, as a reader might: words tell more when they are.
+POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].slice(0, 1000))
+    for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
+
+
+def tell(page: Any, seen: Any) -> None:
+    assert page.evaluate("window.hit") is None
+    assert page.evaluate(FOUND) == []
+    # What the server refuses is no complaint; what the policy stopped is.
+    seen.complaints[:] = [one for one in seen.complaints if "the server responded with a status of 4" not in one]
+    seen.clean()
+
+
+def test_hostile_words_are_shown_as_they_are(browser: Any, hostile: Serving) -> None:
+    """So that the test above tests something: the strings do come out on the page."""
+    page = visit(browser, hostile.url).page
+    words = [*SHORT[:2], unbroken(STRINGS[0])]
+    page.fill("#tr-source", " ".join(words))
+    page.wait_for_selector(".chip")
+    shown = page.locator(".stage .row:first-child .chip").all_text_contents()
+    assert all(
+        name.rstrip("…") and word.startswith(name.rstrip("…")) for name, word in zip(shown[:3], words, strict=True)
+    )
+    assert "<" in page.text_content(".answer")
+
+
+# ---- another origin ----
+
+ATTEMPTS = """async (url) => {
+  const told = {};
+  const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+  const ask = async (name, path, options) => {
+    try {
+      const answer = await fetch(url + path, options);
+      told[name] = answer.type + ' ' + (await answer.text()).length;
+    } catch { told[name] = 'refused'; }
+  };
+  const load = (name, tag, given) => new Promise((done) => {
+    const one = Object.assign(document.createElement(tag), given);
+    one.onload = () => done((told[name] = 'came'));
+    one.onerror = () => done((told[name] = 'refused'));
+    document.head.append(one);
+  });
+  const body = JSON.stringify({ model: 'talker', prompt: 'from elsewhere', max_tokens: 3 });
+  const post = { method: 'POST', body };
+  await ask('read', '/v1/models');
+  await ask('health', '/health');
+  await ask('read with cookies', '/v1/models', { credentials: 'include' });
+  await ask('act', '/v1/completions', { ...post, headers: { 'Content-Type': 'application/json' } });
+  await ask('act unread', '/v1/completions', { ...post, mode: 'no-cors' });
+  await ask('act as a form', '/v1/completions', { ...post, mode: 'no-cors', body: new URLSearchParams({ body }) });
+  await load('script', 'script', { src: url + '/viewer/early.js' });
+  await load('style', 'link', { rel: 'stylesheet', href: url + '/viewer/base.css' });
+  const frame = document.body.appendChild(Object.assign(document.createElement('iframe'), { src: url + '/' }));
+  const tab = window.open(url + '/');
+  await wait(1000);
+  const seen = (place) => { try { return Boolean(place.document.title); } catch { return false; } };
+  return { ...told, frame: seen(frame.contentWindow), tab: tab !== null && seen(tab) };
+}"""
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[str]:
+    """A page on another port: another origin of the same machine."""
+
+    class Page(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<!doctype html><title>elsewhere</title><body>")
+
+    one = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    threading.Thread(target=one.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    yield f"http://127.0.0.1:{one.server_address[1]}"
+    one.shutdown()
+    one.server_close()
+
+
+def test_another_origin_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
+    page = visit(browser, elsewhere).page
+    before = server.client.get("/metrics").text
+    told = page.evaluate(ATTEMPTS, server.url)
+    refused = ("read", "health", "read with cookies", "act", "script", "style")
+    assert {name: told[name] for name in refused} == dict.fromkeys(refused, "refused")
+    # Requests whose answer nobody reads: the browser sends them, and the server must not do them.
+    assert {told["act unread"], told["act as a form"]} <= {"refused", "opaque 0"}
+    assert not told["frame"]
+    assert not told["tab"]
+    assert not [frame for frame in page.frames[1:] if frame.url.startswith(server.url)], "the page is in no frame"
+
+    def tokens(text: str) -> list[str]:
+        return [line for line in text.splitlines() if line.startswith("chumoku_tokens_total")]
+
+    assert tokens(server.client.get("/metrics").text) == tokens(before), "nothing was written for it"
