@@ -32,10 +32,10 @@ def chromium() -> str:
     """Where Chromium lies; a test without one says so and is skipped, or fails, with CHUMOKU_BROWSER=must."""
     names = (os.environ.get("CHUMOKU_CHROMIUM"), "chromium", "chromium-browser", "google-chrome", "chrome")
     found = next((place for name in names if name and (place := shutil.which(name))), None)
-    if find_spec("playwright") is not None and found is not None:
-        return found
-    leave = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
-    leave("Pages are tried in Chromium, by playwright: install both, or name the browser in CHUMOKU_CHROMIUM.")
+    if find_spec("playwright") is None or found is None:
+        leave = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
+        leave("Pages are tried in Chromium, by playwright: install both, or name the browser in CHUMOKU_CHROMIUM.")
+    return found
 
 
 def fonts(folder: Path) -> dict[str, str]:
