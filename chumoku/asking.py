@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST = 128  # tokens of a text that are looked at …
 ROOM = 6_000_000  # … while all maps together have no more numbers than this
+STRANGE = 0.3  # of a text unknown is worth a word
 NEW = 8  # tokens that a decoder writes when nobody says how many
 Notice = tuple[str, str]  # in English, in Japanese
 Target = str | Sequence[int] | None  # what was written: as text, as its tokens, or by the model itself
@@ -118,7 +119,9 @@ def _said(
 
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
     end = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
-    return [*cut(tokenizer.encode(text), most - len(end), "text", notices), *end]
+    ids = tokenizer.encode(text)
+    told_unknown(tokenizer, ids, notices)
+    return [*cut(ids, most - len(end), "text", notices), *end]
 
 
 def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> tuple[list[int], list[int]]:
@@ -134,6 +137,18 @@ def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[No
     ids = [*before, *cut(ids, most - len(before) - len(after), "text", notices), *after]
     masked = [place for place, token in enumerate(ids) if token == mask]
     return ids, masked or list(range(len(before), len(ids) - len(after)))
+
+
+def told_unknown(tokenizer: Tokenizer, ids: Sequence[int], notices: list[Notice]) -> None:
+    """A notice where much of a text is nothing to the model, as when it reads another language."""
+    lost = sum(token == tokenizer.roles.unknown for token in ids)
+    if lost > len(ids) * STRANGE:
+        notices.append(
+            (
+                f"{lost} of the text's {len(ids)} tokens are unknown to this model. Does it read this language?",
+                f"入力文の {len(ids)} トークンのうち {lost} は、このモデルの知らないものです。言語は合っていますか。",
+            )
+        )
 
 
 def cut(ids: list[int], most: int, what: str, notices: list[Notice], *, last: bool = False) -> list[int]:

@@ -18,7 +18,8 @@ from cells import Cell, model_of, tokens
 from typer.testing import CliRunner
 
 import chumoku
-from chumoku.asking import MOST, longest, question
+from chumoku import text
+from chumoku.asking import MOST, longest, question, source_tokens
 from chumoku.cli import app
 from chumoku.errors import UsageError
 from chumoku.probe import drawings
@@ -273,3 +274,20 @@ def test_seeing_gathers_what_a_pass_has() -> None:
 def test_help_needs_no_torch() -> None:
     code = "import sys, chumoku.cli.look; sys.exit('torch' in sys.modules or 'matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_text_of_unknown_tokens_is_told(tmp_path: Path) -> None:
+    words = text.train(["猫 が 走る", "犬 が 走る"], kind="word", vocabulary=11)
+    notices: list[tuple[str, str]] = []
+    source_tokens(words, "the cat runs が", 99, notices)
+    assert "3 of the text's 4 tokens are unknown" in notices[0][0]
+    assert "4 トークンのうち 3" in notices[0][1]
+    notices.clear()
+    source_tokens(words, "猫 が 走る", 99, notices)
+    assert notices == []
+
+
+def test_an_encoder_writes_nothing_new(folders: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="no new tokens"):
+        looked(str(folders["encoder"]), "abc", "--new", "3", "--out", str(tmp_path))

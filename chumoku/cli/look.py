@@ -41,7 +41,7 @@ def look(
 
     read, target = written(text), None if to is None else written(to, "The target")
     speaker = chumoku.load(model, device=device, precision=precision, adapter=adapter)
-    check(speaker, layer=layer, head=head, to=target)
+    check(speaker, layer=layer, head=head, to=target, new=new)
     asked, notices = question(speaker, read, target, new)
     seen = see(speaker.model, asked)
     names = {"model": model, "text": read, "said": said(speaker.tokenizer, asked)}
@@ -64,7 +64,7 @@ def look(
     print(f"\nThe page is {page}; {len(pictures)} pictures lie beside it.")
 
 
-def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | None) -> None:
+def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
     config = speaker.config
     least = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
     for name, asked, there in (("layer", layer, least), ("head", head, config.heads)):
@@ -72,6 +72,8 @@ def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | No
             raise UsageError(f"There is no {name} {asked}: this model has {there}, numbered from 0.")
     if to is not None and config.kind == "encoder":
         raise UsageError("An encoder writes nothing, so there is no target to look at. Leave --to out.")
+    if new is not None and config.kind == "encoder":
+        raise UsageError("An encoder writes nothing, so there are no new tokens. Leave --new out.")
 
 
 def columns_of(seen: Seen) -> Sequence[str]:

@@ -63,7 +63,9 @@ def runs_of(house: House) -> Runs:
 
 async def listing(request: Request) -> Response:
     house = house_of(request)
-    return answer(await house.aside(runs_of(house).listing))
+    if house.runs_there is None:
+        return answer({"runs": []})
+    return answer(await house.aside(house.runs_there.listing))
 
 
 async def points(request: Request) -> Response:
