@@ -281,8 +281,8 @@ def test_a_text_of_unknown_tokens_is_told(tmp_path: Path) -> None:
     words = text.train(["猫 が 走る", "犬 が 走る"], kind="word", vocabulary=11)
     notices: list[tuple[str, str]] = []
     source_tokens(words, "the cat runs が", 99, notices)
-    assert "3 of the text's 4 tokens are unknown" in notices[0][0]
-    assert "4 トークンのうち 3" in notices[0][1]
+    assert "3 of the text's 7 tokens are unknown" in notices[0][0]
+    assert "7 トークンのうち 3" in notices[0][1]
     notices.clear()
     source_tokens(words, "猫 が 走る", 99, notices)
     assert notices == []
