@@ -10,10 +10,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from chumoku.lab.claims import ARITHMETIC
+from chumoku.lab.claims import ARITHMETIC, CLAIMS
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
 from chumoku.probe.pictures import style
 
@@ -156,6 +157,33 @@ def test_what_is_recorded_of_rope_is_what_is_measured(monkeypatch: pytest.Monkey
     recorded = claim.run(BUDGET)
     assert recorded.numbers["how"] == "recorded"
     assert recorded.verdict == measured.verdict
+
+
+def test_every_word_is_looked_up_both_ways() -> None:
+    onehot = file_of("onehot")
+    table = onehot.Embedding(1009, 7)
+    words = torch.tensor([3, 3, 1008])
+    with torch.no_grad():
+        torch.nn.init.normal_(table.table)
+        assert onehot.compared(table, words) == (True, 0.0)
+        table.forward = lambda ids: table.table[ids.clamp(max=1000)]  # wrong for the last words alone
+        assert onehot.compared(table, words) == (False, 0.0)
+
+
+def test_the_view_is_caught_before_it_is_transposed() -> None:
+    with file_of("shapes").Transposed() as seen:
+        torch.zeros(2, 3, 5).view(2, 3, 5, 1).transpose(1, 2)
+    assert seen.shapes == [[2, 3, 5, 1]]
+
+
+@pytest.mark.parametrize("id", CLAIMS)
+def test_one_vocabulary_in_japanese(id: str) -> None:
+    claim = file_of(id).CLAIM
+    rule = claim.rule.ja
+    assert re.search("「(条件つきで)?成り立(つ|たない)」", rule), rule
+    wrong = "成立|デコーダー|エンコーダー|[Ee]ncoder|[Dd]ecoder|交差注意|注意機構|詰め物|[0-9]e-[0-9]"
+    for words in (claim.title, claim.stated, claim.tried, claim.refutes, claim.rule):
+        assert not re.search(wrong, words.ja), words.ja
 
 
 def test_printed_numbers() -> None:

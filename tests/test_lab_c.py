@@ -160,7 +160,8 @@ def test_facts_can_only_be_remembered_in_the_block() -> None:
 
 def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
     def numbers(*held: float) -> dict[str, Any]:
-        return {"gates": [{"held": loss} for loss in held], "loss": {"geglu": [1.0] * len(held)}}
+        gates = [{"held": loss, "other_held": 9.0, "nothing": 9.0} for loss in held]
+        return {"gates": gates, "loss": {"geglu": [1.0] * len(held)}}
 
     assert gated.judge(numbers(1.5, 1.2)) == HOLDS
     assert gated.judge(numbers(1.5, 1.05)) == PARTLY
@@ -171,21 +172,37 @@ def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
 def test_a_gate_held_at_its_own_value_changes_nothing() -> None:
     torch.manual_seed(0)
     inner, x = FeedForward(5, 7, kind="geglu"), torch.randn(1, 5)
-    assert inner.gate is not None
-    gates = inner.activation.function(inner.gate(x))[0]
-    torch.testing.assert_close(gated.Held(inner, gates)(x), inner(x))
-    assert not torch.allclose(gated.Held(inner, gates + 1)(x), inner(x))
+    bent, gates = gated.factors(inner, x)
+    assert torch.equal(gates, inner.up(x)), "the note's gate is the side without the GELU"
+    for name, own in (("gates", gates[0]), ("bent", bent[0])):
+        torch.testing.assert_close(gated.Held(inner, **{name: own})(x), inner(x))
+        assert not torch.allclose(gated.Held(inner, **{name: own + 1})(x), inner(x))
 
 
 def test_moe_wants_more_recall_at_the_same_arithmetic() -> None:
     size = {"mixture": 400, "same compute": 100}
     cost = {"mixture": 105, "same compute": 100}
-    runs = {"mixture": [{"recalled": 9}, {"recalled": 8}], "same compute": [{"recalled": 5}, {"recalled": 5}]}
-    assert moe.judge({"size": size, "products": cost, "runs": runs}) == HOLDS
-    assert moe.judge({"size": size, "products": {**cost, "mixture": 200}, "runs": runs}) == FAILS
-    assert moe.judge({"size": {**size, "mixture": 200}, "products": cost, "runs": runs}) == FAILS
-    runs["mixture"][1]["recalled"] = 5
-    assert moe.judge({"size": size, "products": cost, "runs": runs}) == PARTLY
+    own = {"bits": {"relation": 1.2, "subject": 0.1}, "before": {"relation": 0.8, "subject": 0.1}, "most_bits": 2.0}
+    shared = {**own, "bits": {"relation": 0.9, "subject": 0.9}}
+    unlearnt = {**own, "before": {"relation": 1.6, "subject": 0.1}}
+
+    def verdict(*tasks: dict[str, Any], recalled: int = 8, **changes: Any) -> str:
+        runs = {"mixture": [{"recalled": recalled, **one} for one in tasks], "same compute": [{"recalled": 5}] * 2}
+        return moe.judge({"size": size, "products": cost, "runs": runs, **changes})
+
+    assert verdict(own, own) == HOLDS
+    assert verdict(own, shared) == verdict(own, unlearnt) == PARTLY
+    assert verdict(own, own, recalled=5) == PARTLY
+    for bad in ({"products": {**cost, "mixture": 200}}, {"size": {**size, "mixture": 200}}, {"recalled": 5}):
+        assert verdict(own, shared, **bad) == FAILS
+
+
+def test_bits_of_a_table_that_tells_all_and_of_one_that_tells_nothing() -> None:
+    part, chosen = torch.arange(4).repeat(3), torch.tensor([[0, 1], [2, 3], [4, 5], [6, 7]]).repeat(3, 1)
+    table = moe.counted(part, chosen)
+    assert table.sum() == 24
+    assert moe.shared_bits(table) == pytest.approx(math.log2(moe.EXPERTS) - math.log2(moe.CHOSEN))
+    assert moe.shared_bits(torch.ones(4, moe.EXPERTS)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_moe_counts_what_its_parts_hold() -> None:
@@ -196,15 +213,24 @@ def test_moe_counts_what_its_parts_hold() -> None:
     assert moe.products("mixture") == mixture - idle
 
 
-def test_dropout_names_the_places_that_narrow_the_gap() -> None:
-    def numbers(**gaps: float) -> dict[str, Any]:
-        return {"runs": {kind: [{"train": 1.0, "validation": 1.0 + gap}] * 2 for kind, gap in gaps.items()}}
+def test_dropout_names_the_places_that_help_and_those_that_add_to_the_others() -> None:
+    def numbers(*, beside: float = 0.15, train: float = 1.0, **gaps: float) -> dict[str, Any]:
+        kinds = {"none": 0.5, "all": 0.1, **gaps, **{f"all but {place}": beside for place in dropout.PLACES}}
+        runs = {kind: [{"train": 1.0, "validation": 1.0 + gap}] * 2 for kind, gap in kinds.items()}
+        runs["sublayer"] = [{"train": train, "validation": train + gaps["sublayer"]}] * 2
+        return {"runs": runs}
 
-    assert dropout.judge(numbers(none=0.5, embedding=0.4, attention=0.3, sublayer=0.2)) == HOLDS
-    partly = numbers(none=0.5, embedding=0.6, attention=0.3, sublayer=0.2)
+    assert dropout.judge(numbers(embedding=0.4, attention=0.3, sublayer=0.2)) == HOLDS
+    partly = numbers(embedding=0.6, attention=0.3, sublayer=0.2)
     assert dropout.judge(partly) == PARTLY
-    assert dropout.narrowing(partly) == ["attention", "sublayer"]
-    assert dropout.judge(numbers(none=0.5, embedding=0.6, attention=0.7, sublayer=0.8)) == FAILS
+    assert dropout.alone(partly) == dropout.own(partly) == ["attention", "sublayer"]
+    spoilt = numbers(embedding=0.4, attention=0.3, sublayer=0.2, train=1.4)  # a gap bought with a worse loss
+    assert dropout.judge(spoilt) == PARTLY
+    assert dropout.alone(spoilt) == ["embedding", "attention"]
+    replaceable = numbers(embedding=0.4, attention=0.3, sublayer=0.2, beside=0.05)
+    assert dropout.judge(replaceable) == PARTLY
+    assert dropout.own(replaceable) == []
+    assert dropout.judge(numbers(embedding=0.6, attention=0.7, sublayer=0.8)) == FAILS
 
 
 def test_lora_is_judged_by_the_gain_it_keeps() -> None:
@@ -236,11 +262,16 @@ def test_contextual_tells_senses_by_their_centres() -> None:
     parted = torch.stack([sense, 1 - sense], 1)
     assert contextual.compared(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
     table, last = {"within": 1.0, "across": 1.0, "told": 0.5}, {"within": 0.8, "across": 0.3, "told": 0.9}
-    assert contextual.judge({"layers": [[table, last]]}) == HOLDS
-    assert contextual.judge({"layers": [[table, {**last, "across": 0.9}]]}) == FAILS
-    assert contextual.judge({"layers": [[table, {**last, "within": 0.95}]]}) == FAILS  # hardly different at all
-    assert contextual.judge({"layers": [[last, last]]}) == FAILS  # a table that knows contexts is no table
-    assert contextual.judge({"layers": [[table, last], [table, table]]}) == PARTLY
+
+    def verdict(*layers: Any, before: float = 0.6) -> str:
+        return contextual.judge({"layers": layers, "untrained": [{**last, "told": before}] * len(layers)})
+
+    assert verdict([table, last]) == HOLDS
+    assert verdict([table, last], before=0.9) == PARTLY  # an encoder that has learnt nothing tells as much
+    assert verdict([table, {**last, "across": 0.9}]) == PARTLY
+    assert verdict([table, {**last, "within": 0.95}]) == FAILS  # hardly different at all
+    assert verdict([last, last]) == FAILS  # a table that knows contexts is no table
+    assert verdict([table, last], [table, table]) == PARTLY
 
 
 def test_no_mouse_of_the_test_is_in_training() -> None:
@@ -265,10 +296,12 @@ def test_kotatsu_is_judged_by_the_sentence() -> None:
 def test_layers_are_judged_by_depth() -> None:
     assert layers.depth([0.9, 0.8, 0.7]) == 0.0
     assert layers.depth([0.2, 0.6, 0.6, 1.0]) == pytest.approx(2.0)
-    flat, early, late = [1.0, 0.9, 0.8, 0.7], [0.2, 0.9, 0.9, 0.9], [0.2, 0.2, 0.2, 0.9]
-    assert layers.judge({"runs": [{"surface": flat, "grammar": early, "meaning": late}]}) == HOLDS
-    assert layers.judge({"runs": [{"surface": flat, "grammar": late, "meaning": early}]}) == PARTLY
-    assert layers.judge({"runs": [{"surface": late, "grammar": early, "meaning": late}]}) == FAILS
+    fading, early, late = [1.0, 0.9, 0.8, 0.7], [0.2, 0.9, 0.9, 0.9], [0.2, 0.2, 0.2, 0.9]
+    kept = [1.0, 0.9, 0.9, 0.9]  # less than the table, which knows by construction, and no less by the blocks
+    assert layers.judge({"runs": [{"surface": fading, "grammar": early, "meaning": late}]}) == HOLDS
+    assert layers.judge({"runs": [{"surface": fading, "grammar": late, "meaning": early}]}) == PARTLY
+    assert layers.judge({"runs": [{"surface": kept, "grammar": early, "meaning": late}]}) == PARTLY
+    assert layers.judge({"runs": [{"surface": kept, "grammar": late, "meaning": early}]}) == FAILS
 
 
 def test_a_probe_reads_what_is_there_and_not_what_is_not() -> None:

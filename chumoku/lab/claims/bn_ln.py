@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, seeded, toy
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
@@ -34,8 +35,8 @@ CLAIM = Claim(
         "One sentence is normalised among changing batch mates and with padding behind it, and it is measured how far "
         "it moves. Then small encoders learn to substitute words with either norm, in batches of 1 to 64 sentences, "
         "and are examined on new ones with the running averages.",
-        "一つの文を、ほかの文を入れ替えたバッチの中や、後ろに詰め物を付けた形で正規化し、どれだけ動くかを測ります。次"
-        "に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
+        "一つの文を、ほかの文を入れ替えたバッチの中や、後ろにパディングを付けた形で正規化し、どれだけ動くかを測ります。"
+        "次に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
     ),
     refutes=Words(
         "A sentence that moves under LayerNorm or does not under BatchNorm; or BatchNorm as good as LayerNorm in the "
@@ -44,12 +45,12 @@ CLAIM = Claim(
         "ば、反証されます。",
     ),
     rule=Words(
-        "Fails when a sentence moves at all under LayerNorm, or under BatchNorm by less than 1 % at some batch size. "
-        "Holds when moreover in batches of one BatchNorm's loss is higher in every seed, and by more than in batches "
-        "of 64; otherwise it holds for the dependence only.",
-        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば不成立とし"
-        "ます。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチサ"
-        "イズ 64 より大きければ成立、そうでなければ依存性についてのみ成立とします。",
+        "Does not hold when a sentence moves at all under LayerNorm, or under BatchNorm by less than 1 % at some batch "
+        "size. Holds when moreover in batches of one BatchNorm's loss is higher in every seed, and by more than in "
+        "batches of 64; otherwise it holds for the dependence only.",
+        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立"
+        "たない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチ"
+        "サイズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
     ),
 )
 SIZES = (1, 2, 4, 16, 64)
@@ -65,22 +66,26 @@ def run(budget: Budget) -> Outcome:
         numbers["padded"][norm] = [padded(norm, seed) for seed in seeds]
         numbers["loss"][norm] = [[trained(norm, size, seed, steps) for size in SIZES] for seed in seeds]
     verdict = judge(numbers)
-    shift = {place: mean([one[place] for one in numbers["moved"]["batch"]]) for place in (1, -1)}
-    end = {norm: [mean([one[at] for one in numbers["loss"][norm]]) for at in (0, -1)] for norm in ("layer", "batch")}
+    shift = {place: told([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
+    wider = told(numbers["padded"]["batch"], "{:.0%}")
+    end = {
+        norm: [told([one[at] for one in numbers["loss"][norm]], "{:.3f}") for at in (0, -1)]
+        for norm in ("layer", "batch")
+    }
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"With other batch mates a sentence moves by {shift[1]:.0%} of its length under BatchNorm in a batch of 2 "
-            f"and {shift[-1]:.0%} in one of 64, with padding behind it by {mean(numbers['padded']['batch']):.0%}; "
-            f"under LayerNorm by {max(map(max, numbers['moved']['layer'])):.0f}. Trained in batches of 1 the loss on "
-            f"new sentences is {end['batch'][0]:.2f} (BatchNorm) and {end['layer'][0]:.2f} (LayerNorm), in batches of "
-            f"64 {end['batch'][1]:.3f} and {end['layer'][1]:.3f}.",
+            f"With other batch mates a sentence moves by {shift[1]} of its length under BatchNorm in a batch of 2 "
+            f"and {shift[-1]} in one of 64, with padding behind it by {wider}; under LayerNorm by "
+            f"{max(map(max, numbers['moved']['layer'])):.0f}. Trained in batches of 1 the loss on "
+            f"new sentences is {end['batch'][0]} (BatchNorm) and {end['layer'][0]} (LayerNorm), in batches of "
+            f"64 {end['batch'][1]} and {end['layer'][1]}.",
             "バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で "
-            f"{shift[1]:.0%}、64 で {shift[-1]:.0%}、詰め物を付けると {mean(numbers['padded']['batch']):.0%} 動きま"
-            f"す。Layer Normalization では {max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチ"
-            f"サイズ 1 で {end['batch'][0]:.2f} と {end['layer'][0]:.2f}、64 で {end['batch'][1]:.3f} と "
-            f"{end['layer'][1]:.3f} です (前者が Batch Normalization)。",
+            f"{shift[1]}、64 で {shift[-1]}、パディングを付けると {wider} 動きます。Layer Normalization では "
+            f"{max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチ"
+            f"サイズ 1 で {end['batch'][0]} と {end['layer'][0]}、64 で {end['batch'][1]} と "
+            f"{end['layer'][1]} です (前者が Batch Normalization)。",
         ),
         when=Words(
             "As to what they depend on; in this training small batches did not hurt BatchNorm more in every seed.",
@@ -92,8 +97,8 @@ def run(budget: Budget) -> Outcome:
         reading=Words(
             "Left: how far a sentence moves when its batch mates change (a batch of 1 has none: its padding changes). "
             "Right: the loss on new sentences after training.",
-            "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 では詰め物を変えています)。右は、学習後の新し"
-            "い文での損失です。",
+            "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 ではパディングを変えています)。右は、学習後の新"
+            "しい文での損失です。",
         ),
     )
 

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.training import fit, mean, toy, unnormed
+from chumoku.lab.toys import told
+from chumoku.lab.training import fit, toy, unnormed
 from chumoku.nn.tap import record
 
 if TYPE_CHECKING:
@@ -35,15 +36,18 @@ CLAIM = Claim(
         "て、最後の全結合層に入る値の平均と広がりをステップごとに追います。",
     ),
     refutes=Words(
-        "Inputs that stay where they were, or that drift as far with the norm.",
-        "入力の分布が変わらないか、正規化しても同じだけ変わるなら、反証されます。",
+        "Inputs that stay where they were. Means that drift more than half as far with the norm limit it.",
+        "入力の分布が変わらなければ、反証されます。正規化しても平均が半分以上動くなら、条件つきになります。",
     ),
     rule=Words(
-        "Fails when without norm the features' means move by less than a quarter of their spread in some seed. Holds "
-        "when with norm both the move of the means and the change of the spread are less than half as large in every "
-        "seed; otherwise it holds for the drift, and for the norm only in part.",
-        "正規化なしで特徴の平均の動きが広がりの 4 分の 1 に満たないシードがあれば不成立とします。正規化ありで、平均の"
-        "動きも広がりの変化も、すべてのシードで半分未満なら成立、そうでなければ変化することのみ成立とします。",
+        "Does not hold when without norm the features' means move by less than a quarter of their spread in some seed. "
+        "Holds when with norm both the move of the means and the change of the spread are less than half as large in "
+        "every seed; otherwise it holds for the drift, and for the norm only in part. Of the two only the means are a "
+        "test: the spread behind a LayerNorm is set to 1 by its formula, and nothing but its gain γ can move it.",
+        "正規化なしで特徴の平均の動きが広がりの 4 分の 1 に満たないシードがあれば「成り立たない」。正規化ありで、平均の"
+        "動きも広がりの変化も、すべてのシードで半分未満なら「成り立つ」、そうでなければ、変化することと正規化の効果の一"
+        "部についてのみ「条件つきで成り立つ」。ただし試されているのは平均だけです。Layer Norm を通した後の広がりは式の"
+        "上で 1 になり、変えられるのは係数 γ だけだからです。",
     ),
 )
 WORDS, LAYERS, POINTS = 8, 4, 30
@@ -62,18 +66,18 @@ def run(budget: Budget) -> Outcome:
         name for name, less in zip(("the move of the means", "the change of the spread"), parts, strict=True) if less
     ]
     held_ja = [name for name, less in zip(("平均の動き", "広がりの変化"), parts, strict=True) if less]
-    shift = {way: mean([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
-    spread = {way: mean([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
+    shift = {way: told([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
+    spread = {way: told([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"After {steps} steps the features' means have moved by {shift['without']:.2f} of their spread without "
-            f"norm and {shift['with']:.2f} with LayerNorm; the spread is {spread['without']:.2f} times and "
-            f"{spread['with']:.2f} times what it was.",
-            f"{steps} ステップ後、特徴ごとの平均は、正規化なしで広がりの {shift['without']:.2f} 倍、Layer Norm ありで "
-            f"{shift['with']:.2f} 倍動きました。広がりは、もとの {spread['without']:.2f} 倍と {spread['with']:.2f} 倍"
-            "になりました。",
+            f"After {steps} steps the features' means have moved by {shift['without']} of their spread without "
+            f"norm and {shift['with']} with LayerNorm; the spread is {spread['without']} times and "
+            f"{spread['with']} times what it was, the latter almost by LayerNorm's formula.",
+            f"{steps} ステップ後、特徴ごとの平均は、正規化なしで広がりの {shift['without']} 倍、Layer Norm ありで "
+            f"{shift['with']} 倍動きました。広がりは、もとの {spread['without']} 倍と {spread['with']} 倍になりました "
+            "(後者は Layer Norm の式からほぼ当然です)。",
         ),
         when=Words(
             f"The drift is there; LayerNorm more than halves {' and '.join(held) or 'neither part of it'}, not the "

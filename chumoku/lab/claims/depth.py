@@ -14,8 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
+from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, seeded, tail
 from chumoku.nn.feedforward import FeedForward
 
@@ -32,22 +33,29 @@ CLAIM = Claim(
     ),
     tried=Words(
         "Stacks of 2 to 64 feed-forward layers, plain and residual, learn to sort random points into 4 classes; before "
-        "that the gradient of each layer is measured. Also plain stacks whose weights start so that signals keep their "
-        "size.",
+        "that the gradient of each layer is measured. As a test of the cause also plain stacks whose weights start so "
+        "that signals and gradients keep their size.",
         "2〜64 層の全結合層を、残差結合なしとありで積み重ね、乱数の点を 4 種類に分類させます。学習の前に各層の勾配を測"
-        "ります。信号の大きさが保たれるように重みを初期化した残差結合なしのものも試します。",
+        "ります。原因を確かめるため、信号と勾配の大きさが保たれるように重みを初期化した残差結合なしのものも試しま"
+        "す。",
     ),
     refutes=Words(
-        "A plain stack of 64 layers that learns, or a residual one that does not.",
-        "64 層の残差結合なしで学習できるか、残差結合ありで学習できなければ、反証されます。",
+        "A plain stack of 64 layers that learns, or a residual one that does not. One whose gradients do not vanish "
+        "and that still does not learn shows another cause.",
+        "64 層の残差結合なしで学習できるか、残差結合ありで学習できなければ、反証されます。勾配が消えていないのに学習で"
+        "きないものがあれば、ほかにも原因があることになります。",
     ),
     rule=Words(
-        "Learns means that in every seed the loss ends below 80 % of chance (ln 4). Fails when at 64 layers residual "
-        "does not learn, or plain does. Holds when the plain stack with scaled weights does not learn there either; "
-        "otherwise it holds only for the usual start.",
-        "すべてのシードで損失が偶然 (ln 4) の 80 % 未満で終われば学習できたとします。64 層で残差結合ありが学習できない"
-        "か、なしが学習できれば不成立、初期値を調整したなしも学習できなければ成立、学習できれば通常の初期値でのみ成立"
-        "とします。",
+        "Learns means that in every seed the loss ends below 80 % of chance (ln 4); vanishes, that the first layer's "
+        "gradient is less than a thousandth of the last one's in every seed. Does not hold when at 64 layers residual "
+        "does not learn, or plain does. Holds when there the gradient vanishes in the plain stack, not in the "
+        "residual one, and the plain stack with scaled weights, whose gradient must not vanish, learns; otherwise it "
+        "holds only as to what learns, not as to the cause.",
+        "すべてのシードで損失が偶然 (ln 4) の 80 % 未満で終われば学習できたとし、すべてのシードで最初の層の勾配が最後の"
+        "層の 1000 分の 1 未満なら勾配が消えたとします。64 層で残差結合ありが学習できないか、なしが学習できれば「成り立"
+        "たない」。そこでなしの勾配が消え、ありでは消えず、初期値を調整して勾配が消えないなしが学習できれば「成り立"
+        "つ」。"
+        "それ以外は、原因を除いて「条件つきで成り立つ」。",
     ),
 )
 DEPTHS = (2, 4, 8, 16, 32, 64)
@@ -85,24 +93,29 @@ def run(budget: Budget) -> Outcome:
         numbers["first_to_last"][way] = [[sizes[0] / sizes[-1] for _, sizes in run] for run in runs]
         numbers["by_layer"][way] = [run[-1][1] for run in runs]
     verdict = judge(numbers)
-    end = {way: mean([one[-1] for one in numbers["end"][way]]) for way in WAYS}
+    end = {way: told([one[-1] for one in numbers["end"][way]]) for way in WAYS}
     share = {way: 10 ** mean([math.log10(one[-1]) for one in numbers["first_to_last"][way]]) for way in WAYS}
+    ratio = {way: times(value) for way, value in share.items()}
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"At 64 layers the first layer's gradient is {share['plain']:.0e} of the last one's in plain stacks and "
-            f"{share['residual']:.1f} in residual ones; the loss ends at {end['plain']:.2f} and {end['residual']:.2f} "
-            f"(chance {math.log(CLASSES):.2f}). With a scaled start the gradient is {share['plain, scaled start']:.1g} "
-            f"and the loss {end['plain, scaled start']:.2f}.",
-            f"64 層では、最初の層の勾配は最後の層に対して、残差結合なしで {share['plain']:.0e}、ありで "
-            f"{share['residual']:.1f} です。最後の損失は {end['plain']:.2f} と {end['residual']:.2f} でした (偶然は "
-            f"{math.log(CLASSES):.2f})。初期値を調整すると勾配は {share['plain, scaled start']:.1g}、損失は "
-            f"{end['plain, scaled start']:.2f} です。",
+            f"At 64 layers the first layer's gradient is {ratio['plain']} of the last one's in plain stacks and "
+            f"{ratio['residual']} in residual ones; after {steps} steps the loss is {end['plain']} and "
+            f"{end['residual']} (chance {math.log(CLASSES):.2f}). With a scaled start the gradient is "
+            f"{ratio['plain, scaled start']} and the loss {end['plain, scaled start']}.",
+            f"64 層では、最初の層の勾配は最後の層に対して、残差結合なしで {ratio['plain']}、ありで "
+            f"{ratio['residual']} です。{steps} ステップ後の損失は {end['plain']} と {end['residual']} でした (偶然は "
+            f"{math.log(CLASSES):.2f})。初期値を調整すると勾配は {ratio['plain, scaled start']}、損失は "
+            f"{end['plain, scaled start']} です。",
         ),
         when=Words(
-            "Weights start as usual; with a start that keeps signals at their size a plain stack learns, too.",
-            "通常の初期値の場合です。信号の大きさを保つ初期値なら、残差結合がなくても学習できます。",
+            "As to what learns: deep residual stacks do, plain ones do not. Vanishing gradients are not the only "
+            f"cause: with a start that keeps the gradient at {ratio['plain, scaled start']} of its size, the plain "
+            f"stack of 64 layers ends at {end['plain, scaled start']}.",
+            "学習できるかどうかについては成り立ちます (残差結合ありは学習でき、なしはできません)。ただし原因は勾配消失"
+            f"だけとは言えません。勾配が {ratio['plain, scaled start']} 倍に保たれる初期値でも、64 層の残差結合なしの損"
+            f"失は {end['plain, scaled start']} でした。",
         )
         if verdict == PARTLY
         else None,
@@ -141,7 +154,9 @@ def judge(numbers: dict[str, Any]) -> str:
     learns = {way: all(one[-1] < goal for one in runs) for way, runs in numbers["end"].items()}
     if not learns["residual"] or learns["plain"]:
         return FAILS
-    return PARTLY if learns["plain, scaled start"] else HOLDS
+    vanished = {way: all(one[-1] < 1e-3 for one in runs) for way, runs in numbers["first_to_last"].items()}
+    parted = vanished["plain"] and not vanished["residual"] and not vanished["plain, scaled start"]
+    return HOLDS if parted and learns["plain, scaled start"] else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:

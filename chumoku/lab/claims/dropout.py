@@ -4,6 +4,7 @@ embedding   after token and position are added        attention   on the attenti
 sublayer    on what each sub-layer adds to the stream             all three at p = 0.2
 
 gap = validation loss − training loss, both measured in eval mode, after 200 lines were read again and again
+own   what a place does beside the other two: all three against the other two alone
 """
 
 from __future__ import annotations
@@ -32,23 +33,33 @@ CLAIM = Claim(
         "ドロップアウトは3か所（埋め込み、アテンション重み、各サブ層の出力）にあり、それぞれの過学習を防ぎます。",
     ),
     tried=Words(
-        "A small language model reads 200 lines again and again, with dropout 0.2 nowhere, in one place, or in all "
-        "three; losses on those lines and on unseen ones are measured without dropout.",
-        "小さな言語モデルに200文を繰り返し読ませます。ドロップアウト0.2を、なし・1か所だけ・3か所すべて、で比べ、"
+        "A small language model reads 200 lines again and again, with dropout 0.2 nowhere, in one place, in two, or in "
+        "all three; losses on those lines and on unseen ones are measured without dropout.",
+        "小さな言語モデルに200文を繰り返し読ませます。ドロップアウト0.2を、なし・1か所・2か所・3か所すべて、で比べ、"
         "学習した文と見ていない文の損失を（ドロップアウトを切って）測ります。",
     ),
     refutes=Words(
-        "Some place alone does not narrow the gap between training and validation.",
-        "1か所だけのドロップアウトで、学習と検証の差が縮まらない場所があること。",
+        "A place that alone does not narrow the gap between training and validation, or narrows it by a worse "
+        "validation loss; or one that adds nothing to the other two.",
+        "1か所だけで学習と検証の差が縮まらないか、検証損失を悪くして縮める場所があること。または、ほかの2か所に加えても"
+        "効果のない場所があること。",
     ),
     rule=Words(
-        "Holds when dropout in each place alone narrows the gap (validation − training loss) in every seed; does "
-        "not hold when no place does; otherwise it holds only for the places named.",
-        "どの場所でも単独で、すべてのシードで差（検証損失−学習損失）が縮まれば「成り立つ」、どの場所でも縮まらなけれ"
-        "ば「成り立たない」、それ以外は縮まった場所についてだけ成り立つとします。",
+        "A place helps when in every seed it narrows the gap (validation − training loss) and the validation loss is "
+        "not higher; it has an overfitting of its own when it helps alone, and also beside the other two. Holds when "
+        "every place has one; does not hold when no place helps alone; otherwise it holds only in part.",
+        "すべてのシードで差（検証損失−学習損失）が縮まり、検証損失が高くならなければ、その場所は効くとします。単独で"
+        "も、ほかの2か所に加えても効けば、その場所だけの過学習があるとします。どの場所にもあれば「成り立つ」、単独で効"
+        "く場所がなければ「成り立たない」、それ以外は「条件つきで成り立つ」。",
     ),
 )
-PLACES = {"embedding": "埋め込み\nembedding", "attention": "注意の重み\nattention", "sublayer": "サブ層\nsublayer"}
+PLACES = {
+    "embedding": "埋め込み\nembedding",
+    "attention": "アテンション重み\nattention",
+    "sublayer": "サブ層\nsublayer",
+}
+ALL = "all"
+JA = {"none": "なし", ALL: "すべて", **{place: name.split("\n")[0] for place, name in PLACES.items()}}
 RATE, LINES = 0.2, 200
 
 
@@ -69,35 +80,58 @@ def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
     return [one["validation"] - one["train"] for one in numbers["runs"][kind]]
 
 
-def narrowing(numbers: dict[str, Any]) -> list[str]:
-    """The places where dropout alone narrows the gap in every seed."""
-    none = gaps(numbers, "none")
-    return [place for place in PLACES if all(a < b for a, b in zip(gaps(numbers, place), none, strict=True))]
+def helps(numbers: dict[str, Any], after: str, before: str) -> bool:
+    """Whether in every seed the gap is narrower and the validation loss no higher."""
+    narrower = all(a < b for a, b in zip(gaps(numbers, after), gaps(numbers, before), strict=True))
+    pairs = zip(numbers["runs"][after], numbers["runs"][before], strict=True)
+    return narrower and all(a["validation"] <= b["validation"] for a, b in pairs)
+
+
+def alone(numbers: dict[str, Any]) -> list[str]:
+    """The places that help by themselves."""
+    return [place for place in PLACES if helps(numbers, place, "none")]
+
+
+def own(numbers: dict[str, Any]) -> list[str]:
+    """Those that help beside the other two as well."""
+    return [place for place in alone(numbers) if helps(numbers, ALL, without(place))]
+
+
+def without(place: str) -> str:
+    return f"all but {place}"
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    found = narrowing(numbers)
-    return HOLDS if len(found) == len(PLACES) else PARTLY if found else FAILS
+    if not alone(numbers):
+        return FAILS
+    return HOLDS if len(own(numbers)) == len(PLACES) else PARTLY
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(240, 40)
-    kinds: dict[str, tuple[str, ...]] = {"none": (), **{place: (place,) for place in PLACES}, "all": tuple(PLACES)}
-    runs = {kind: [tried(places, seed, steps) for seed in seeds] for kind, places in kinds.items()}
+    kinds: dict[str, tuple[str, ...]] = {"none": (), **{place: (place,) for place in PLACES}, ALL: tuple(PLACES)}
+    pairs = {without(place): tuple(other for other in PLACES if other != place) for place in PLACES}
+    runs = {kind: [tried(places, seed, steps) for seed in seeds] for kind, places in {**kinds, **pairs}.items()}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "rate": RATE, "lines": LINES, "runs": runs}
-    gap = ", ".join(f"{kind} {told(gaps(numbers, kind))}" for kind in kinds)
-    judged_by = ", ".join(f"{kind} {told([one['validation'] for one in runs[kind]])}" for kind in kinds)
-    found = narrowing(numbers)
+    shown = {kind: (told(gaps(numbers, kind)), told([one["validation"] for one in runs[kind]])) for kind in runs}
+    said = "; ".join(f"{kind} {gap}, {loss}" for kind, (gap, loss) in shown.items())
+    said_ja = "、".join(f"{in_japanese(kind)} {gap}・{loss}" for kind, (gap, loss) in shown.items())
+    found, places = own(numbers), alone(numbers)
     return Outcome(
         verdict=judge(numbers),
-        numbers={**numbers, "narrowing": found},
+        numbers={**numbers, "alone": places, "own": found},
         summary=Words(
-            f"Gap in nats a word: {gap}. Validation loss: {judged_by}.",
-            f"学習と検証の差（1語あたりナット）：{gap}。検証損失：{judged_by}。"
-            "（none：なし、embedding：埋め込み、attention：注意の重み、sublayer：サブ層、all：すべて）",
+            f"Gap and validation loss, in nats a word: {said}.",
+            f"学習と検証の差・検証損失（1語あたりナット）：{said_ja}。",
         ),
         when=only_when(
-            judge(numbers), Words(f"it stands at: {', '.join(found)}", f"場所が「{'、'.join(found)}」のとき")
+            judge(numbers),
+            Words(
+                f"alone it helps at: {', '.join(places)}; beside the other two it adds to them at: "
+                f"{', '.join(found) or 'none'}",
+                f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くの"
+                f"は「{'、'.join(JA[place] for place in found) or 'なし'}」です",
+            ),
         ),
         reading=Words(
             "Pale: lines that were learnt; red: unseen ones; the distance is overfitting. Vertical lines: least to "
@@ -107,9 +141,15 @@ def run(budget: Budget) -> Outcome:
     )
 
 
+def in_japanese(kind: str) -> str:
+    place = kind.removeprefix("all but ")
+    return JA[kind] if place == kind else f"{JA[place]}以外"
+
+
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=7.4)[0]
-    names = {"none": "なし\nnone", **PLACES, "all": "すべて\nall"}
+    axis = panels(figure, 1, height=3.6, width=9.0)[0]
+    beside = {without(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
+    names = {"none": "なし\nnone", **PLACES, **beside, ALL: "すべて\nall"}
     for place, kind in enumerate(names):
         for side, (part, colour) in enumerate((("train", LIGHT), ("validation", RED))):
             values = [one[part] for one in outcome.numbers["runs"][kind]]
@@ -124,7 +164,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             ha="center",
             fontsize=8,
         )
-    axis.set_xticks(range(len(names)), list(names.values()))
+    axis.set_xticks(range(len(names)), list(names.values()), fontsize=7)
     axis.set_ylabel("loss (nats a word)")
     axis.grid(visible=False, axis="x")
     axis.margins(y=0.24)

@@ -15,6 +15,7 @@ from torch import Tensor
 from chumoku.errors import LengthError
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, curves, panels
+from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, toy
 from chumoku.models.model import Model
 
@@ -39,19 +40,23 @@ CLAIM = Claim(
         "な表には 256 行を与え (学習で使うのは 32 行)、32 行だけの表も試します。",
     ),
     refutes=Words(
-        "Accuracy that collapses past the trained length with the sinusoidal encoding, with relative positions or with "
-        "RoPE; or that stays with the learned table.",
-        "正弦波、相対位置、RoPE の正解率が訓練した長さの先で崩れるか、学習可能な表で保たれれば、反証されます。",
+        "A learned table that goes on past the trained length, or relative positions and RoPE that break off where the "
+        "sinusoidal encoding does. A kind of these three whose accuracy collapses limits it.",
+        "学習可能な表が訓練した長さの先でも保たれるか、相対位置も RoPE も正弦波と同じところで崩れれば、反証されます。三"
+        "つのうち正解率が崩れる方式があれば、条件つきになります。",
     ),
     rule=Words(
-        "A kind reaches n times the trained length when its mean accuracy there is at least 90 %. Fails when the "
-        "learned table reaches twice the length, or relative and rotary reach no farther than the sinusoidal. Holds "
-        "when sinusoidal, relative and rotary all reach eight times; otherwise it holds for those that do.",
-        "平均正解率が 90 % 以上なら、その長さまで届くとします。学習可能な表が 2 倍の長さに届くか、相対位置も RoPE も正"
-        "弦波より先に届かなければ不成立、正弦波・相対位置・RoPE がすべて 8 倍まで届けば成立、そうでなければ届く方式に"
-        "ついてのみ成立とします。",
+        "A kind reaches a length when its mean accuracy is at least 90 % in every stretch of words up to it. Does not "
+        "hold when the learned table reaches twice the trained length, when a table of 32 rows takes a 33rd word, or "
+        "when neither relative nor rotary reaches farther than a sinusoidal that falls short of eight times. Holds "
+        "when sinusoidal, relative and rotary all reach eight times; otherwise it holds only for those that do.",
+        "ある長さまでのどの区間でも平均正解率が 90 % 以上なら、その長さまで届くとします。学習可能な表が訓練した長さの "
+        "2 倍に届くか、32 行の表が 33 語目を受け付けるか、正弦波が 8 倍に届かず相対位置も RoPE もそれより先に届かなけれ"
+        "ば「成り立たない」。正弦波・相対位置・RoPE がすべて 8 倍まで届けば「成り立つ」、そうでなければ届く方式について"
+        "のみ「条件つきで成り立つ」。",
     ),
 )
+JA = {"sinusoidal": "正弦波", "learned": "学習", "relative": "相対", "rotary": "回転", "none": "なし"}
 KINDS = ("sinusoidal", "learned", "relative", "rotary", "none")
 WORDS, BACK, SHORT, LONG = 8, 3, 32, 256
 EDGES = (BACK, 32, 64, 96, 128, 160, 192, 224, 256)
@@ -65,25 +70,26 @@ def run(budget: Budget) -> Outcome:
     numbers["reach"] = {kind: reach(numbers["accuracy"][kind]) for kind in KINDS}
     numbers["table_of_32_rows"] = refused()
     verdict = judge(numbers)
-    beyond = {kind: mean([mean(one[1:2]) for one in runs]) for kind, runs in numbers["accuracy"].items()}
-    far = {kind: mean([one[-1] for one in runs]) for kind, runs in numbers["accuracy"].items()}
+    beyond = {kind: told([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    far = {kind: told([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     good = [kind for kind in KINDS if numbers["reach"][kind] >= LONG]
     return Outcome(
         verdict,
         numbers,
         Words(
             "Accuracy at words 33 to 64, and at the end of 256: "
-            + "; ".join(f"{kind} {beyond[kind]:.0%}, {far[kind]:.0%}" for kind in KINDS)
+            + "; ".join(f"{kind} {beyond[kind]}, {far[kind]}" for kind in KINDS)
             + f" (chance {1 / WORDS:.0%}). A table of 32 rows refuses the 33rd word.",
             "33〜64 語目と 256 語の最後での正解率は、"
-            + "、".join(f"{kind} {beyond[kind]:.0%} と {far[kind]:.0%}" for kind in KINDS)
+            + "、".join(f"{JA[kind]} {beyond[kind]} と {far[kind]}" for kind in KINDS)
             + f" です (偶然は {1 / WORDS:.0%})。32 行の表は 33 語目を受け付けません。",
         ),
         when=Words(
             f"Only with {', '.join(good) or 'no kind'} to eight times the trained length (relative positions clip "
             f"their distances). The sinusoidal encoding reached {numbers['reach']['sinusoidal']} words, rotary "
             f"{numbers['reach']['rotary']}, the learned table {numbers['reach']['learned']}.",
-            f"訓練した長さの 8 倍まで届いたのは {'、'.join(good) or 'なし'} だけです (相対位置は距離を打ち切ります)。"
+            f"訓練した長さの 8 倍まで届いたのは {'、'.join(JA[kind] for kind in good) or '(なし)'} だけです (相対位置は"
+            "距離を打ち切ります)。"
             f"正弦波は {numbers['reach']['sinusoidal']} 語、RoPE は {numbers['reach']['rotary']} 語、学習可能な表は "
             f"{numbers['reach']['learned']} 語まででした。",
         )

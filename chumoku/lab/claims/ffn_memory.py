@@ -99,8 +99,8 @@ def run(budget: Budget) -> Outcome:
             f"left (chance {chance:.0f}); attention alone remembers too, so it is not the only memory. What 128 "
             f"units add is {bits:.2f} bits for each of the feed-forward's numbers.",
             f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると{told(off, '{:.0f}')}件しか残りませ"
-            f"ん（偶然なら{chance:.0f}件）。ただし注意機構だけでも覚えるので、唯一の記憶ではありません。幅128のFFNで"
-            f"増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
+            f"ん（偶然なら{chance:.0f}件）。ただしアテンションだけでも覚えるので、唯一の記憶ではありません。"
+            f"幅128のFFNで増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
         ),
         when=only_when(
             judge(numbers),
@@ -112,8 +112,8 @@ def run(budget: Budget) -> Outcome:
         reading=Words(
             "The wider the feed-forward, the more facts; attention alone (F = 0) keeps some too. Switched off, the "
             "red line is what is left.",
-            "FFNが広いほど多くの知識が入ります。注意機構だけ（F=0）でもある程度覚えます。赤はFFNを切ったときに残る件"
-            "数です。",
+            "FFNが広いほど多くの知識が入ります。アテンションだけ（F=0）でもある程度覚えます。赤はFFNを切ったときに残る"
+            "件数です。",
         ),
     )
 

@@ -1,9 +1,11 @@
 """gated: whether gates control the flow, and what they are worth at equal compute.
 
 plain   GELU(x W_up) W_down                       F = 192, 2·D·F numbers
-gated   (GELU(x W_gate) ⊙ x W_up) W_down          F = 128, 3·D·F numbers: the same count, the same arithmetic
+gated   (GELU(x W₁) ⊙ x W_g) W₂                   F = 128, 3·D·F numbers: the same count, the same arithmetic
 
-held    each gate is held at its mean over all words: what flows no longer depends on the word at hand.
+The note calls x W_g the gate; in code that is `up`, and W₁ is `gate`, as the literature calls the side with the GELU.
+
+held    each gate is held at its mean over all words: what it lets through no longer depends on the word at hand.
         Where gates control the flow, the loss must rise.
 """
 
@@ -16,7 +18,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
-from chumoku.lab.toys import Lines, judged, language_model, learnt_and_unseen, line_loss, only_when, told
+from chumoku.lab.toys import Lines, Nothing, judged, language_model, learnt_and_unseen, line_loss, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import FeedForward
@@ -34,19 +36,23 @@ CLAIM = Claim(
     ),
     tried=Words(
         "Language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forwards of equal size are trained; then "
-        "each gate of the GEGLU model is held at its mean over all words, and the loss measured again.",
-        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲートをすべて全"
-        "単語での平均値に固定して損失を測り直します。",
+        "each gate xW_g of the GEGLU model is held at its mean over all words, and the loss measured again. Beside it "
+        "the same with the other factor, GELU(xW₁), which is more often called the gate, and with nothing flowing.",
+        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべ"
+        "て全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定"
+        "した場合と、何も流さない場合も測ります。",
     ),
     refutes=Words(
-        "Holding the gates changes the loss by less than 0.1 nats: nothing hung on them.",
-        "ゲートを固定しても損失が0.1ナット未満しか変わらないこと。",
+        "Holding the gates xW_g raises the loss by less than 0.1 nats: nothing hung on them.",
+        "ゲート xW_g を固定しても損失の増加が0.1ナット未満であること。",
     ),
     rule=Words(
-        "Holds when in every seed holding the gates at their means raises the loss by 0.1 nats a word or more; does "
-        "not hold when in none. The comparison of kinds at equal size is shown beside it.",
-        "すべてのシードで、ゲートを平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードでも"
-        "増えなければ「成り立たない」。同じ大きさでの種類の比較は参考として示します。",
+        "Holds when in every seed holding the gates xW_g at their means raises the loss by 0.1 nats a word or more; "
+        "does not hold when in none; otherwise it holds only in some seeds. The other factor and the comparison of "
+        "kinds at equal size are shown beside it.",
+        "すべてのシードで、ゲート xW_g を平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードで"
+        "も増えなければ「成り立たない」、一部のシードだけなら「条件つきで成り立つ」。もう一方の因子と、同じ大きさでの種"
+        "類の比較は参考として示します。",
     ),
 )
 WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
@@ -54,14 +60,21 @@ ENOUGH = 0.1
 
 
 class Held(nn.Module):
-    """A gated feed-forward whose gates do not move."""
+    """A gated feed-forward of which one factor does not move: x W_g (the note's gate), or GELU(x W₁)."""
 
-    def __init__(self, inner: FeedForward, gates: Tensor) -> None:
+    def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, bent: Tensor | None = None) -> None:
         super().__init__()
-        self.inner, self.gates = inner, gates
+        self.inner, self.gates, self.bent = inner, gates, bent
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner.down(self.gates * self.inner.up(x))  # type: ignore[no-any-return]
+        bent, gates = factors(self.inner, x)
+        held = (bent if self.bent is None else self.bent) * (gates if self.gates is None else self.gates)
+        return self.inner.down(held)  # type: ignore[no-any-return]
+
+
+def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
+    """GELU(x W₁) and x W_g."""
+    return feedforward.activation.function(feedforward.gate(x)), feedforward.up(x)  # type: ignore[misc]
 
 
 def trained(kind: str, seed: int, steps: int) -> DecoderModel:
@@ -77,7 +90,8 @@ def trained(kind: str, seed: int, steps: int) -> DecoderModel:
 
 @torch.no_grad()
 def held(model: DecoderModel, test: Lines) -> dict[str, float]:
-    """The loss with each gate at its mean over all words, and how far gates move: closed, and their spread."""
+    """The loss with each gate at its mean over all words, with the other factor so, and with nothing flowing; and the
+    share of gates that are closed."""
     feeding: list[FeedForward] = [block.feedforward for block in model.decoder.blocks]  # type: ignore[misc]
     seen: list[Tensor] = []
 
@@ -88,11 +102,18 @@ def held(model: DecoderModel, test: Lines) -> dict[str, float]:
     judged(model, test)
     for hook in hooks:
         hook.remove()
-    gates = [one.activation.function(one.gate(x)).flatten(0, 1) for one, x in zip(feeding, seen, strict=True)]  # type: ignore[misc]
-    for block, one, gate in zip(model.decoder.blocks, feeding, gates, strict=True):
-        block.feedforward = Held(one, gate.mean(0))
-    closed = mean([(gate.abs() < 0.05).float().mean().item() for gate in gates])
-    return {"held": judged(model, test), "closed": closed}
+    found = [factors(one, x) for one, x in zip(feeding, seen, strict=True)]
+    stand_ins: dict[str, list[nn.Module]] = {
+        "held": [Held(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
+        "other_held": [Held(one, bent=bent.mean((0, 1))) for one, (bent, _) in zip(feeding, found, strict=True)],
+        "nothing": [Nothing() for _ in feeding],
+    }
+    losses: dict[str, float] = {}
+    for name, parts in stand_ins.items():
+        for block, part in zip(model.decoder.blocks, parts, strict=True):
+            block.feedforward = part
+        losses[name] = judged(model, test)
+    return {**losses, "closed": mean([(gates.abs() < 0.05).float().mean().item() for _, gates in found])}
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -108,22 +129,25 @@ def run(budget: Budget) -> Outcome:
     size = {kind: sum(p.numel() for p in found[0].decoder.blocks.parameters()) for kind, found in models.items()}
     gates = [held(model, test) for model in models["geglu"]]
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "loss": loss, "gates": gates, "numbers_in_blocks": size}
-    rise = [one["held"] - value for one, value in zip(gates, loss["geglu"], strict=True)]
+    rise, other, none = (
+        told([one[name] - value for one, value in zip(gates, loss["geglu"], strict=True)])
+        for name in ("held", "other_held", "nothing")
+    )
     closed = [one["closed"] for one in gates]
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Held at their means, the gates cost {told(rise)} nats a word; {told(closed, '{:.0%}')} of all gates "
-            f"are closed (|g| < 0.05). At equal size: GELU {told(loss['gelu'])}, GEGLU {told(loss['geglu'])}, SwiGLU "
-            f"{told(loss['swiglu'])}.",
-            f"ゲートを平均に固定すると、損失は1語あたり{told(rise)}ナット増えます。ゲートの{told(closed, '{:.0%}')}は"
-            f"閉じています（|g|<0.05）。同じ大きさでの損失は、GELU {told(loss['gelu'])}、GEGLU "
-            f"{told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
+            f"Held at their means, the gates xW_g cost {rise} nats a word (the other factor {other}, nothing flowing "
+            f"{none}); {told(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). At equal size: GELU "
+            f"{told(loss['gelu'])}, GEGLU {told(loss['geglu'])}, SwiGLU {told(loss['swiglu'])}.",
+            f"ゲート xW_g を平均に固定すると、損失は1語あたり{rise}ナット増えます（もう一方の因子では{other}、何も流さ"
+            f"ないと{none}）。ゲートの{told(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失は、GELU "
+            f"{told(loss['gelu'])}、GEGLU {told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
         ),
         when=only_when(
             judge(numbers),
-            Words("training runs long enough for the gates to matter", "ゲートが効くまで十分に学習したとき"),
+            Words("only in some of the seeds", "一部のシードのとき"),
         ),
         reading=Words(
             "Left: at equal size the kinds lie close together. Right: gates that no longer follow the word cost "
@@ -142,7 +166,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             right,
             {
                 "gates free\nゲートあり": loss["geglu"],
-                "gates held\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
+                "xW_g held\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
+                "GELU(xW₁) held\nもう一方": [g["other_held"] for g in outcome.numbers["gates"]],
             },
         ),
     )

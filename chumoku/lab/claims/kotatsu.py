@@ -7,6 +7,7 @@ The combination (食べる, みかん, こたつ) is in no sentence that the tra
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,14 +29,14 @@ CLAIM = Claim(
     stated=Words(
         "For こたつでみかんを食べる the decoder, looking at the encoder's output, says I, then eat, and so on to “I "
         "eat a mandarin at the kotatsu”.",
-        "「こたつでみかんを食べる」に対し、DecoderはEncoderの出力を参照しながらI、eat、…と1語ずつ出力し、"
+        "「こたつでみかんを食べる」に対し、デコーダはエンコーダの出力を参照しながらI、eat、…と1語ずつ出力し、"
         "「I eat a mandarin at the kotatsu」を得ます。",
     ),
     tried=Words(
         "A very small translator is trained on the embedded corpus, in which this combination of words is held out. At "
         "every step the five likeliest words and the cross-attention (mean over heads, last block) are kept.",
-        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差注意（最終ブ"
-        "ロック、ヘッド平均）を記録します。",
+        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差アテンション（"
+        "最終ブロック、ヘッド平均）を記録します。",
     ),
     refutes=Words(
         "The likeliest words, one after the other, make another sentence.",
@@ -105,6 +106,7 @@ def run(budget: Budget) -> Outcome:
         ", ".join(f"{name} {weight:.2f} (rank {rank:.0f})" for name, (weight, rank) in one["cells"].items())
         for one in found
     )
+    looked_ja = re.sub(r"\(rank (\d+)\)", r"(\1位)", looked)
     right = sum(one["translation"] == WANTED for one in runs)
     return Outcome(
         verdict=judge(numbers),
@@ -113,7 +115,7 @@ def run(budget: Budget) -> Outcome:
             f"By seed it said {said}: right in {right} of {len(runs)}. In seed 0 the likeliest word never had less "
             f"than {likely:.2f}. Cross-attention by seed, weight and rank in its row: {looked}.",
             f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
-            f"{likely:.2f}でした。交差注意の重みと行の中での順位（rank）：{looked}。",
+            f"{likely:.2f}でした。交差アテンションの重みと行の中での順位：{looked_ja}。",
         ),
         when=only_when(
             judge(numbers),
@@ -125,7 +127,7 @@ def run(budget: Budget) -> Outcome:
         reading=Words(
             "Rows are what the decoder said in turn, with the odds of its first choice; dark cells are where it "
             "looked.",
-            "行はDecoderが順に出力した語と第1候補の確率、濃いマスはそのとき見ていた場所です。",
+            "行はデコーダが順に出力した語と第1候補の確率、濃いマスはそのとき見ていた場所です。",
         ),
     )
 
@@ -137,7 +139,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     heat(left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1)
     left.set_aspect("auto")
     left.tick_params(labelsize=8.5)
-    left.set_title("cross-attention  交差注意 (seed 0)", fontsize=9)
+    left.set_title("cross-attention  交差アテンション (seed 0)", fontsize=9)
     table = [[choice[1] for choice in step["best"]] for step in run["steps"]]
     heat(right, table, low=0, high=1)
     right.set_aspect("auto")

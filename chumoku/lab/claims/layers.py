@@ -6,6 +6,9 @@ meaning   what happens in the sentence: its verb or adjective      asked at the 
 
 probe     ridge regression from a layer's vectors to the labels; right answers on sentences it has not seen
 depth     Σ l·g_l / Σ g_l, g_l the gain of block l over all layers below; 0 when the table knows best
+
+The table is made of the units, so that a depth of the surface would be 0 by construction: what is asked of the surface
+is whether the blocks themselves lose it on the way up.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome,
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
 from chumoku.lab.sentences import PAD
 from chumoku.lab.toys import only_when, told
+from chumoku.lab.training import mean
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import record
 
@@ -40,19 +44,22 @@ CLAIM = Claim(
     tried=Words(
         "Linear probes read three things from every layer of the trained translator's encoder (3 blocks): which "
         "unit stands here, which part a noun plays (of nouns that play several), and what happens in the sentence.",
-        "訓練した翻訳モデルのEncoder（3ブロック）の各層から、線形プローブで「どの語か」「名詞の役割（後ろの助詞。複"
+        "訓練した翻訳モデルのエンコーダ（3ブロック）の各層から、線形プローブで「どの語か」「名詞の役割（後ろの助詞。複"
         "数の役割をとる名詞だけ）」「文の述語」の3つを読み取ります。",
     ),
     refutes=Words(
-        "The three come from the same depth, or in another order.",
-        "3つが同じ深さで得られる、または順序が違うこと。",
+        "Blocks that read the surface better the higher they lie, and meaning that comes no later than grammar.",
+        "ブロックを上るほど表層がよく読み取れ、意味が文法より後に得られないこと。",
     ),
     rule=Words(
-        "depth = mean block at which right answers are gained over the table. Holds when in every seed "
-        "depth(surface) < depth(grammar) < depth(meaning); holds only when … when surface lies below both in every "
-        "seed; else it does not hold.",
-        "深さ＝埋め込み表より正解が増えたブロックの加重平均（増えなければ0）。すべてのシードで 表層＜文法＜意味 なら"
-        "「成り立つ」、表層だけが常に他の2つより浅ければ「条件つきで成り立つ」、それ以外は「成り立たない」。",
+        "depth = mean block at which right answers are gained over the table. Two parts, each in every seed: the "
+        "surface is read less well behind the last block than behind the first (of the table it is known by "
+        "construction, so the table does not count); and depth(grammar) < depth(meaning). Holds when both are so, "
+        "holds only in part when one is, does not hold when neither is.",
+        "深さ＝埋め込み表より正解が増えたブロックの加重平均（増えなければ0）。それぞれすべてのシードで、（1）最終ブロッ"
+        "クの後では最初のブロックの後より表層が読み取りにくいこと（埋め込み表から語が分かるのは作り方から当然なので、表"
+        "は数えません）、（2）深さが 文法＜意味 であること。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どち"
+        "らもでなければ「成り立たない」。",
     ),
 )
 KINDS = {"surface": "表層 surface", "grammar": "文法 grammar", "meaning": "意味 meaning"}
@@ -119,16 +126,23 @@ def depth(right: list[float]) -> float:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    depths = [[depth(run[kind]) for kind in KINDS] for run in numbers["runs"]]
-    if all(surface < grammar < meaning for surface, grammar, meaning in depths):
-        return HOLDS
-    return PARTLY if all(surface < min(grammar, meaning) for surface, grammar, meaning in depths) else FAILS
+    parts = (fades(numbers["runs"]), ordered(numbers["runs"]))
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
+def fades(runs: list[dict[str, list[float]]]) -> bool:
+    """Whether the surface is read less well behind the last block than behind the first, in every seed."""
+    return all(run["surface"][-1] < run["surface"][1] for run in runs)
+
+
+def ordered(runs: list[dict[str, list[float]]]) -> bool:
+    return all(depth(run["grammar"]) < depth(run["meaning"]) for run in runs)
 
 
 def run(budget: Budget) -> Outcome:
     found = translators(budget)
     runs = [probed(translator) for translator in found]
-    depths = {kind: [depth(run[kind]) for run in runs] for kind in KINDS}
+    depths = {kind: [depth(run[kind]) for run in runs] for kind in ("grammar", "meaning")}
     numbers: dict[str, Any] = {
         "seeds": [translator.seed for translator in found],
         "model": "trained here",
@@ -137,35 +151,47 @@ def run(budget: Budget) -> Outcome:
         "depth": depths,
     }
     deep = ", ".join(f"{kind} {told(values)}" for kind, values in depths.items())
-    last = ", ".join(f"{kind} {told([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS)
+    deep_ja = "、".join(f"{KINDS[kind].split()[0]} {told(values)}" for kind, values in depths.items())
+    last = {kind: f"{told([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS}
+    first = f"{told([100 * run['surface'][1] for run in runs], '{:.0f}')} %"
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Depth (0 the table, 3 the last block): {deep}. Behind the last block the probes still read: {last}.",
-            f"深さ（0は埋め込み表、3は最終ブロック）：{deep}。最終ブロックの後でも読み取れる割合：{last}。"
-            "（surface：表層、grammar：文法、meaning：意味）",
+            f"The surface is read rightly behind the first block at {first}, behind the last at {last['surface']}. "
+            f"Depth (0 the table, 3 the last block): {deep}; behind the last block grammar is read at "
+            f"{last['grammar']}, meaning at {last['meaning']}.",
+            f"表層の正解率は、最初のブロックの後で{first}、最終ブロックの後で{last['surface']}です。深さ（0は埋め込み"
+            f"表、3は最終ブロック）は、{deep_ja}です。最終ブロックの後の正解率は、文法が{last['grammar']}、意味"
+            f"が{last['meaning']}です。",
         ),
         when=only_when(
             judge(numbers),
             Words(
-                "only surface against the rest is asked: the surface lies lowest, grammar and meaning come from the "
-                "same layers",
-                "表層とそれ以外を比べるとき（表層は最も浅く、文法と意味は同じ層で得られます）",
+                "only the surface is asked for: it fades on the way up, but meaning does not come later than grammar "
+                "in every seed",
+                "表層だけを問うとき（上るほど薄れますが、意味が文法より後とは限りません）",
+            )
+            if fades(runs)
+            else Words(
+                "only grammar and meaning are asked for: they come in this order, but the surface does not fade",
+                "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
             ),
         ),
         reading=Words(
-            "What a linear probe reads behind each layer; bands run from the least to the greatest seed.",
-            "各層から線形プローブで読み取れる割合です。帯はシードの最小から最大までを示します。",
+            "What a linear probe reads behind each layer; bands run from the least to the greatest seed. That the "
+            "table tells the unit is so by construction.",
+            "各層から線形プローブで読み取れる割合です。帯はシードの最小から最大までを示します。埋め込み表から語が分かる"
+            "のは、作り方から当然のことです。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1, height=3.6, width=6.8)[0]
-    layers = list(range(DEPTH + 1))
+    layers, depths = list(range(DEPTH + 1)), outcome.numbers["depth"]
     shown = {
-        f"{name}, depth {sum(outcome.numbers['depth'][kind]) / len(outcome.numbers['seeds']):.2f}": [
+        name + (f", depth {mean(depths[kind]):.2f}" if kind in depths else ""): [
             run[kind] for run in outcome.numbers["runs"]
         ]
         for kind, name in KINDS.items()

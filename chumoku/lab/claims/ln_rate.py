@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import GREY, INK, LIGHT, RED, panels
+from chumoku.lab.figures import GREY, GRID, INK, LIGHT, RED, panels
+from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, toy, unnormed
 from chumoku.models.model import Model
 
@@ -30,77 +31,93 @@ CLAIM = Claim(
         "す。",
     ),
     tried=Words(
-        "Decoders of 3, 5 and 7 layers learn to repeat the previous word by plain gradient descent, with their "
-        "LayerNorms and with all of them replaced by nothing; with 5 layers by Adam as well. The note names no "
-        "network: the depths were chosen after a look at 2 to 8 and 12, so that the border is seen to move.",
-        "3 層、5 層、7 層のデコーダに、直前の単語を答える課題を単純な勾配降下法で学習させます。Layer Norm がある場合"
-        "と、すべて取り除いた場合を比べ、5 層では Adam でも試します。ノートにはネットワークの記載がないため、深さは "
-        "2〜8 層と 12 層を見たうえで、境目が動く様子がわかるように選びました。",
+        "Decoders of 3, 5 and 7 layers learn a simple substitution of words by 300 steps of plain gradient descent (a "
+        "quick run takes fewer), with their LayerNorms and with all of them replaced by nothing; with 5 layers also by "
+        "60 steps of Adam. The note names neither network nor task: depths were chosen after a look at 2 to 8 and 12 "
+        "in a harder task, so that the border is seen to move, and this task so that the slowest rate can learn.",
+        "3 層、5 層、7 層のデコーダに、単語の単純な置き換えを勾配降下法で 300 ステップ (簡易実行では減ります) 学習させ"
+        "ます。Layer Norm がある場合と、すべて取り除いた場合を比べ、5 層では Adam でも 60 ステップ試します。ノートには"
+        "ネットワークも課題も記載がないため、深さは、より難しい課題で 2〜8 層と 12 層を見て境目が動く様子がわかるよう"
+        "に、課題は最も小さい学習率でも学習できるように選びました。",
     ),
     refutes=Words(
-        "A cell of the note's table that turns out otherwise.",
-        "ノートの表と異なる結果になる欄があれば、反証されます。",
+        "A cell of the note's table that turns out otherwise, at every depth.",
+        "どの深さでも、ノートの表と異なる結果になる欄があれば、反証されます。",
     ),
     rule=Words(
-        "A run diverges when its loss is no longer finite or ends above its start, and a cell when one of its seeds "
-        "does. Holds when all five cells of the note are as stated at every depth (plain descent); holds only at some "
-        "depths when at one at least; fails otherwise.",
-        "損失が有限でなくなるか、始めより高く終わる学習を発散とし、一つのシードでも発散すればその欄を発散とします。"
-        "ノートの五つの欄がすべての深さで (勾配降下法で) 一致すれば成立、一部の深さだけなら限定的に成立、それ以外は不"
-        "成立とします。",
+        "A run diverges when its loss is no longer finite or ends above its start; it learns when it ends below 90 % "
+        "of chance (ln 8); otherwise it stays. A cell diverges when one seed does, learns when all do, else stays. The "
+        'note\'s "converges" means that the cell learns. Holds when all five cells of the note are as stated at every '
+        "depth (plain descent); holds only at some depths when at one at least; does not hold otherwise.",
+        "損失が有限でなくなるか始めより高く終われば「発散」、偶然 (ln 8) の 90 % 未満で終われば「学習」、それ以外は「停"
+        "滞」とします。一つのシードでも発散すればその欄は発散、すべてのシードが学習すれば学習、それ以外は停滞です。ノ"
+        "ートの「収束」は学習のことと読みます。ノートの五つの欄がすべての深さで (勾配降下法で) 一致すれば「成り立つ」、"
+        "一部の深さだけなら「条件つきで成り立つ」、それ以外は「成り立たない」。",
     ),
 )
 RATES = (0.001, 0.01, 0.1)
+STEPS = {"sgd": 300, "adam": 60}
 DEPTHS = (3, 5, 7)
 WORDS = 8
-STATED = {"without": (True, False, None), "with": (True, True, True)}  # converges at each rate; None: not said
+LEARNS, STAYS, DIVERGES = "learns", "stays", "diverges"
+STATED = {"without": (LEARNS, DIVERGES, None), "with": (LEARNS, LEARNS, LEARNS)}  # at each rate; None: not said
 CASES = (*(f"sgd, {depth} layers" for depth in DEPTHS), "adam, 5 layers")
+JA = {LEARNS: "学習", STAYS: "停滞", DIVERGES: "発散"}
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(60, least=16)
-    numbers: dict[str, Any] = {"steps": steps, "rates": list(RATES), "start": {}, "end": {}, "diverged": {}}
+    steps = {kind: budget.steps(full, least=16) for kind, full in STEPS.items()}
+    numbers: dict[str, Any] = {"steps": steps, "rates": list(RATES), "start": {}, "end": {}, "state": {}}
     for case in CASES:
         for norm in STATED:
-            cells = [[trained(case, norm, rate, seed, steps) for seed in range(budget.seeds)] for rate in RATES]
+            most = steps[case.split(",")[0]]
+            cells = [[trained(case, norm, rate, seed, most) for seed in range(budget.seeds)] for rate in RATES]
             key = f"{case}, {norm}"
             numbers["start"][key] = [[start for start, _ in cell] for cell in cells]
             numbers["end"][key] = [[finite(end) for _, end in cell] for cell in cells]
-            numbers["diverged"][key] = [any(not end < start for start, end in cell) for cell in cells]
+            numbers["state"][key] = [state(cell) for cell in cells]
     numbers["as_stated"] = [depth for depth in DEPTHS if agrees(numbers, f"sgd, {depth} layers")]
-    numbers["widened"] = [depth for depth in DEPTHS if first(numbers, depth, "with") > first(numbers, depth, "without")]
     verdict = judge(numbers)
-    good = ", ".join(map(str, numbers["as_stated"])) or "none"
+    shown = [(depth, *(numbers["state"][f"sgd, {depth} layers, {norm}"] for norm in STATED)) for depth in DEPTHS]
+    good = ", ".join(map(str, numbers["as_stated"]))
+    slow = ", ".join(told(numbers["end"][f"sgd, {depth} layers, with"][0]) for depth in DEPTHS)
     return Outcome(
         verdict,
         numbers,
         Words(
-            "The lowest rate at which plain descent diverges, without and with LayerNorm: "
-            + "; ".join(
-                f"{depth} layers {worst(numbers, depth, 'without')}, {worst(numbers, depth, 'with')}"
-                for depth in DEPTHS
-            )
-            + f". The note's table comes out exactly at depth {good}.",
-            "勾配降下法が発散する最小の学習率は (Layer Norm なし、ありの順に)、"
-            + "、".join(
-                f"{depth} 層で {worst(numbers, depth, 'without')} と {worst(numbers, depth, 'with')}"
-                for depth in DEPTHS
-            )
-            + f" です (none は、どれも発散しないこと)。ノートの表と完全に一致する深さは {good} です。",
+            "Plain descent at 0.001, 0.01, 0.1, without | with LayerNorm: "
+            + "; ".join(f"{depth} layers {', '.join(bare)} | {', '.join(normed)}" for depth, bare, normed in shown)
+            + f". With LayerNorm at 0.001 the loss ends at {slow} after {steps['sgd']} steps (chance "
+            f"{math.log(WORDS):.2f}). The note's table comes out at "
+            + (f"a depth of {good}." if good else "no depth."),
+            "勾配降下法の結果 (学習率 0.001、0.01、0.1 の順、Layer Norm なし | あり) は、"
+            + "、".join(f"{depth} 層で {in_japanese(bare)} | {in_japanese(normed)}" for depth, bare, normed in shown)
+            + f" です。Layer Norm ありの 0.001 の損失は {steps['sgd']} ステップ後に {slow} です (偶然は "
+            f"{math.log(WORDS):.2f})。ノートの表と一致する深さは" + (f" {good} 層です。" if good else "ありません。"),
         ),
         when=Words(
-            f"The network is {good} layers deep. The border moves with the depth; LayerNorm widens the range of rates "
-            f"at {len(numbers['widened'])} of {len(DEPTHS)} depths.",
-            f"深さが {good} 層のときです。境目は深さによって変わります。Layer Norm が学習率の範囲を広げること"
-            f"は、{len(DEPTHS)} 通りの深さのうち {len(numbers['widened'])} 通りで見られます。",
+            f"The network is {good} layers deep; the border moves with the depth.",
+            f"深さが {good} 層のときです。境目は深さによって変わります。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "The loss at the end (mean of the seeds; chance 2.08). Red: diverged.",
-            "最後の損失です (シードの平均、偶然は 2.08)。赤は発散です。",
+            "The loss at the end: mean, and from the least to the greatest seed (chance 2.08). Blue: learns; grey: "
+            "stays; red: diverges.",
+            "最後の損失の平均と、シードの最小から最大までです (偶然は 2.08)。青は学習、灰色は停滞、赤は発散です。",
         ),
     )
+
+
+def in_japanese(states: list[str]) -> str:
+    return "・".join(JA[one] for one in states)
+
+
+def state(cell: list[tuple[float, float]]) -> str:
+    """What became of the seeds, by their losses before and after."""
+    if any(not end <= start for start, end in cell):
+        return DIVERGES
+    return LEARNS if all(end < 0.9 * math.log(WORDS) for _, end in cell) else STAYS
 
 
 def trained(case: str, norm: str, rate: float, seed: int, steps: int) -> tuple[float, float]:
@@ -111,16 +128,16 @@ def trained(case: str, norm: str, rate: float, seed: int, steps: int) -> tuple[f
     fixed = torch.randint(WORDS, (64, 12), generator=torch.Generator().manual_seed(1000 + seed))
 
     def loss(generator: torch.Generator) -> Tensor:
-        return repeating(model, torch.randint(WORDS, (8, 12), generator=generator))
+        return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
 
-    start = float(repeating(model, fixed).detach())
+    start = float(substituted(model, fixed).detach())
     losses = fit(model, loss, steps=steps, seed=seed, rate=rate, optimiser="sgd" if "sgd" in case else "adam")
-    return start, float(repeating(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
+    return start, float(substituted(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
 
 
-def repeating(model: Model, words: Tensor) -> Tensor:
-    """The loss of saying, at each word, the one before it."""
-    return F.cross_entropy(model(words).logits[:, 1:].flatten(0, 1), words[:, :-1].flatten())
+def substituted(model: Model, words: Tensor) -> Tensor:
+    """The loss of saying 3w + 1 for every word w."""
+    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 
 def finite(value: float) -> float | None:
@@ -129,21 +146,10 @@ def finite(value: float) -> float | None:
 
 def agrees(numbers: dict[str, Any], case: str) -> bool:
     return all(
-        said is None or said != diverged
+        said is None or said == found
         for norm, row in STATED.items()
-        for said, diverged in zip(row, numbers["diverged"][f"{case}, {norm}"], strict=True)
+        for said, found in zip(row, numbers["state"][f"{case}, {norm}"], strict=True)
     )
-
-
-def first(numbers: dict[str, Any], depth: int, norm: str) -> float:
-    """The lowest rate that diverges."""
-    row = numbers["diverged"][f"sgd, {depth} layers, {norm}"]
-    return next((rate for rate, bad in zip(numbers["rates"], row, strict=True) if bad), math.inf)
-
-
-def worst(numbers: dict[str, Any], depth: int, norm: str) -> str:
-    rate = first(numbers, depth, norm)
-    return f"{rate:g}" if rate < math.inf else "none"
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -153,14 +159,16 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    for axis, case in zip(panels(figure, len(CASES), height=2.3, width=8.6), CASES, strict=True):
+    fill = {LEARNS: LIGHT, STAYS: GRID, DIVERGES: RED}
+    for axis, case in zip(panels(figure, len(CASES), height=2.5, width=9.4), CASES, strict=True):
         axis.grid(visible=False)
         for row, norm in enumerate(STATED):
             for column, cell in enumerate(numbers["end"][f"{case}, {norm}"]):
-                bad = numbers["diverged"][f"{case}, {norm}"][column]
-                axis.add_patch(box(column, row, RED if bad else LIGHT))
-                text = "diverges\n発散" if bad else f"{mean(cell):.2f}"
-                axis.text(column, row, text, ha="center", va="center", fontsize=7.5, color="white" if bad else INK)
+                found = numbers["state"][f"{case}, {norm}"][column]
+                axis.add_patch(box(column, row, fill[found]))
+                bad = found == DIVERGES
+                text = "diverges\n発散" if bad else f"{mean(cell):.2f}\n{min(cell):.2f}–{max(cell):.2f}"
+                axis.text(column, row, text, ha="center", va="center", fontsize=6.5, color="white" if bad else INK)
         axis.set(title=case, xlim=(-0.5, 2.5), ylim=(1.5, -0.5), xlabel="rate (学習率)")
         axis.set_xticks(range(3), [f"{rate:g}" for rate in RATES])
         axis.set_yticks(range(2), ["no LN", "LN"] if case == CASES[0] else ["", ""])

@@ -24,17 +24,15 @@ CLAIM = Claim(
     title=Words("Does the future leak through the softmax?", "マスクしても未来の影響は残るか"),
     stated=Words(
         "With the mask the output is a sum over earlier positions only, but the softmax term is of course influenced "
-        "by the "
-        "future.",
+        "by the future.",
         "マスクすれば出力は過去の線形結合になりますが、softmax の項にはもちろん未来からの影響があります。",
     ),
     tried=Words(
         f"All tokens after position {KEPT - 1} are replaced, {TRIES} times, and the earlier rows compared bit by bit: "
-        "attention "
-        "weights, outputs, and the logits of a whole decoder. Beside it the same without mask, and with the softmax "
-        "over columns.",
+        "attention weights, outputs, and the logits of a whole decoder. Beside it the same without mask, and with the "
+        "softmax over columns.",
         f"位置 {KEPT - 1} より後のトークンを {TRIES} 回入れ替え、それ以前の行をビット単位で比べます(注目重み、出力、"
-        "デコーダー全体のロジット)。"
+        "デコーダ全体のロジット)。"
         "マスクなしの場合と、列方向の softmax の場合も並べます。",
     ),
     refutes=Words("Earlier rows that do not move by one bit.", "過去の行が一ビットも動かないこと。"),
@@ -75,12 +73,10 @@ def run(budget: Budget) -> Outcome:
         Words(
             f"Masked, earlier weights, outputs and logits moved by {numbers['weights']:g}, {numbers['outputs']:g} and "
             f"{numbers['logits']:g}: not one bit. Without mask outputs move by up to {none:.2f}, with a softmax over "
-            "columns, as the "
-            f"note writes it, by {column:.2f}: there the remark would be true.",
+            f"columns, as the note writes it, by {column:.2f}: there the remark would be true.",
             f"マスクがあれば、過去の重み・出力・ロジットの変化は {numbers['weights']:g}、{numbers['outputs']:g}、"
-            f"{numbers['logits']:g} で、"
-            f"一ビットも動きません。マスクなしでは最大 {none:.2f}、ノートの書き方のように列方向に softmax をとると "
-            f"{column:.2f} 動きます。"
+            f"{numbers['logits']:g} で、一ビットも動きません。マスクなしでは最大 {none:.2f}、ノートの書き方のように列方"
+            f"向に softmax をとると {column:.2f} 動きます。"
             "その場合に限り、ノートの指摘は正しくなります。",
         ),
         correction=Correction(

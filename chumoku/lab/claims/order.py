@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, toy
 from chumoku.models.model import Model
 
@@ -40,14 +41,15 @@ CLAIM = Claim(
         "位置の情報がないのに、答えが語順によって変わるモデルがあれば、反証されます。",
     ),
     rule=Words(
-        "Order is seen when the mean accuracy is above 75 %, half-way from chance to perfect. Fails when unmasked "
-        "attention without positions sees it or some kind of position does not. Holds when masked attention without "
-        "positions does not see it either; otherwise it holds only without a mask.",
+        "Order is seen when the mean accuracy is above 75 %, half-way from chance to perfect. Does not hold when "
+        "unmasked attention without positions sees it or some kind of position does not. Holds when masked attention "
+        "without positions does not see it either; otherwise it holds only without a mask.",
         "平均正解率が 75 % (偶然と満点の中間) を超えれば語順が見えているとします。マスクも位置もないアテンションに見え"
-        "るか、位置があるのに見えない方式があれば不成立、マスクがあり位置がない場合にも見えなければ成立、見えればマスク"
-        "がないときのみ成立とします。",
+        "るか、位置があるのに見えない方式があれば「成り立たない」。マスクがあり位置がない場合にも見えなければ「成り立"
+        "つ」、見えればマスクがないときのみ「条件つきで成り立つ」。",
     ),
 )
+JA = {"sinusoidal": "正弦波", "learned": "学習", "relative": "相対", "rotary": "回転"}
 POSITIONED = ("sinusoidal", "learned", "relative", "rotary")
 WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is asked; word 0 asks, at the end
 
@@ -62,21 +64,20 @@ def run(budget: Budget) -> Outcome:
         numbers["moved"][name] = [run["moved"] for run in runs]
         numbers["accuracy"][name] = [run["accuracy"] for run in runs]
     verdict = judge(numbers)
-    free, masked = (mean(numbers["accuracy"][name]) for name in ("none", "none, masked"))
-    still = max(numbers["moved"]["none"])
+    free, masked = (told(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
+    still = times(max(numbers["moved"]["none"]))
+    least, worst = (min(POSITIONED, key=lambda kind: mean(numbers[key][kind])) for key in ("moved", "accuracy"))
+    moved, right = told(numbers["moved"][least]), told(numbers["accuracy"][worst], "{:.0%}")
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"Without positions a permuted sentence moves its vector by {still:.0e} of its length (rounding), and "
-            f"which word came first is guessed with {free:.0%}; with positions by "
-            f"{min(mean(numbers['moved'][kind]) for kind in POSITIONED):.2f} and more, and guessed with "
-            f"{min(mean(numbers['accuracy'][kind]) for kind in POSITIONED):.0%} and more. A causal mask alone, "
-            f"without positions, reaches {masked:.0%}.",
-            f"位置なしでは、並べ替えても文のベクトルは長さの {still:.0e} (丸め誤差) しか動かず、どちらが先かの正解率"
-            f"は {free:.0%} です。位置があると {min(mean(numbers['moved'][kind]) for kind in POSITIONED):.2f} 以上"
-            f"動き、正解率は {min(mean(numbers['accuracy'][kind]) for kind in POSITIONED):.0%} 以上です。位置なしで"
-            f"も因果マスクがあれば {masked:.0%} に達します。",
+            f"Without positions a permuted sentence moves its vector by {still} of its length (rounding), and which "
+            f"word came first is told rightly at {free}; with positions it moves by {moved} ({least}) and more, and "
+            f"{right} ({worst}) and more are right. A causal mask alone, without positions, reaches {masked}.",
+            f"位置なしでは、並べ替えても文のベクトルは長さの {still} (丸め誤差) しか動かず、どちらが先かの正解率"
+            f"は {free} です。位置があると、最も小さい方式でも {moved} ({JA[least]}) 動き、正解率は最も低い方式でも "
+            f"{right} ({JA[worst]}) です。位置なしでも因果マスクがあれば {masked} に達します。",
         ),
         when=Words(
             "No mask: an encoder. A causal mask tells a decoder of two layers who came earlier, even without "

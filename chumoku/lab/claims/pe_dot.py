@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, RED, heat, panels
 from chumoku.nn.positions import frequencies, sinusoidal
 
@@ -37,10 +37,11 @@ CLAIM = Claim(
         "cos の和と異なる内積があるか、距離とともに減る傾向がなければ、反証されます。",
     ),
     rule=Words(
-        "Fails when a product differs from the sum by more than 1e-9, or rank correlation of product and distance "
-        "exceeds −0.5. Holds when the product moreover falls at every step; otherwise it holds only as a tendency.",
-        "内積と和の差が 1e-9 を超えるか、内積と距離の順位相関が −0.5 より大きければ不成立とします。さらに一歩ごとに必ず"
-        "減れば成立、そうでなければ傾向としてのみ成立とします。",
+        "Does not hold when a product differs from the sum by more than 10⁻⁹, or rank correlation of product and "
+        "distance exceeds −0.5. Holds when the product moreover falls at every step; otherwise it holds only as a "
+        "tendency.",
+        "内積と和の差が 10⁻⁹ を超えるか、内積と距離の順位相関が −0.5 より大きければ「成り立たない」。さらに一歩ごとに必"
+        "ず減れば「成り立つ」、そうでなければ傾向としてのみ「条件つきで成り立つ」。",
     ),
 )
 CASES = ((32, 32), (128, 100))  # width, positions
@@ -51,16 +52,17 @@ def run(budget: Budget) -> Outcome:
     verdict = judge(numbers)
     small, large = numbers.values()
     fall = large["falls_until"]
+    apart = times(max(small["difference"], large["difference"]))
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"Theory and measurement differ by {max(small['difference'], large['difference']):.0e} at most. With D = "
-            f"128 the product falls from {large['products'][0]:.0f} at distance 0 to {large['products'][fall]:.1f} at "
+            f"Theory and measurement differ by {apart} at most. With D = 128 the product falls from "
+            f"{large['products'][0]:.0f} at distance 0 to {large['products'][fall]:.1f} at "
             f"distance {fall}, but {large['rises']} of 99 steps go up again (D = 32: {small['rises']} of 31).",
-            f"理論値と実測値の差は最大 {max(small['difference'], large['difference']):.0e} です。D = 128 では距離 0 の "
-            f"{large['products'][0]:.0f} から距離 {fall} の {large['products'][fall]:.1f} まで下がりますが、その先は "
-            f"99 歩のうち {large['rises']} 歩で再び上がります (D = 32 では 31 歩のうち {small['rises']} 歩)。",
+            f"理論値と実測値の差は最大 {apart} です。D = 128 では距離 0 の {large['products'][0]:.0f} から距離 {fall} "
+            f"の {large['products'][fall]:.1f} まで下がりますが、その先は 99 歩のうち {large['rises']} 歩で再び上がりま"
+            f"す (D = 32 では 31 歩のうち {small['rises']} 歩)。",
         ),
         when=Words(
             f"Near against far in general (rank correlation {large['correlation']:.2f}); not step by step: beyond "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, GREY, RED, heat, panels
 from chumoku.nn.positions import frequencies, sinusoidal
 
@@ -37,10 +37,10 @@ CLAIM = Claim(
         "M_k PE_pos が PE_{pos+k} と異なる位置があれば、反証されます。",
     ),
     rule=Words(
-        "Holds when the written matrix misses by less than 1e-9 at every position and shift, while the best matrix for "
-        "the random table misses by more than half of a vector's length.",
-        "式の行列の誤差がすべての位置とずれで 1e-9 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて"
-        "外れれば、成立とします。",
+        "Holds when the written matrix misses by less than 10⁻⁹ at every position and shift, while the best matrix for "
+        "the random table misses by more than half of a vector's length; otherwise it does not hold.",
+        "式の行列の誤差がすべての位置とずれで 10⁻⁹ 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて"
+        "外れれば「成り立つ」、そうでなければ「成り立たない」。",
     ),
 )
 WIDTH = 32
@@ -61,12 +61,12 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"The written matrix misses by {max(numbers['written']):.0e} of a vector's length at most, the one found "
-            f"from 4,096 positions by {max(numbers['found']):.0e}; for a random table the best one misses by "
+            f"The written matrix misses by {times(max(numbers['written']))} of a vector's length at most, the one "
+            f"found from 4,096 positions by {times(max(numbers['found']))}; for a random table the best one misses by "
             f"{min(numbers['random_table']):.2f}.",
-            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {max(numbers['written']):.0e}、4,096 個の位置から求めた"
-            f"行列では {max(numbers['found']):.0e} です。乱数の表では最良でも {min(numbers['random_table']):.2f} 外れ"
-            "ます。",
+            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {times(max(numbers['written']))}、4,096 個の位置から求め"
+            f"た行列では {times(max(numbers['found']))} です。乱数の表では最良でも {min(numbers['random_table']):.2f} "
+            "外れます。",
         ),
         reading=Words(
             "Left: the miss on positions never seen, by shift. Right: M₈, a rotation in each pair of dimensions.",

@@ -28,7 +28,7 @@ CLAIM = Claim(
     title=Words("Outputs, shifted right", "Outputs (shifted right)"),
     stated=Words(
         "The decoder is fed the outputs shifted right, beginning with a start symbol, and speaks one word at a time.",
-        "Decoderには開始記号から始まる出力を右にずらしたもの（Outputs shifted right）が入力され、1語ずつ出力します。",
+        "デコーダには開始記号から始まる出力を右にずらしたもの（Outputs shifted right）が入力され、1語ずつ出力します。",
     ),
     tried=Words(
         "On held-out sentences a trained translator is run taught (fed the right words, all at once) and free (fed "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, GREY, RED, panels
 from chumoku.nn.positions import Rotary, rotate, sinusoidal
 
@@ -36,10 +36,10 @@ CLAIM = Claim(
         "両方の位置を同じだけずらしたときにスコアが変われば、反証されます。",
     ),
     rule=Words(
-        "Fails when in float64 a score moves by more than 1e-6 of the scores' spread. Holds when in float32 moreover "
-        "none moves by more than 1 % up to a shift of a million; otherwise it holds only up to some position.",
-        "float64 でスコアの動きが散らばりの 1e-6 を超えれば不成立とします。さらに float32 でもずれ百万まで 1 % を超"
-        "えて動かなければ成立、そうでなければ、ある位置までのみ成立とします。",
+        "Does not hold when in float64 a score moves by more than 10⁻⁶ of the scores' spread. Holds when in float32 "
+        "moreover none moves by more than 1 % up to a shift of a million; otherwise it holds only up to some position.",
+        "float64 でスコアの動きが散らばりの 10⁻⁶ を超えれば「成り立たない」。さらに float32 でもずれ百万まで 1 % を超"
+        "えて動かなければ「成り立つ」、そうでなければ、ある位置までのみ「条件つきで成り立つ」。",
     ),
 )
 SHIFTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -65,12 +65,13 @@ def run(budget: Budget) -> Outcome:
         verdict,
         numbers,
         Words(
-            f"In float64 no score moves by more than {max(numbers['rotary_float64']):.0e} of their spread. In float32 "
-            f"it is {numbers['rotary_float32'][3]:.0e} at a shift of 1,000 and {numbers['rotary_float32'][-1]:.2f} at "
-            f"a million; with the sinusoidal encoding added, {min(numbers['sinusoidal_float64']):.1f} and more.",
-            f"float64 ではスコアの動きは散らばりの {max(numbers['rotary_float64']):.0e} 以下です。float32 では、ずれ "
-            f"1,000 で {numbers['rotary_float32'][3]:.0e}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦波を足"
-            f"した場合は {min(numbers['sinusoidal_float64']):.1f} 以上動きます。",
+            f"In float64 no score moves by more than {times(max(numbers['rotary_float64']))} of their spread. In "
+            f"float32 it is {times(numbers['rotary_float32'][3])} at a shift of 1,000 and "
+            f"{numbers['rotary_float32'][-1]:.2f} at a million; with the sinusoidal encoding added, "
+            f"{min(numbers['sinusoidal_float64']):.1f} and more.",
+            f"float64 ではスコアの動きは散らばりの {times(max(numbers['rotary_float64']))} 以下です。float32 では、ず"
+            f"れ 1,000 で {times(numbers['rotary_float32'][3])}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦"
+            f"波を足した場合は {min(numbers['sinusoidal_float64']):.1f} 以上動きます。",
         ),
         when=Words(
             f"Exact on paper and in float64; in float32 angles are rounded, and scores move by less than 1 % up to a "

@@ -38,9 +38,9 @@ CLAIM = Claim(
     ),
     rule=Words(
         "Holds when from d = 16 to 1,024, for every seed, entropy and gradient change by less than 10 % with √d, while "
-        "without it both fall to less than half.",
+        "without it both fall to less than half; otherwise it does not hold.",
         "すべてのシードで、d = 16 から 1,024 までのエントロピーと勾配の変化が、√d で割れば 10 % 未満で、割らなければ半"
-        "分未満に下がれば、成立とします。",
+        "分未満に下がれば「成り立つ」、そうでなければ「成り立たない」。",
     ),
 )
 WIDTHS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)

@@ -35,7 +35,7 @@ CLAIM = Claim(
         "The one attention module is used both ways on random vectors while its queries, keys and values are recorded; "
         "then both maps are drawn for one translation of a trained translator.",
         "同じアテンションモジュールを乱数ベクトルで両方の使い方で動かし、Q・K・Vを記録して比べます。さらに訓練した翻"
-        "訳モデルの1文について両方の注意マップを描きます。",
+        "訳モデルの1文について両方のアテンションの図を描きます。",
     ),
     refutes=Words(
         "Queries move when the other sequence changes, or keys and values do not, or cross-attention to oneself is not "

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from torch.overrides import TorchFunctionMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, INK, panels
@@ -30,36 +31,49 @@ CLAIM = Claim(
         "GPT-2 では [2,4,768] が [2,4,12,64]、[2,12,4,64] … となり、最後に [2,4,50257] のロジットになります。",
     ),
     tried=Words(
-        "A real forward pass of the GPT-2 preset on 2 texts of 4 tokens, recorded at every address.",
-        "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。",
+        "A real forward pass of the GPT-2 preset on 2 texts of 4 tokens, recorded at every address. The view between "
+        "projection and transpose has no address: the tensor itself is caught as it is transposed.",
+        "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。射影と転置の間の view "
+        "にはアドレスがないため、転置される瞬間のテンソルを捕らえます。",
     ),
     refutes=Words("A shape that is another at one of the stated places.", "述べられた箇所で形状が異なること。"),
     rule=Words("Holds when all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
 )
 
 
+class Transposed(TorchFunctionMode):
+    """Inside, the shape of every tensor that is transposed is written down as it was before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[list[int]] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.transpose:
+            self.shapes.append(list(args[0].shape))
+        return func(*args, **(kwargs or {}))
+
+
 def run(budget: Budget) -> Outcome:
     layers = 12 if budget.scale >= 1 else 1
     model = build(preset("gpt2", layers=layers), seed=0).eval()
     tokens = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), record(model) as tape:
+    with torch.no_grad(), record(model) as tape, Transposed() as transposed:
         model(tokens)
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
-    viewed = tape[FIRST + "attention.queries"].transpose(
-        1, 2
-    )  # the view comes before the transpose, and has no address
-    walk[FIRST + "attention.queries, viewed"] = list(viewed.shape)
+    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[0]  # a pass begins with the first block's queries
     numbers: dict[str, Any] = {"said": SAID, "walk": walk, "layers": layers, "addresses": len(tape), "seeds": [0]}
     return Outcome(
         verdict(numbers),
         numbers,
         Words(
-            f"All stated shapes are found among the {len(tape)} addresses of the {layers}-layer pass; between them lie "
-            "the scores "
-            f"{walk[FIRST + 'attention.scores']} and the FFN's {walk[FIRST + 'feedforward.hidden']}.",
-            f"{layers} 層の順伝播で {len(tape)} 個のアドレスを記録し、述べられた形状はすべて一致しました。"
-            "途中にはスコア "
-            f"{walk[FIRST + 'attention.scores']} や FFN の中間層 {walk[FIRST + 'feedforward.hidden']} があります。",
+            f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view that is "
+            f"transposed; between them lie the scores {walk[FIRST + 'attention.scores']} and the FFN's "
+            f"{walk[FIRST + 'feedforward.hidden']}.",
+            f"{layers} 層の順伝播で {len(tape)} 個のアドレスと転置前の view を記録し、述べられた形状はすべて一致しまし"
+            "た。"
+            f"途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 {walk[FIRST + 'feedforward.hidden']} が"
+            "あります。",
         ),
         reading=Words(
             "One block's walk, address by address; blue: what the note states.",
