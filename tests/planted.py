@@ -2,7 +2,8 @@
 
     python tests/planted.py            the whole confusion table: what was planted, which checks spoke
 
-A plant is named by the check that must find it. What follows from a bug may be found too, where `also` says so.
+A plant is named by the check that must find it. What follows from a bug may be found too, where `also` says so. What
+somebody may have wanted (LOOKS) is found in the same way, and is not called broken.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +39,7 @@ from chumoku.nn.attention import EVERYTHING, Sight
 from chumoku.nn.cache import Cache
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
+from chumoku.training import optimiser
 from chumoku.training.loop import Run
 from chumoku.training.objectives import IGNORE, Objective, learnt
 from chumoku.training.recipe import read_recipe
@@ -162,6 +165,52 @@ def rule_off_by_one_beside_a_mask(ward: Ward, patch: Patch) -> Patient:
     usual = masks.causal
     patch.setattr(masks, "causal", lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length])
     return ward.decoder()
+
+
+def mask_that_ends_too_early(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    stack = patient.model.decoder
+    usual = stack.sight
+
+    def sight(positions: Tensor, end: int, **rest: Any) -> Sight:
+        made, new = usual(positions, end, **rest), positions.shape[-1]
+        if not made.causal or new <= 26:
+            return made
+        rule = torch.ones(new, end, dtype=torch.bool).tril(end - new)
+        rule[26:, 26:] = True
+        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+
+    stack.sight = sight  # type: ignore[method-assign]
+    return patient
+
+
+def first_row_in_later_rows(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    table = patient.model.decoder.embedding
+    usual = table.forward
+    table.forward = lambda tokens: torch.cat([(x := usual(tokens))[:4], x[4:] + x[:1]])
+    return patient
+
+
+def causal_encoder(kind: str) -> Planting:
+    def plant(ward: Ward, patch: Patch) -> Patient:
+        patient = ward.patient(kind)
+        patient.model.encoder.causal = True
+        return patient
+
+    return plant
+
+
+def positions_all_zero(kind: str, position: str) -> Planting:
+    def plant(ward: Ward, patch: Patch) -> Patient:
+        patient = ward.patient(kind, position=position)
+        stack = patient.model.decoder if kind == "decoder" else patient.model.encoder
+        part = stack.rotary if position == "rotary" else stack.position
+        usual = part.forward
+        part.forward = lambda positions, *rest: usual(torch.zeros_like(positions), *rest)
+        return patient
+
+    return plant
 
 
 def batch_norm(ward: Ward, patch: Patch) -> Patient:
@@ -347,6 +396,74 @@ def shuffled_labels(ward: Ward, patch: Patch) -> Patient:
     return altered(ward.decoder(), change)
 
 
+def end_that_is_the_beginning(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator()
+    roles = patient.tokenizer.roles
+    return altered(
+        patient,
+        lambda batch: {**batch, "labels": torch.where(batch["labels"] == roles.end, roles.begin, batch["labels"])},
+    )
+
+
+def no_end_token(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.translator()
+    end = patient.tokenizer.roles.end
+    return altered(
+        patient, lambda batch: {**batch, "labels": batch["labels"].masked_fill(batch["labels"] == end, IGNORE)}
+    )
+
+
+def no_begin_token(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        target = torch.cat([batch["target"][:, 1:], batch["target"][:, -1:]], 1)
+        labels = torch.cat([batch["labels"][:, 1:], torch.full_like(batch["labels"][:, :1], IGNORE)], 1)
+        return {**batch, "target": target, "labels": labels}
+
+    return altered(ward.translator(), change)
+
+
+def unlearnt(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
+    """Labels that are ignored where `which` of random numbers [B, T] says so."""
+
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        numbers = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(2))
+        return {**batch, "labels": batch["labels"].masked_fill(which(numbers), IGNORE)}
+
+    return lambda ward, patch: altered(ward.patient(kind), change)
+
+
+def every_other(numbers: Tensor) -> Tensor:
+    return (torch.arange(numbers.shape[1]) % 2 == 0).expand_as(numbers)
+
+
+def questions(numbers: Tensor) -> Tensor:
+    """Of every row a beginning, long or short: only answers are learnt."""
+    return torch.arange(numbers.shape[1]) < 4 + 15 * numbers[:, :1]
+
+
+def same_batch_always(ward: Ward, patch: Patch) -> Patient:
+    patient = ward.decoder()
+    usual = patient.train.batch
+    return replace(patient, train=Altered(patient.train, lambda batch: usual(0, 0)))
+
+
+def sources_cut(ward: Ward, patch: Patch) -> Patient:
+    def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {**batch, "source": batch["source"][:, :2], "source_mask": batch["source_mask"][:, :2]}
+
+    return altered(ward.translator(), change)
+
+
+def optimiser_without_feedforwards(ward: Ward, patch: Patch) -> Patient:
+    usual = optimiser._made
+
+    def made(parameters: dict[str, Any], settings: Any) -> Any:
+        return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
+
+    patch.setattr(optimiser, "_made", made)
+    return ward.decoder()
+
+
 def tied_weights_apart(ward: Ward, patch: Patch) -> Patient:
     patient = ward.decoder()
     patient.model.head.weight = nn.Parameter(1.01 * patient.model.decoder.embedding.table.detach())
@@ -448,6 +565,29 @@ def tokenizer_that_loses_spaces(ward: Ward, patch: Patch) -> Patient:
     return Patient(tokenizer=tokenizer, texts=lines)
 
 
+def forgetful(tokenizer: Tokenizer, *words: str) -> Tokenizer:
+    """The same, whose normaliser drops some words."""
+    backend = Backend.from_str(tokenizer.json)
+    usual = [] if backend.normalizer is None else [backend.normalizer]
+    backend.normalizer = normalizers.Sequence([*(normalizers.Replace(word, "") for word in words), *usual])
+    return Tokenizer(backend)
+
+
+def tokenizer_that_drops_words(ward: Ward, patch: Patch) -> Patient:
+    lines = [pair.target for pair in ward.corpus().pairs]
+    tokenizer = text.train(lines, kind="unigram", vocabulary=600)
+    return Patient(tokenizer=forgetful(tokenizer, "not ", "the "), texts=lines)
+
+
+def recipe_whose_tokenizer_drops_words(ward: Ward, patch: Patch) -> Patient:
+    """The corpus was prepared with it, and has lost the words too."""
+    folder = Path(tempfile.mkdtemp(dir=ward.folder))
+    lines = (ward.folder / "text.txt").read_text(encoding="utf-8").splitlines()
+    file = forgetful(text.train(lines, kind="wordpiece", vocabulary=500), "the ").save(folder / "tokenizer.json")
+    recipe = ward.recipe("decoder")
+    return of_recipe(read_recipe({**recipe, "tokenizer": {"file": str(file)}}), folder, lambda sentence: None)
+
+
 def tokenizer_of_another_model(ward: Ward, patch: Patch) -> Patient:
     patient = ward.decoder()
     larger = text.train([pair.target for pair in ward.corpus().pairs], kind="bpe", vocabulary=503)
@@ -499,6 +639,16 @@ def duplicated_lines(ward: Ward, patch: Patch) -> Patient:
 def empty_sides(ward: Ward, patch: Patch) -> Patient:
     corpus = ward.corpus()
     return replace(corpus, pairs=[Pair(p.source, " ") if n % 50 == 0 else p for n, p in enumerate(corpus.pairs)])
+
+
+def letters_that_were_lost(ward: Ward, patch: Patch) -> Patient:
+    lines = [pair.target for pair in ward.corpus().pairs]
+    return Patient(texts=[f"{line[:20]}\ufffd{line[21:]}" if n % 25 == 0 else line for n, line in enumerate(lines)])
+
+
+def untranslated_pairs(ward: Ward, patch: Patch) -> Patient:
+    pairs = ward.corpus().pairs
+    return Patient(pairs=[Pair(p.target, p.target) if n % 4 == 0 else p for n, p in enumerate(pairs)])
 
 
 def swapped_languages(ward: Ward, patch: Patch) -> Patient:
@@ -566,7 +716,14 @@ PLANTS: dict[str, Plant] = {
     "causal rule off by one beside a mask": Plant(
         "future", rule_off_by_one_beside_a_mask, ("fused", "cache", "padding", "engine")
     ),
-    "batch norm": Plant("mates", batch_norm),
+    "a mask that ends too early": Plant("future", mask_that_ends_too_early, ("fused",)),
+    "the first row in later rows": Plant("mates", first_row_in_later_rows, ("cache",)),
+    "causal encoder": Plant("reach", causal_encoder("encoder")),
+    "causal encoder of a translator": Plant("reach", causal_encoder("encoder-decoder")),
+    "sinusoidal positions all 0": Plant("reach", positions_all_zero("decoder", "sinusoidal"), ("engine",)),
+    "rotary positions all 0": Plant("reach", positions_all_zero("decoder", "rotary"), ("engine",)),
+    "learned positions all 0": Plant("reach", positions_all_zero("encoder", "learned"), ("gradients",)),
+    "positions of a source all 0": Plant("reach", positions_all_zero("encoder-decoder", "rotary"), ("engine",)),
     "statistics of the batch in eval mode": Plant("mates", statistics_of_the_batch, ("padding", "gradients")),
     "source mask ignored": Plant("padding", source_mask_ignored, ("cache", "engine")),
     "memory mask ignored": Plant("padding", memory_mask_ignored, ("cache", "engine")),
@@ -590,6 +747,17 @@ PLANTS: dict[str, Plant] = {
     "labels of a translation not shifted": Plant("labels", target_labels_not_shifted, ("first loss",)),
     "labels beside their masks": Plant("labels", masked_labels_beside_their_masks),
     "shuffled labels": Plant("labels", shuffled_labels),
+    "end that is the beginning": Plant("labels", end_that_is_the_beginning),
+    "no end token": Plant("labels", no_end_token),
+    "no begin token": Plant("labels", no_begin_token, ("batches",)),
+    "every other label ignored": Plant("labels", unlearnt("decoder", every_other)),
+    "half of the labels ignored": Plant("labels", unlearnt("decoder", lambda numbers: numbers < 0.5)),
+    "half of the rows ignored": Plant("labels", unlearnt("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
+    "labels inside targets ignored": Plant("labels", unlearnt("encoder-decoder", every_other)),
+    "half of the hidden tokens ignored": Plant("labels", unlearnt("encoder", lambda numbers: numbers < 0.5)),
+    "the same batch always": Plant("batches", same_batch_always),
+    "sources cut to two tokens": Plant("batches", sources_cut),
+    "optimiser without feed-forwards": Plant("optimiser", optimiser_without_feedforwards),
     "tied weights apart": Plant("tied", tied_weights_apart),
     "shared tables apart": Plant("tied", shared_tables_apart),
     "weights begin too large": Plant("first loss", beginning_too_large),
@@ -604,6 +772,8 @@ PLANTS: dict[str, Plant] = {
     "tokenizer of another language": Plant("unknown", tokenizer_of_another_language),
     "tokenizer that lowers": Plant("tokenizer", tokenizer_that_lowers),
     "tokenizer that loses spaces": Plant("tokenizer", tokenizer_that_loses_spaces),
+    "tokenizer that drops words": Plant("tokenizer", tokenizer_that_drops_words),
+    "recipe whose tokenizer drops words": Plant("tokenizer", recipe_whose_tokenizer_drops_words),
     "tokenizer of another model": Plant("tokenizer", tokenizer_of_another_model),
     "typed specials": Plant("specials", typed_specials),
     "specials taken from texts": Plant("specials", specials_taken_from_texts),
@@ -613,6 +783,8 @@ PLANTS: dict[str, Plant] = {
     "duplicated pairs": Plant("lines", duplicated_pairs),
     "duplicated lines": Plant("lines", duplicated_lines),
     "empty sides": Plant("lines", empty_sides),
+    "letters that were lost": Plant("lines", letters_that_were_lost),
+    "untranslated pairs": Plant("languages", untranslated_pairs),
     "swapped languages": Plant("languages", swapped_languages, ("unknown",)),
     "columns turned around": Plant("languages", columns_turned_around),
     "misaligned from a line on": Plant("alignment", misaligned_from_a_line_on),
@@ -621,6 +793,18 @@ PLANTS: dict[str, Plant] = {
     "flipped byte": Plant("checkpoint", damaged(flipped)),
     "truncated file": Plant("checkpoint", damaged(lambda data: data[:-7])),
     "damaged checkpoint": Plant("checkpoint", damaged_checkpoint),
+}
+
+
+def rare_words(ward: Ward, patch: Patch) -> Patient:
+    lines = [pair.target for pair in ward.corpus().pairs]
+    return Patient(tokenizer=text.train(lines, kind="word", vocabulary=380), texts=lines)
+
+
+LOOKS: dict[str, Plant] = {
+    "rare words": Plant("unknown", rare_words),
+    "batch norm": Plant("mates", batch_norm),
+    "only answers are learnt": Plant("labels", unlearnt("decoder", questions)),
 }
 
 
@@ -660,6 +844,26 @@ def imported(variant: str) -> Callable[[Ward], Any]:
     return admit
 
 
+PROMPT = "System: You are a helpful assistant. Answer briefly, truthfully and politely, and never invent anything."
+RULE = 60 * "-"
+
+
+def written(change: Callable[[int, str], str], kind: str = "byte") -> Callable[[Ward], Any]:
+    """A text of lines that `change` was made to, and a tokenizer of this kind."""
+
+    @contextmanager
+    def admit(ward: Ward) -> Iterator[Patient]:
+        folder = Path(tempfile.mkdtemp(dir=ward.folder))
+        pairs = list(dict.fromkeys(embedded.generate(COUNT)))
+        lines = [change(number, f"{one.target} {other.target}") for number, (one, other) in enumerate(pairwise(pairs))]
+        (folder / "text.txt").write_text("\n\n".join(lines[::2]), encoding="utf-8")
+        recipe = ward.recipe("decoder", data={"files": str(folder / "text.txt")})
+        tokenizer = {"kind": kind} if kind in ("byte", "word", "character") else {"kind": kind, "vocabulary": 700}
+        yield of_recipe(read_recipe({**recipe, "tokenizer": tokenizer}), folder, lambda sentence: None)
+
+    return admit
+
+
 def fresh(kind: str, **model: Any) -> Callable[[Ward], Any]:
     @contextmanager
     def admit(ward: Ward) -> Iterator[Patient]:
@@ -688,6 +892,13 @@ HEALTHY: dict[str, Callable[[Ward], Any]] = {
     "translator, relative, kv heads": fresh("encoder-decoder", position="relative", kv_heads=1, layers=1),
     "translator, experts": fresh("encoder-decoder", experts=4, norm="rms", dropout=DROPOUT),
     "translator, none, untied, gelu_tanh": fresh("encoder-decoder", position="none", tie_output=False),
+    "a prompt in every document": written(lambda number, line: f"{PROMPT}\n{line}"),
+    "a prompt in every line": written(lambda number, line: f"{PROMPT} {line}"),
+    "rules of dashes": written(lambda number, line: f"{line}\n{RULE}" if number % 3 else line),
+    "accents, quotes, forms, unigram": written(lambda number, line: f"“Ｃａｆé”… {line}", "unigram"),
+    "wordpiece tokenizer": written(lambda number, line: f"naïve — {line}", "wordpiece"),
+    "word tokenizer": written(lambda number, line: line, "word"),
+    "character tokenizer, Japanese": written(lambda number, line: f"ﾊﾝｶｸ、が　{number} {line}", "character"),
     "trained decoder": trained("decoder"),
     "trained encoder": trained("encoder"),
     "trained translator": trained("encoder-decoder"),
@@ -720,6 +931,10 @@ def confusion() -> None:
                 flush=True,
             )
         print(f"{right} of {len(PLANTS)} planted bugs found and named rightly.")
+        for title, planted in LOOKS.items():
+            with pytest.MonkeyPatch.context() as patch:
+                findings = examine(planted.plant(ward, patch)).findings
+            print(f"worth a look  {title:<33} {[(f.check, f.sure) for f in findings]}", flush=True)
         silent = 0
         for title, admit in HEALTHY.items():
             with admit(ward) as patient:

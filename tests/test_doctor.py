@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import made
-from planted import HEALTHY, PLANTS, Ward
+from planted import HEALTHY, LOOKS, PLANTS, Ward
 
 from chumoku.data.pairs import Pair
 from chumoku.doctor import CHECKS, Check, Finding, Patient, examine, quick
@@ -48,6 +49,25 @@ def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: p
         assert finding.what.endswith((".", "!")), "a sentence"
         assert finding.todo.endswith("."), "a sentence"
         assert finding.where
+
+
+@pytest.mark.parametrize("title", LOOKS)
+def test_what_may_be_meant_is_worth_a_look(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = LOOKS[title]
+    report = examine(planted.plant(ward, monkeypatch))
+    assert spoke(report.findings) == {planted.check}
+    assert not report.broken
+
+
+def test_one_bug_is_one_finding(ward: Ward) -> None:
+    patient = ward.translator()
+    assert patient.model is not None
+    for block in patient.model.decoder.blocks:
+        block.cross_attention.output.weight.data.zero_()
+    findings = [finding for finding in examine(patient).findings if finding.check == "gradients"]
+    assert len(findings) == 1
+    assert re.match(r"4\d of \d+ parameters", findings[0].what)
+    assert re.search(r" and 4\d more$", findings[0].where)
 
 
 def test_there_are_enough_bugs_and_every_check_has_one() -> None:

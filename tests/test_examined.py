@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,13 @@ def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) ->
     for _ in range(2):
         chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda material, model: asked.append(model))
     assert len(asked) == 1
+
+
+def test_what_a_recipe_chooses_is_told_and_trained(ward: Ward, tmp_path: Path) -> None:
+    recipe = recipe_in(ward, tmp_path / "run", "encoder", model={"norm": "batch"})
+    told = Console(file=io.StringIO(), width=200)
+    assert chumoku.train(read_recipe(recipe), console=TOLD, examine=lambda *given: examined(*given, told)).finished
+    assert "is a batch norm; sure: 40%" in told.file.getvalue()  # type: ignore[attr-defined]
 
 
 def test_an_adapter_is_examined_too(ward: Ward, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ import torch
 
 from chumoku.config import read, write
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
+from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
-from chumoku.data.pairs import Pair
+from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
 from chumoku.doctor.patient import Patient
 from chumoku.errors import ChumokuError, DamagedError, UsageError
@@ -29,12 +31,14 @@ from chumoku.training.material import Material, prepare
 from chumoku.training.recipe import SHIPPED, Recipe, load_recipe, read_recipe
 from chumoku.training.result import made
 from chumoku.training.run import RECIPE
-from chumoku.training.settings import TrainSettings
+from chumoku.training.settings import TrainSettings, listed
 from chumoku.weights import opening
 from chumoku.weights.bundle import Bundle, Tokenizers
 
 MOST = 4_000_000  # tokens of a corpus that are read as text …
 USUAL = 20  # … of which a sentence has about so many
+ASKED = 20_000  # lines as the files have them
+GARBLED = "\ufffd"  # what is left of a letter that was cut in two
 Say = Callable[[str], None]
 
 
@@ -60,7 +64,7 @@ def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
     material = prepare(placed(recipe, working), init)
     tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
     model = made(recipe, material.config, tokenizers, init=init, device=torch.device("cpu")).model
-    return replace(of_material(material, working), model=model, recipe=recipe)
+    return replace(with_originals(of_material(material, working), recipe, working), model=model, recipe=recipe)
 
 
 def of_model(name: str, working: Path, say: Say) -> Patient:
@@ -84,7 +88,7 @@ def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say:
     say(f"Reading the corpus of {run} …")
     try:
         recipe = read_recipe(json.loads((run / RECIPE).read_text(encoding="utf-8")))
-        seen = of_material(prepare(placed(recipe, working), bundle), working)
+        seen = with_originals(of_material(prepare(placed(recipe, working), bundle), working), recipe, working)
     except (ChumokuError, OSError, ValueError, TypeError, RecursionError) as error:
         say(f"Its corpus cannot be examined: {str(error)[:300]}")
         return patient
@@ -115,6 +119,22 @@ def of_material(material: Material, folder: Path | None = None, *, most: int = M
     )
 
 
+def with_originals(patient: Patient, recipe: Recipe, folder: Path) -> Patient:
+    """With lines as the files have them: in what was prepared, whatever a tokenizer loses is lost already."""
+    data, names = recipe.data, list(patient.tokenizers())
+    if data.kind == "text":
+        corpus = Corpus(listed(data.files), documents=data.documents, field=data.field)
+        lines = (line for document in corpus.documents() for line in document.splitlines())
+        return replace(patient, originals={names[0]: list(islice(lines, ASKED))})
+    files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else listed(data.files)
+    columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
+    pairs, _ = read_pairs(files, columns=columns)
+    pairs = pairs[:: max(1, len(pairs) // ASKED)]
+    if len(names) == 1:
+        return replace(patient, originals={names[0]: [side for pair in pairs for side in pair]})
+    return replace(patient, originals={name: [pair[side] for pair in pairs] for side, name in enumerate(names)})
+
+
 def pairs_of(pairs: Pairs, material: Material, most: int) -> list[Pair]:
     count = min(len(pairs), most // USUAL)
     sides = [
@@ -125,18 +145,24 @@ def pairs_of(pairs: Pairs, material: Material, most: int) -> list[Pair]:
 
 
 def lines_of(batches: Batches, tokenizer: Tokenizer, most: int) -> list[str]:
-    """The text of all windows, in the order in which they stand in the corpus."""
+    """The text of all windows, as they stand in the corpus; where some are missing, no line goes on."""
     windows = batches.windows if isinstance(batches, MaskedBatches) else batches
     if not isinstance(windows, WindowBatches):
         return []
     rows: dict[int, np.ndarray[Any, Any]] = {}
     for index in range(min(len(windows), most // (windows.rows * windows.length) + 1)):
-        found = windows.batch(0, index)["tokens"].numpy()
-        rows.update(zip(windows.samples(0, index).tolist(), found, strict=True))
-    stream = np.concatenate([rows[sample] for sample in sorted(rows)]) if rows else np.empty(0, np.int64)
-    ends = np.flatnonzero(stream == tokenizer.roles.end) + 1  # where documents end, no line goes on
-    documents = tokenizer.decode_batch([piece.tolist() for piece in np.split(stream, ends)])
-    return [line for document in documents for line in document.splitlines()]
+        table = windows.batch(0, index)["tokens"].numpy()
+        rows.update(zip(windows.samples(0, index).tolist(), table, strict=True))
+    places = np.array(sorted(rows), np.int64)
+    found = []
+    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else []:
+        stream = np.concatenate([rows[sample] for sample in run.tolist()])
+        ends = np.flatnonzero(stream == tokenizer.roles.end) + 1  # where documents end, no line goes on
+        pieces = tokenizer.decode_batch([piece.tolist() for piece in np.split(stream, ends)])
+        # A window may begin or end within a letter, which is nobody's fault.
+        pieces[0], pieces[-1] = pieces[0].lstrip(GARBLED), pieces[-1].rstrip(GARBLED)
+        found += [line for piece in pieces for line in piece.splitlines()]
+    return found
 
 
 def dropped(folder: Path) -> Mapping[str, int]:

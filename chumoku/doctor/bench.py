@@ -3,6 +3,8 @@
 borrowed    weights, modes, gradients and random numbers are afterwards what they were, to the last bit
 precise     in 64 bits rounding is 1e-15, so that whatever is larger was computed differently
 distance    max |a − b| / max(1e-3, max |a|)
+far         rows as long as the model is meant for, as far as a pass of them is cheap
+beside      more rows than a mistake about the first few would touch
 """
 
 from __future__ import annotations
@@ -18,10 +20,14 @@ from chumoku.doctor.finding import Skip
 from chumoku.doctor.patient import Batch, Patient
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
+from chumoku.text.roles import Roles
 from chumoku.training.objectives import IGNORE, forward
 
 PRECISE = 30_000_000  # numbers of a model that is examined in 64 bits; larger ones stay as they are
 ROWS, LENGTH = 3, 24
+MANY, SHORT = 11, 8  # rows beside each other, and how long they are where a model is large
+NEAR, LONGEST = 128, 4096
+WORK = 300_000_000  # products that a long pass may take
 
 
 @contextmanager
@@ -105,6 +111,58 @@ def sample(patient: Patient, rows: int = ROWS, length: int = LENGTH) -> Batch:
     batches = patient.train if patient.train is not None else patient.validation
     made = cut(batches.batch(0, 0), rows, length) if batches is not None else made_up(model, rows, length)
     return {name: table.to(model.device) for name, table in made.items()}
+
+
+def size(model: Model) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def beside(patient: Patient) -> Batch:
+    """Many rows; where the corpus gives fewer at a time, they come again, each time moved on by a place."""
+    batch = sample(patient, MANY, LENGTH if size(patient.the_model()) <= PRECISE else SHORT)
+    rows = len(batch["labels"])
+    return {
+        name: torch.stack([table[number % rows].roll(number // rows) for number in range(MANY)])
+        for name, table in batch.items()
+    }
+
+
+def far(patient: Patient, *, least: int = LENGTH, most: int = LONGEST) -> Batch:
+    """One row of up to the model's context: at least `least`, and further as far as that is cheap."""
+    model = patient.the_model()
+    config = model.config
+    weights, pairs = size(model), config.width * (config.encoder_depth + config.decoder_depth)
+    length = min(config.context, most)
+    while length > least and length * (weights + length * pairs) > WORK:
+        length = max(least, length - length // 8 - 1)
+    batch = sample(patient, 1, length)
+    key = key_of(batch)
+    if "documents" in batch or batch[key].shape[1] >= length:
+        return batch
+    times = -(-length // batch[key].shape[1])
+    return {**batch, **{name: batch[name].repeat(1, times)[:, :length] for name in (key, "labels")}}
+
+
+def framed(batch: Batch, roles: Roles) -> Tensor:
+    """[B]: whether a target begins with the begin token and its labels end with the end token."""
+    given = batch["labels"] != IGNORE
+    last = (given * torch.arange(1, given.shape[1] + 1, device=given.device)).argmax(1, keepdim=True)
+    whole = torch.ones_like(given[:, 0])
+    if roles.end is not None:
+        whole &= batch["labels"].gather(1, last)[:, 0] == roles.end
+    if roles.begin is not None:
+        whole &= batch["target"][:, 0] == roles.begin
+    return whole
+
+
+def behind(labels: Tensor) -> Tensor:
+    """[B, T]: which cells stand behind the last label of their row."""
+    return (labels != IGNORE).flip(1).cumsum(1).flip(1) == 0
+
+
+def named(names: list[str]) -> str:
+    """The first few of many."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def cut(batch: Batch, rows: int, length: int) -> Batch:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from chumoku.doctor.bench import borrowed, learning, sample
+from chumoku.doctor.bench import borrowed, learning, named, sample
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.patient import Batch, Patient
 from chumoku.models.model import Model
@@ -24,14 +24,14 @@ NATURALLY_ZERO = ("**.key.bias", "**.key.base.bias", "**.adapters.*.a")
 def run(patient: Patient) -> Iterator[Finding]:
     model = patient.the_model()
     adapted = any(isinstance(module, Adapted) for module in model.modules())
-    named = dict(model.named_parameters())
-    frozen = [name for name, parameter in named.items() if not parameter.requires_grad]
+    parameters = dict(model.named_parameters())
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
     # A model that was opened to be asked may be frozen whole, and one beside an adapter is meant to be.
-    if frozen and not adapted and len(frozen) < len(named):
+    if frozen and not adapted and len(frozen) < len(parameters):
         yield Finding(
             "gradients",
-            f"{len(frozen)} of {len(named)} parameters are frozen: they will never change.",
-            ", ".join(frozen[:3]),
+            f"{len(frozen)} of {len(parameters)} parameters are frozen: they will never change.",
+            named(frozen),
             0.9,
             "Call requires_grad_(True), unless it is meant so.",
         )
@@ -40,17 +40,20 @@ def run(patient: Patient) -> Iterator[Finding]:
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
         loss(model, patient.objective, batch).backward()  # type: ignore[no-untyped-call]
-        largest = {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in named.items()}
-    for name, moved in largest.items():
-        learning_nothing = moved == 0 and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
-        if learning_nothing and name not in frozen:
-            yield Finding(
-                "gradients",
-                f"{name} gets no gradient: nothing that it does reaches the loss.",
-                name,
-                0.9,
-                "Look for a detach(), a no_grad(), a tensor made anew from numbers, or a part that is never used.",
-            )
+        largest = {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in parameters.items()}
+    idle = [
+        name
+        for name, moved in largest.items()
+        if moved == 0 and name not in frozen and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
+    ]
+    if idle:
+        yield Finding(
+            "gradients",
+            f"{len(idle)} of {len(parameters)} parameters get no gradient: nothing that they do reaches the loss.",
+            named(idle),
+            0.9,
+            "Look for a detach(), a no_grad(), a tensor made anew from numbers, or a part that is never used.",
+        )
 
 
 def loss(model: Model, objective: Objective | None, batch: Batch) -> torch.Tensor:

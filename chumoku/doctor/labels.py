@@ -1,24 +1,27 @@
 """Labels are what the model is to say:
 
 next token      labels[t] = tokens[t + 1]
-translation     labels[t] = target[t + 1], and the last one is the end
+translation     labels[t] = target[t + 1], the first target is the beginning and the last label the end
+both            every token is learnt, but for the first of another document
 masked token    labels only where something is hidden: 8 of 10 there are <mask>, and hardly any elsewhere
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from chumoku.data.batches import Batches, MaskedBatches
-from chumoku.doctor.bench import key_of
+from chumoku.doctor.bench import behind, framed, key_of
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.patient import Batch, Patient
 from chumoku.training.objectives import IGNORE
 
 BATCHES = 10
+UNLEARNT, RUN = 0.02, 2.5  # a share of tokens; how long a stretch is that may be left out on purpose
 SHIFTS = (-2, -1, 0, 1, 2, 3)
 
 
@@ -28,14 +31,14 @@ def run(patient: Patient) -> Iterator[Finding]:
         if batches is not None:
             made = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
             where = f"the first {len(made)} batches of {name}"
-            yield from hidden(made, patient, where) if is_masked(batches, patient) else following(made, where)
+            yield from hidden(made, patient, where) if is_masked(batches, patient) else following(made, patient, where)
 
 
 def is_masked(batches: Batches, patient: Patient) -> bool:
     return isinstance(batches, MaskedBatches) or (patient.model is not None and patient.model.config.kind == "encoder")
 
 
-def following(batches: list[Batch], where: str) -> Iterator[Finding]:
+def following(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
     shares = {shift: share(batches, shift) for shift in SHIFTS}
     learnt = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
     if learnt == 0:
@@ -53,6 +56,65 @@ def following(batches: list[Batch], where: str) -> Iterator[Finding]:
             where,
             0.97,
             "Shift once, and only once: labels[t] = tokens[t + 1].",
+        )
+    elif "target" in batches[0]:
+        yield from frames(batches, patient, where)
+        yield from unlearnt([inside(batch) for batch in batches], where)
+    else:
+        yield from unlearnt([(batch["labels"] != IGNORE, meant(batch)) for batch in batches], where)
+
+
+def frames(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
+    """Whether targets begin and end."""
+    if patient.tokenizer is None:
+        return
+    roles = patient.tokenizer.roles
+    for name, asked in (("begin", replace(roles, end=None)), ("end", replace(roles, begin=None))):
+        rows = torch.cat([framed(batch, asked) for batch in batches])
+        if float(rows.double().mean()) < 0.999:
+            yield Finding(
+                "labels",
+                f"{int((~rows).sum()):,} of {len(rows):,} targets do not {name} with the {name} token.",
+                where,
+                0.97,
+                "target = <begin> w₁ … wₙ, labels = w₁ … wₙ <end>: without them nobody knows where to begin or stop.",
+            )
+
+
+def inside(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Which tokens of targets have a label, and which may have none: those behind the last that has."""
+    given = batch["labels"] != IGNORE
+    return given, behind(batch["labels"])
+
+
+def meant(batch: Batch) -> Tensor:
+    """Which tokens of a text may have no label: the last of a document."""
+    edges = torch.zeros_like(batch["labels"], dtype=torch.bool)
+    if "documents" in batch:
+        edges[:, -1] = True
+        edges[:, :-1] = batch["documents"][:, 1:] != batch["documents"][:, :-1]
+    return edges
+
+
+def unlearnt(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
+    """Tokens that nobody learns. In long stretches they may be meant so, as questions of which only answers count."""
+    count = missing = runs = empty_rows = last = 0
+    for given, allowed in cells:
+        lost = ~given & ~allowed
+        count += int((~allowed).sum())
+        missing += int(lost.sum())
+        runs += int(lost[:, 0].sum() + (lost[:, 1:] & ~lost[:, :-1]).sum())
+        empty_rows += int((~given).all(1).sum())
+        last += int((~lost[:, -1]).sum())
+    rows = sum(len(given) for given, _ in cells)
+    if missing > UNLEARNT * count:
+        scattered = missing < RUN * runs or empty_rows > UNLEARNT * rows or last == 0
+        yield Finding(
+            "labels",
+            f"{missing / count:.0%} of the tokens have no label, and so are never learnt.",
+            where,
+            0.9 if scattered else 0.4,
+            "Give every token a label, unless it is meant so.",
         )
 
 

@@ -2,7 +2,8 @@
 
     s(x) = mean over letter pairs of x of  log P_source(pair) − log P_target(pair)      above 0: looks like a source
 
-A pair is swapped when its source looks like a target and its target like a source.
+A pair is swapped when its source looks like a target and its target like a source. It is not translated when both sides
+are the same, in a corpus whose other pairs have two languages.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Patient
 
 BUCKETS, MOST, FEWEST = 4096, 5000, 50
-SWAPPED = 0.005
+SWAPPED, SAME, MANY = 0.005, 0.03, 0.1  # shares of pairs
 SURE = 0.3  # nats a letter pair
 
 
@@ -29,6 +30,7 @@ def run(patient: Patient) -> Iterator[Finding]:
     if len(rows) < FEWEST:
         raise Skip(f"{len(rows)} pairs are too few to know a language by")
     yield from scripts(patient, rows)
+    yield from untranslated(rows)
     scores = looks(rows)
     wrong = np.flatnonzero((scores[:, 0] < -SURE) & (scores[:, 1] > SURE))
     if len(wrong) > max(1, SWAPPED * len(rows)):
@@ -40,6 +42,27 @@ def run(patient: Patient) -> Iterator[Finding]:
             0.9,
             "Turn these pairs around, or take them out; data.languages does so where scripts differ.",
         )
+
+
+def untranslated(rows: Sequence[Pair]) -> Iterator[Finding]:
+    same = [pair for pair in rows if plain(pair.source) == plain(pair.target) and any(map(str.isalpha, pair.source))]
+    others = [pair for pair in rows if plain(pair.source) != plain(pair.target)]
+    if len(same) <= SAME * len(rows) or len(others) < FEWEST:
+        return
+    source, target = looks(others).mean(0)
+    # Where both sides are of one language (corrections, puzzles), some pairs have nothing to be changed.
+    if source > SURE and target < -SURE:
+        yield Finding(
+            "languages",
+            f"{len(same):,} of {len(rows):,} pairs are not translated: {same[0].source[:30]!r} on both sides.",
+            "the corpus",
+            0.85 if len(same) > MANY * len(rows) else 0.4,
+            "Take them out, or a model learns to copy.",
+        )
+
+
+def plain(text: str) -> str:
+    return " ".join(text.casefold().split())
 
 
 def scripts(patient: Patient, rows: Sequence[Pair]) -> Iterator[Finding]:

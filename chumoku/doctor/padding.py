@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from chumoku.data.batches import Batches
-from chumoku.doctor.bench import borrowed, changed, distance, ragged, real, sample, tolerance
+from chumoku.doctor.bench import behind, borrowed, changed, distance, framed, ragged, real, sample, tolerance
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient
 from chumoku.models.model import EncoderDecoderModel, Model
-from chumoku.training.objectives import IGNORE
 
 BATCHES = 40
 
@@ -71,7 +70,8 @@ def cells(batches: Batches, patient: Patient, name: str) -> Iterator[Finding]:
     wrong: dict[str, int] = {}
     for index in range(min(len(batches), BATCHES)):
         batch = batches.batch(0, index)
-        empty = batch["labels"] == IGNORE
+        # What stands behind a target without begin or end may be a token of it: that is a finding about labels.
+        empty = behind(batch["labels"]) & framed(batch, patient.tokenizer.roles)[:, None]
         pad, target_pad = source.roles.pad or 0, patient.tokenizer.roles.pad or 0
         sums: dict[str, Tensor] = {
             "source cells that are masked hold a token other than <pad>": _other(

@@ -31,6 +31,7 @@ class Patient:
     held_texts: Sequence[str] | None = None  # … and those that are not
     pairs: Sequence[Pair] | None = None  # translators: the pairs that are learnt from …
     held_pairs: Sequence[Pair] | None = None  # … and those that are not
+    originals: Mapping[str, Sequence[str]] = field(default_factory=dict)  # lines as files have them, by tokenizer
     dropped: Mapping[str, int] = field(default_factory=dict)  # lines that cleaning took out, by reason
     folder: Path | None = None  # a model's, or a run's
     damage: str | None = None  # why the folder could not be opened
@@ -73,6 +74,10 @@ class Patient:
         if not found:
             raise Skip("there is no corpus")
         return found
+
+    def written(self, name: str) -> Sequence[str]:
+        """The same as the files have them, if that is known: what a tokenizer loses is lost in `lines` too."""
+        return self.originals.get(name) or self.lines(name)
 
 
 def fresh(model: Model) -> bool:

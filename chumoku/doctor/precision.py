@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from chumoku.doctor.bench import PRECISE, answers, borrowed, sample
+from chumoku.doctor.bench import PRECISE, answers, borrowed, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient, batch_norms
 from chumoku.models.model import Model
@@ -33,7 +33,7 @@ class Asked(nn.Module):
 
 def run(patient: Patient) -> Iterator[Finding]:
     model = patient.the_model()
-    if sum(parameter.numel() for parameter in model.parameters()) > PRECISE:
+    if size(model) > PRECISE:
         raise Skip("this model is too large to be asked in 64 bits")
     batch = sample(patient)
     asked = "float32" if patient.recipe is None else patient.recipe.train.precision
