@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from chumoku.errors import UsageError
@@ -27,6 +27,7 @@ ROOM = 6_000_000  # … while all maps together have no more numbers than this
 STRANGE = 0.3  # of a text unknown is worth a word
 NEW = 8  # tokens that a decoder writes when nobody says how many
 Notice = tuple[str, str]  # in English, in Japanese
+READ = 128  # tokens of a text that are read in one step
 Target = str | Sequence[int] | None  # what was written: as text, as its tokens, or by the model itself
 
 
@@ -41,9 +42,18 @@ def longest(speaker: Bundle, *, most: int = MOST, room: int = ROOM, layers: int 
 
 
 def question(
-    speaker: Bundle, text: str, to: Target, new: int | None, *, most: int | None = None
+    speaker: Bundle,
+    text: str,
+    to: Target,
+    new: int | None,
+    *,
+    most: int | None = None,
+    going: Callable[[], None] | None = None,
 ) -> tuple[Asked, list[Notice]]:
-    """What to look at: the text, and what the model writes of it or is said to have written."""
+    """What to look at: the text, and what the model writes of it or is said to have written.
+
+    `going` is asked for every token that is written; what it raises ends the writing.
+    """
     from chumoku.models.model import DecoderModel, EncoderDecoderModel
     from chumoku.probe.seen import Asked
 
@@ -51,7 +61,8 @@ def question(
     name, model = namer(speaker.tokenizer), speaker.model
     most = longest(speaker) if most is None else most
     if isinstance(model, DecoderModel):
-        return _continued(model, speaker.tokenizer, text, to, NEW if new is None else new, most, notices), notices
+        new = NEW if new is None else new
+        return _continued(model, speaker.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
         ids, guessed = _encoder_tokens(speaker.tokenizer, text, most, notices)
         return Asked(ids, name, len(ids), guessed=guessed), notices
@@ -61,7 +72,7 @@ def question(
         raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
     if to is None:
         limit = most - 1 if new is None else min(new, most - 1)
-        wrote, ended = _translated(model, speaker.tokenizer, source, begin, end, limit)
+        wrote, ended = _translated(model, speaker.tokenizer, source, begin, end, limit, going)
     else:
         wrote, ended = _said(model, speaker.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
@@ -70,10 +81,15 @@ def question(
 
 
 def _continued(
-    model: DecoderModel, tokenizer: Tokenizer, text: str, to: Target, new: int, most: int, notices: list[Notice]
+    model: DecoderModel,
+    tokenizer: Tokenizer,
+    text: str,
+    to: Target,
+    new: int,
+    most: int,
+    notices: list[Notice],
+    going: Callable[[], None] | None,
 ) -> Asked:
-    from chumoku.decoding.choosers import Choice
-    from chumoku.decoding.generate import generate, wordless
     from chumoku.probe.seen import Asked
 
     before, end = list(tokenizer.frame[0]), tokenizer.roles.end
@@ -81,14 +97,40 @@ def _continued(
     room = max(1, most - len(before) - (new if follows is None else len(follows)))
     prompt = [*before, *cut(tokenizer.encode(text), room, "text", notices, last=True)]
     if follows is None:
-        greedy = Choice(temperature=0).without(wordless(model, tokenizer))
-        follows = generate(model, [prompt], new=new, choice=greedy, end=end)[0] if new else []
+        follows = _written(model, tokenizer, prompt, new, going) if new else []
         ended = len(follows) < new
     return Asked([*prompt, *follows], namer(tokenizer), len(prompt), end if ended else None)
 
 
+def _written(
+    model: DecoderModel, tokenizer: Tokenizer, prompt: list[int], new: int, going: Callable[[], None] | None
+) -> list[int]:
+    """What the model goes on with, the likeliest token each time."""
+    from chumoku.decoding.choosers import Choice
+    from chumoku.decoding.generate import check, heard, start, wordless
+    from chumoku.decoding.scheduler import Request
+
+    check(model, [prompt], new)
+    greedy = Choice(temperature=0).without(wordless(model, tokenizer))
+    ends = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
+    scheduler = start(model, [Request(prompt, new, greedy, ends)], None)
+    scheduler.chunk = READ  # a long text in parts, so that somebody can be asked between them
+    follows: list[int] = []
+    while not scheduler.idle:
+        if going is not None:
+            going()
+        follows += [token for _, token in heard(scheduler)]
+    return follows
+
+
 def _translated(
-    model: EncoderDecoderModel, tokenizer: Tokenizer, source: list[int], begin: int, end: int, new: int
+    model: EncoderDecoderModel,
+    tokenizer: Tokenizer,
+    source: list[int],
+    begin: int,
+    end: int,
+    new: int,
+    going: Callable[[], None] | None,
 ) -> tuple[list[int], bool]:
     import torch
 
@@ -99,7 +141,13 @@ def _translated(
     wordless = (tokenizer.roles.pad, begin, *range(tokenizer.size, model.config.vocabulary))
     forbidden = [token for token in wordless if token is not None and token != end]
     ids = torch.tensor([source], device=model.device)
-    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden)[0][0]
+
+    def asked(rows: Sequence[int]) -> list[bool]:
+        if going is not None:
+            going()
+        return [True] * len(rows)
+
+    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, going=asked)[0][0]
     return best.tokens, len(best.tokens) < new
 
 

@@ -95,8 +95,12 @@ class Refused(Exception):
 class Pretended:
     """One pretended server; `asked` is every body it was sent."""
 
-    def __init__(self, port: int = 0, *, key: str | None = None, pause: float = 0.0) -> None:
+    def __init__(
+        self, port: int = 0, *, key: str | None = None, pause: float = 0.0, models: list[dict[str, Any]] = MODELS
+    ) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.models = models
+        self.dropped = 0  # messages that did not fit
         self.key, self.pause = key, pause
         self.connections: list[socket.socket] = []
         self.gone = threading.Event()  # a stream whose reader has left
@@ -121,6 +125,8 @@ class Pretended:
             if body.get("key") != self.key:
                 raise Refused(401, "This is not the key.")
             return {}
+        if body.get("model") not in [one["id"] for one in self.models]:
+            raise Refused(404, "There is no model of this name here.", "model_not_found")
         if path == "/v1/translate":
             texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
             if any("refuse me" in text for text in texts):
@@ -149,6 +155,8 @@ class Pretended:
     def pieces(
         self, chat: bool, words: list[str], tops: list[tuple[str, float]], body: dict[str, Any]
     ) -> Iterator[Any]:
+        if self.dropped:
+            yield {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "dropped_messages": self.dropped}
         for word in words:
             time.sleep(self.pause)
             yield {"choices": [choice(chat, word, tops, body, delta=True)]}
@@ -193,7 +201,7 @@ class Pretended:
                 elif not self.allowed():
                     self.json(401, {"error": {"message": "A key is needed.", "type": "authentication_error"}})
                 elif path == "/v1/models":
-                    self.json(200, {"object": "list", "data": MODELS})
+                    self.json(200, {"object": "list", "data": pretended.models})
                 else:
                     self.json(404, {"error": {"message": "There is nothing here.", "type": "not_found_error"}})
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,6 +19,7 @@ from serving import Serving, serving, settled
 
 import chumoku
 from chumoku.decoding import beam
+from chumoku.server.shapes import Shape
 from chumoku.speaker import Speaker
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
@@ -207,6 +210,50 @@ def test_logprobs_are_the_models(client: openai.OpenAI, speakers: dict[str, Spea
     assert all(one.logprob <= 0 and one.bytes is not None for one in content.content)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_a_stop_string_cuts_off_is_not_told(client: openai.OpenAI, stream: bool) -> None:
+    asked = {"model": "writer", "prompt": "one", "max_tokens": 29, "seed": 3, "logprobs": 2}
+    free = client.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+    assert len(free.logprobs.tokens) == 29
+    letter = next(place for place, token in enumerate(free.logprobs.tokens) if place > 5 and len(token) == 1)
+    stop = free.logprobs.tokens[letter]
+    assert free.text.index(stop) > 0
+    before = free.logprobs.tokens.index(stop)
+    if stream:
+        chunks = client.completions.create(**asked, stop=[stop], stream=True)  # type: ignore[call-overload]
+        told = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.tokens]
+    else:
+        told = client.completions.create(**asked, stop=[stop]).choices[0].logprobs.tokens  # type: ignore[call-overload]
+    assert told == free.logprobs.tokens[:before]
+
+
+def test_what_clients_send_besides_is_taken(client: openai.OpenAI) -> None:
+    plain = {"model": "writer", "max_tokens": 7, "temperature": 0}
+    named = [{"role": "user", "content": "a", "name": "Natsume"}]
+    answer = client.chat.completions.create(messages=named, response_format={"type": "text"}, **plain)  # type: ignore[call-overload]
+    alone = client.chat.completions.create(messages=[{"role": "user", "content": "a"}], **plain)  # type: ignore[call-overload]
+    assert answer.choices[0].message.content == alone.choices[0].message.content
+
+
+def test_large_answers_are_not_made_in_the_loop(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made by a reader they are the same, byte for byte but for what names the answer."""
+    threads: list[str] = []
+    whole = Shape.whole
+
+    def noted(*given: Any, **named: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return whole(*given, **named)
+
+    monkeypatch.setattr(Shape, "whole", noted)
+    asked = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
+    large = server.post("/v1/completions", **asked).json()
+    monkeypatch.setattr("chumoku.server.openai.LARGE", 1 << 30)
+    small = server.post("/v1/completions", **asked).json()
+    assert threads[0].startswith("reader")
+    assert not threads[1].startswith("reader")
+    assert (large["choices"], large["usage"]) == (small["choices"], small["usage"])
+
+
 def test_embeddings_are_the_speakers(client: openai.OpenAI, server: Serving, speakers: dict[str, Speaker]) -> None:
     texts = ["猫", "a longer text, which is cut into more", "one"]
     expected = speakers["encoder"].embed(texts).numpy()
@@ -294,7 +341,9 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"prompt": "a", "temperature": "hot"}, "temperature", "number"),
         ("completions", {"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
         ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "'x' is none"),
-        ("completions", {"prompt": "a", "logit_bias": {"99999": 1}}, "prompt", "no token 99999"),
+        ("completions", {"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias", "names token 99999"),
+        ("completions", {"prompt": ["a"] * 65}, "prompt", "65 texts"),
+        ("completions", {"prompt": [[5]] * 65, "n": 2}, "prompt", "130 texts"),
         ("completions", {"prompt": "a", "stream_options": {}}, "stream_options", "stream to be true"),
         ("completions", {"prompt": "x" * 200}, "prompt", "200 tokens"),
         ("completions", {"prompt": [9999]}, "prompt", "from 0 to"),
@@ -316,6 +365,24 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
             {"messages": [{"role": "user", "content": "x"}], "top_logprobs": 2},
             "top_logprobs",
             "true",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 21},
+            "top_logprobs",
+            "'top_logprobs' asks for 21",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
+            "response_format",
+            "only text is possible",
+        ),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": "x", "name": "y" * 257}]},
+            "messages",
+            "messages[0].name",
         ),
         ("chat/completions", {"messages": [{"role": "user", "content": "x" * 200}]}, "messages", "Shorten it"),
         ("embeddings", {"input": "a"}, "model", "kind 'decoder'"),

@@ -21,7 +21,9 @@ from chumoku.asking import question
 from chumoku.errors import AddressError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
+from chumoku.nn.quantised import Int8
 from chumoku.nn.tap import addresses
+from chumoku.probe import lens
 from chumoku.probe.editing import patch
 from chumoku.probe.watching import watch
 from chumoku.server import lab, look_shared, looking, runs
@@ -363,6 +365,35 @@ def test_vectors_move_too() -> None:
     assert len(told["after"]["candidates"]) == 5
 
 
+@pytest.mark.parametrize("length", [7, 43])
+@pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
+def test_whole_numbers_are_read_backwards_once_for_all_layers(
+    kind: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made(tmp_path / "model", kind, layers=5, width=96, heads=3)
+    model = chumoku.load(path, precision="int8").model
+    tokens = [5 + place % 200 for place in range(length)]
+    source = tokens[:3] if kind == "encoder-decoder" else None
+    output, tape = watch(model, tokens, source=source)
+    assert output.logits is not None
+    size, unpacked, calls = model.config.vocabulary, Int8.dequantised, [0]
+
+    def counted(self: Int8) -> torch.Tensor:
+        calls[0] += len(self.scale) == size
+        return unpacked(self)
+
+    monkeypatch.setattr(Int8, "dequantised", counted)
+    asked_for: list[int] = []
+    found = lens.through(model, tape, best=3, going=lambda: asked_for.append(1))
+    assert calls[0] <= 1, "the head's matrix is the same for all layers"
+    assert len(asked_for) == len(found.addresses) == 6
+    for place, address in enumerate(found.addresses):
+        likely = lens.said(model, tape[address]).softmax(-1)
+        assert torch.allclose(found.probabilities[place], likely.topk(3).values, atol=1e-6)
+    said = output.logits.softmax(-1).amax(-1)
+    assert torch.allclose(found.final[-1], said, atol=1e-6), "the last layer says what the model says"
+
+
 # Runs
 
 
@@ -416,6 +447,64 @@ def test_points_are_what_was_told(folder: Path) -> None:
         stream.write("\n" + json.dumps({"step": 60, "loss": None}) + "\n" + '{"step": 70, "loss": 1e400}\n')
     later = as_json(seen.points("one", after=50))["points"]
     assert later == [{"step": 60, "loss": "NaN"}, {"step": 70, "loss": "Infinity"}]
+
+
+def test_numbers_of_a_log_that_are_none(folder: Path) -> None:
+    huge = "9" * 400
+    lines = (
+        '"loss": NaN',
+        '"loss": Infinity',
+        '"loss": -Infinity',
+        f'"loss": {huge}',
+        f'"loss": -{huge}',
+        '"loss": 1e301',
+    )
+    text = "".join(f'{{"step": {number}, {told}}}\n' for number, told in enumerate(lines, start=1))
+    (folder / "one" / "metrics.jsonl").write_text(text, "utf-8")
+    losses = [point["loss"] for point in as_json(Runs(folder).points("one"))["points"]]
+    assert losses == ["NaN", "Infinity", "-Infinity", "Infinity", "-Infinity", "Infinity"]
+
+
+def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
+    recipe = folder / "one" / "recipe.json"
+    recipe.rename(tmp_path / "recipe.json")
+    recipe.symlink_to(tmp_path / "recipe.json")
+    assert Runs(folder).listing()["runs"][0]["planned"] is None
+    file = folder / "one" / "checkpoints" / "step-00000030" / "tokenizer.json"
+    file.rename(tmp_path / "tokenizer.json")
+    file.symlink_to(tmp_path / "tokenizer.json")
+    base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
+    with pytest.raises(UsageError, match="This checkpoint cannot be read") as refused:
+        Runs(folder).look("one", schemas.RunLook(checkpoint=30, **base))
+    assert str(tmp_path) not in str(refused.value)
+    assert Runs(folder).look("one", schemas.RunLook(checkpoint=50, **base))["step"] == 50
+    (tmp_path / "elsewhere" / "report.html").write_text("<p>", "utf-8")
+    (folder / "lab").symlink_to(tmp_path / "elsewhere")
+    assert lab.report(folder / "lab") is None
+    assert not lab.exists(folder / "lab")
+
+
+def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("locked", "vanishing"):
+        (folder / name).mkdir()
+        (folder / name / "metrics.jsonl").write_text(line(1) + "\n", "utf-8")
+    there, opened = Path.exists, Path.open
+
+    def exists(self: Path) -> bool:
+        if self.parent.name == "locked":
+            raise PermissionError(13, "Permission denied", str(self))
+        return there(self)
+
+    def vanished(self: Path, *given: Any, **named: Any) -> Any:
+        if self.parent.name == "vanishing":
+            raise FileNotFoundError(2, "No such file or directory", str(self))
+        return opened(self, *given, **named)
+
+    monkeypatch.setattr(Path, "exists", exists)
+    monkeypatch.setattr(Path, "open", vanished)
+    assert [run["id"] for run in Runs(folder).listing()["runs"]] == ["one"]
+    with pytest.raises(UnknownRun, match="The run vanishing cannot be read"):
+        Runs(folder).points("vanishing")
 
 
 def test_hostile_metrics_cost_little(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.speaker import Speaker, there
+from chumoku.text.tokenizer import Tokenizer
 
 TEXTS = ["one", "a longer text than that", "猫", "seven eight nine ten", "two words", "x"]
 
@@ -179,6 +182,72 @@ def test_the_oldest_turns_are_left_out(system: list[Message]) -> None:
     assert chat.fit([*system, *turns], tokenizer, "chatml", most=len(whole) - 1) == (short, 3)
     with pytest.raises(LengthError, match=f"prompt of {len(short)} tokens, and {len(short) - 1} fit"):
         chat.fit([*system, *turns], tokenizer, "chatml", most=len(short) - 1)
+
+
+def plainly(messages: list[Message], tokenizer: Tokenizer, format: str, most: int) -> tuple[list[int], int] | None:
+    """`fit` as its sentence says it: ever fewer turns, until they fit."""
+    system, turns = (messages[:1], messages[1:]) if messages[0].role == "system" else ([], messages)
+    before = [*tokenizer.frame[0]]
+    for first in range(len(turns)):
+        if first and turns[first].role != "user":
+            continue
+        tokens = chat.encode(chat.render([*system, *turns[first:]], format), tokenizer)
+        tokens = tokens if tokens[: len(before)] == before else [*before, *tokens]
+        if len(tokens) <= most:
+            return tokens, first
+    return None
+
+
+LLAMA3 = ("<|endoftext|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>")
+LINES = ["User: hello you\nAssistant: hi there, who\n", "be brief.\n\n  two  spaces\n"] * 9
+TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
+    "chatml": chatty,
+    "llama3": lambda: chatty(LLAMA3),
+    "plain": bytewise,
+    "plain bpe": lambda: text.train(LINES, kind="bpe", vocabulary=330),
+    "plain unigram": lambda: text.train(LINES, kind="unigram", vocabulary=600),
+    "plain character": lambda: text.train(LINES, kind="character", vocabulary=60),
+}
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_what_fits_is_found_as_if_all_were_tried(name: str) -> None:
+    tokenizer, format = TOKENIZERS[name](), name.split()[0]
+    random = Random(3)
+    for _ in range(150):
+        said = [
+            Message(
+                random.choice(("user", "user", "assistant")),
+                "".join(random.choices("ab hi\n User:, ", k=random.choice((0, 1, 3, 20)))),
+            )
+            for _ in range(random.choice((0, 1, 5, 30)))
+        ]
+        system = [Message("system", random.choice(("Be brief.", " \n")))] * random.choice((0, 1))
+        messages = [*system, *said, Message("user", "who" * random.choice((1, 9)))]
+        for most in (9, 30, 60, 90, 200, 2000):
+            expected = plainly(messages, tokenizer, format, most)
+            if expected is None:
+                with pytest.raises(LengthError, match="The last message alone"):
+                    chat.fit(messages, tokenizer, format, most=most)
+            else:
+                assert chat.fit(messages, tokenizer, format, most=most) == expected
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, format = TOKENIZERS[name](), name.split()[0]
+    letters, encode = [0], type(tokenizer).encode
+
+    def counted(self: Tokenizer, text: str, **how: Any) -> list[int]:
+        letters[0] += len(text)
+        return encode(self, text, **how)
+
+    monkeypatch.setattr(type(tokenizer), "encode", counted)
+    talk = [Message("user", "hello you, who is there? " * 4)] * 2047
+    prompt = chat.fit(talk, tokenizer, format, most=500)
+    assert 0 < len(prompt.tokens) <= 500
+    assert prompt.dropped > 2000
+    assert letters[0] < 30_000, "of 200,000"
 
 
 def greedy(speaker: Speaker, tokens: list[int], *, new: int, ends: set[int]) -> str:

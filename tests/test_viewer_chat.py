@@ -117,7 +117,7 @@ def test_a_long_chat_leaves_its_first_messages_out(browser: Any, server: Pretend
     # A model of 61 tokens gets at most 12 letters for each.
     assert sum(len(one["content"]) for one in sent) <= 61 * 12
     assert sent[-1]["content"] == "short"
-    assert f"first {14 - len(sent)} messages" in page.text_content(".talk .cut")
+    assert f"The {14 - len(sent)} oldest messages" in page.text_content(".talk .cut")
 
 
 def test_a_model_without_chat_completes(browser: Any, server: Pretended) -> None:

@@ -187,7 +187,7 @@ def test_512_tokens_are_drawn_at_once(browser: Any, server: Serving) -> None:
     for _ in range(15):
         page.mouse.wheel(0, 200)
         page.wait_for_timeout(20)
-    assert max(page.evaluate("window.long"), default=0) < 300
+    assert max(page.evaluate("window.long"), default=0) < 200
     seen.clean()
 
 
@@ -249,8 +249,9 @@ def test_the_playgrounds_sums_are_the_models(browser: Any, server: Serving) -> N
     page = seen.page
     page.wait_for_selector(".pg-table")
     made_ = page.evaluate(
-        "async () => { const m = await import('/viewer/playground_sums.js'); return {"
-        " waves: [...m.KINDS.sinusoidal(11, 12, 997).values], angles: [...m.KINDS.rotary(11, 12, 997).values],"
+        "async () => { const m = await import('/viewer/playground_sums.js');"
+        " const sizes = { length: 11, width: 12, base: 997 }; return {"
+        " waves: [...m.KINDS.sinusoidal(sizes).values], angles: [...m.KINDS.rotary(sizes).values],"
         " shares: m.softmax([2, -1, 0.5], 0.7), bits: m.entropy([0.5, 0.25, 0.25]),"
         " spread: Math.hypot(...m.randomScores(64, 5000)) / Math.sqrt(5000) } }"
     )
@@ -268,7 +269,7 @@ def test_the_figures_move(browser: Any, server: Serving) -> None:
     seen = visit(browser, server.url, hash="#/playground")
     page = seen.page
     page.wait_for_selector(".pg-table")
-    for kind, columns in (("rotary", 32), ("learned", 64), ("sinusoidal", 64)):
+    for kind, columns in (("rotary", 32), ("learned", 64), ("none", 64), ("sinusoidal", 64)):
         page.click(f"[data-kind={kind}]")
         assert page.evaluate("document.querySelector('.pg-table').width") == columns
     page.focus(".pg-sliders input >> nth=0")

@@ -47,6 +47,16 @@ class Part(NamedTuple):
     mark: bool = False
 
 
+EDGES = {  # what stands before all messages and behind them
+    "chatml": ([Part(START, mark=True)], [Part("assistant\n")]),
+    "llama3": (
+        [Part(BEGIN, mark=True)],
+        [Part(HEAD, mark=True), Part("assistant"), Part(TEXT, mark=True), Part("\n\n")],
+    ),
+    "plain": ([], [Part(NAMES["assistant"])]),
+}
+
+
 class Prompt(NamedTuple):
     tokens: list[int]
     dropped: int  # messages that were left out, so that the rest fits
@@ -151,22 +161,25 @@ def format_for(tokenizer: Tokenizer, wanted: str | None = None) -> str:
 
 def render(messages: Sequence[Message], format: str) -> list[Part]:
     """The prompt, up to where the assistant is to speak; joined, its parts are what one would read."""
+    opening, closing = EDGES[format]
+    return joined([*opening, *(part for one in messages for part in rendered(one, format)), *closing], format)
+
+
+def rendered(message: Message, format: str) -> list[Part]:
+    """One message with its marks."""
+    role, text = message
     if format == "chatml":
-        parts = [Part(START, mark=True)]
-        for role, text in messages:
-            parts += [Part(f"{role}\n{text}"), Part(END, mark=True), Part("\n"), Part(START, mark=True)]
-        return [*parts, Part("assistant\n")]
+        return [Part(f"{role}\n{text}"), Part(END, mark=True), Part("\n"), Part(START, mark=True)]
     if format == "llama3":
-        parts = [Part(BEGIN, mark=True)]
-        for role, text in messages:
-            parts += [Part(HEAD, mark=True), Part(role), Part(TEXT, mark=True), Part(f"\n\n{text.strip()}")]
-            parts += [Part(TURN, mark=True)]
-        return [*parts, Part(HEAD, mark=True), Part("assistant"), Part(TEXT, mark=True), Part("\n\n")]
-    turns = ""
-    for role, text in messages:
-        text = "\n".join(f" {line}" if looks_like_a_turn(line) else line for line in text.split("\n"))
-        turns += f"{text}\n\n" if role == "system" else f"{NAMES[role]} {text}\n"
-    return [Part(turns + NAMES["assistant"])]
+        head = [Part(HEAD, mark=True), Part(role), Part(TEXT, mark=True)]
+        return [*head, Part(f"\n\n{text.strip()}"), Part(TURN, mark=True)]
+    text = "\n".join(f" {line}" if looks_like_a_turn(line) else line for line in text.split("\n"))
+    return [Part(f"{text}\n\n" if role == "system" else f"{NAMES[role]} {text}\n")]
+
+
+def joined(parts: Sequence[Part], format: str) -> list[Part]:
+    """Plain chat has no marks: it is one text, and its tokens may reach over the edges of messages."""
+    return list(parts) if format in MARKS else [Part("".join(part.text for part in parts))]
 
 
 def looks_like_a_turn(line: str) -> bool:
@@ -184,14 +197,90 @@ def encode(parts: Sequence[Part], tokenizer: Tokenizer) -> list[int]:
 def fit(messages: Sequence[Message], tokenizer: Tokenizer, format: str, *, most: int) -> Prompt:
     """The prompt within `most` tokens: turns are left out from the oldest on, a question with its answer."""
     system, turns = ([messages[0]], messages[1:]) if messages[0].role == "system" else ([], messages)
-    before = [*tokenizer.frame[0]]
-    later = [place for place, message in enumerate(turns) if place and message.role == "user"]
-    for first in (0, *later):
-        tokens = encode(render([*system, *turns[first:]], format), tokenizer)
-        tokens = tokens if tokens[: len(before)] == before else [*before, *tokens]
-        if len(tokens) <= most:
-            return Prompt(tokens, first)
+    # Old messages are looked at only while there is room, so that a long talk costs no more than what fits of it.
+    fitting = _Fitting(system, turns, tokenizer, format)
+    starts = [0, *(place for place, message in enumerate(turns) if place and message.role == "user")]
+    place = fitting.guess(starts, most)
+    place = fitting.corrected(starts, place, most)
+    tokens = fitting.prompt(starts[place])
+    if len(tokens) <= most:
+        return Prompt(tokens, starts[place])
     raise LengthError(
         f"The last message alone makes a prompt of {len(tokens):,} tokens, and {most:,} fit beside a reply. Shorten it "
         "or the system's message, ask for a shorter reply, or use a model with a larger context."
     )
+
+
+class _Fitting:
+    """Prompts of ever fewer turns. Every message is rendered once, and with marks around it encoded once.
+
+    Plain chat is one text, and what its messages have alone tells about how many tokens they have together. So the
+    sum is a guess there, and prompts beside it are made until one that fits lies next to one that does not. (For that,
+    a prompt with a turn more must have no fewer tokens.)
+    """
+
+    def __init__(self, system: Sequence[Message], turns: Sequence[Message], tokenizer: Tokenizer, format: str) -> None:
+        self._turns, self._tokenizer, self._format = turns, tokenizer, format
+        opening, closing = EDGES[format]
+        self._first = [*opening, *(part for one in system for part in rendered(one, format))]
+        self._last = closing
+        self._parts: dict[int, list[Part]] = {}
+        self._encoded: dict[Part, list[int]] = {}
+        self._prompts: dict[int, list[int]] = {}
+
+    def guess(self, starts: Sequence[int], most: int) -> int:
+        """Which of the starts is the first from which on all messages fit, by the sum of their tokens."""
+        count = sum(len(self._tokens(part)) for part in (*self._first, *self._last))
+        found, end = len(starts) - 1, len(self._turns)
+        for place in reversed(range(len(starts))):
+            for turn in reversed(range(starts[place], end)):
+                count += sum(len(self._tokens(part)) for part in self._rendered(turn))
+                if count > most:
+                    return found
+            found, end = place, starts[place]
+        return found
+
+    def corrected(self, starts: Sequence[int], place: int, most: int) -> int:
+        """The first start whose prompt fits indeed; the last one where none does."""
+
+        def fits(other: int) -> bool:
+            known = other < place and self._format in MARKS  # with marks the sum is no guess
+            return not known and len(self.prompt(starts[other])) <= most
+
+        low, high, step = -1, len(starts) - 1, 1  # all up to low are too long; from high on all fit, if any
+        if fits(place):
+            high = place
+            while high and fits(max(0, high - step)):
+                high, step = max(0, high - step), 2 * step
+            low = max(0, high - step) if high else -1
+        else:
+            low = place
+            while low < high and not fits(min(high, low + step)):
+                low, step = min(high, low + step), 2 * step
+            high = min(high, low + step)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
+
+    def prompt(self, start: int) -> list[int]:
+        """The tokens of a prompt from this turn on, behind what the tokenizer puts before every text."""
+        if start not in self._prompts:
+            turns = (part for turn in range(start, len(self._turns)) for part in self._rendered(turn))
+            parts = joined([*self._first, *turns, *self._last], self._format)
+            marked = self._format in MARKS
+            each = map(self._tokens, parts) if marked else [encode(parts, self._tokenizer)]
+            tokens = [token for tokens in each for token in tokens]
+            before = [*self._tokenizer.frame[0]]
+            self._prompts[start] = tokens if tokens[: len(before)] == before else [*before, *tokens]
+        return self._prompts[start]
+
+    def _rendered(self, turn: int) -> list[Part]:
+        if turn not in self._parts:
+            self._parts[turn] = rendered(self._turns[turn], self._format)
+        return self._parts[turn]
+
+    def _tokens(self, part: Part) -> list[int]:
+        if part not in self._encoded:
+            self._encoded[part] = encode([part], self._tokenizer)
+        return self._encoded[part]

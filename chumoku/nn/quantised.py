@@ -135,13 +135,17 @@ class Quantised(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        rows = x.flatten(0, -2)
+        if self.unpacks(x):
+            return F.linear(x, self.stored.dequantised().to(x.dtype), bias)
+        y = self._packed(x.flatten(0, -2)).view(*x.shape[:-1], -1)
+        return y if bias is None else y + bias
+
+    def unpacks(self, x: Tensor) -> bool:
+        """Whether the formula is read backwards for these inputs: for many, and where no kernel will do."""
         trained = torch.is_grad_enabled() and x.requires_grad  # PyTorch's packed kernels have no gradients …
         odd = self.in_features % GROUP != 0  # … and the one for int8 reads past the end of such rows
-        if trained or odd or x.device.type != "cpu" or len(rows) > FEW or self.kind == "int8-groups":
-            return F.linear(x, self.stored.dequantised().to(x.dtype), bias)
-        y = self._packed(rows).view(*x.shape[:-1], -1)
-        return y if bias is None else y + bias
+        many = x.shape[:-1].numel() > FEW
+        return trained or odd or many or x.device.type != "cpu" or self.kind == "int8-groups"
 
     def _packed(self, x: Tensor) -> Tensor:
         """PyTorch's own kernels for processors, which want bf16 inputs."""

@@ -47,11 +47,16 @@ class Tape(Mapping[str, Tensor]):
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
+    @property
+    def here(self) -> bool:
+        """Whether it is this thread that is recorded."""
+        return self._thread == threading.get_ident()
+
     def wants(self, module: nn.Module, name: str) -> bool:
         return not blind() and self.concerns(module, name)
 
     def concerns(self, module: nn.Module, name: str) -> bool:
-        return self._thread == threading.get_ident() and self._address(module, name) in self._wanted
+        return self.here and self._address(module, name) in self._wanted
 
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         """Keep a copy; what goes on is the tensor itself."""
@@ -104,8 +109,8 @@ def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
 
 
 def recording() -> bool:
-    """Whether anyone records anything: ask before computing what leaves no trace."""
-    return bool(_tapes)
+    """Whether anyone records what this thread computes: ask before computing what leaves no trace."""
+    return any(tape.here for tape in _tapes)
 
 
 def watched(module: nn.Module, *names: str) -> bool:

@@ -23,6 +23,7 @@ from chumoku.models.model import EncoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
 from chumoku.probe import attention, lens
+from chumoku.probe.pausing import Going, on
 from chumoku.probe.watching import answer, plain, watch
 
 BEST, LOOKED = 5, 3
@@ -97,7 +98,13 @@ class Seen:
 
 
 def see(
-    model: Model, asked: Asked, *, layer: int | None = None, guesses: bool = True, debug: bool | None = None
+    model: Model,
+    asked: Asked,
+    *,
+    layer: int | None = None,
+    guesses: bool = True,
+    debug: bool | None = None,
+    going: Going = on,
 ) -> Seen:
     """One pass, and everything that can be seen in it; of one layer, or without the lens, where all is too much."""
     model = plain(model)
@@ -117,13 +124,13 @@ def see(
         maps=[*maps, *(_rollouts(attention.rolled(weights), asked) if layer is None else [])],
         entropy={one.key: attention.entropy(one.weights).mean(-1) for one in maps},
         streams={name: _first_row(stream) for name, stream in lens.streams(model, tape).items()},
-        lens=_guesses(model, tape, asked) if speaks and guesses else None,
-        words=[] if logits is None else words(logits, maps, asked, masked=isinstance(model, EncoderModel)),
+        lens=_guesses(model, tape, asked, going) if speaks and guesses else None,
+        words=[] if logits is None else words(logits, maps, asked, masked=isinstance(model, EncoderModel), going=going),
         positions=positions(stack, len(asked.tokens)),  # type: ignore[arg-type]
     )
 
 
-def words(logits: Tensor, maps: list[Map], asked: Asked, *, masked: bool) -> list[Word]:
+def words(logits: Tensor, maps: list[Map], asked: Asked, *, masked: bool, going: Going = on) -> list[Word]:
     """What was said at each place where something was written, and what it looked at there."""
     last = next((one for one in maps if one.key == "cross"), maps[-1])
     looks = last.weights.mean((0, 1))
@@ -134,6 +141,7 @@ def words(logits: Tensor, maps: list[Map], asked: Asked, *, masked: bool) -> lis
         spoken = [(place, following[place]) for place in range(max(0, asked.first - 1), len(asked.tokens))]
     found = []
     for place, token in spoken:
+        going()
         chances = logits[place].float().softmax(-1).cpu()
         best = chances.topk(min(BEST, len(chances)))
         most = looks[place].topk(min(LOOKED, looks.shape[-1]))
@@ -190,8 +198,8 @@ def _first_row(stream: lens.Stream) -> lens.Stream:
     return lens.Stream(*(None if part is None else part[:, 0].cpu() for part in stream))  # type: ignore[arg-type]
 
 
-def _guesses(model: Model, tape: Tape, asked: Asked) -> Guesses:
-    seen = lens.through(model, tape, best=min(BEST, model.config.vocabulary))
+def _guesses(model: Model, tape: Tape, asked: Asked, going: Going) -> Guesses:
+    seen = lens.through(model, tape, best=min(BEST, model.config.vocabulary), going=going)
     layers = [
         [
             [Candidate(asked.name(token), chance) for token, chance in zip(tokens, chances, strict=True)]

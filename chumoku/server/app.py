@@ -6,6 +6,7 @@ GET  /health, /metrics                         GET  /v1/runs…          POST /v
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from fastapi import FastAPI
@@ -19,9 +20,10 @@ from chumoku.server.assets import Assets
 from chumoku.server.embeddings import embeddings
 from chumoku.server.hearing import Gone
 from chumoku.server.house import House, house_of
+from chumoku.server.keys import cookie_name
 from chumoku.server.openai import chat_completions, completions
 from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.security import COOKIE, GONE, Guard
+from chumoku.server.security import GONE, Guard, address_of
 from chumoku.server.served import found
 from chumoku.server.translating import translations
 
@@ -51,10 +53,11 @@ async def session(request: Request) -> Response:
     if key is None:
         raise Refusal(404, "This server asks for no key.")
     asked = await house_of(request).asked(request, schemas.Session)
-    if not key.opens(asked.key):
+    if not key.opens(asked.key, address_of(request.scope)):
+        await asyncio.sleep(key.missed())
         raise Refusal(401, "This key does not fit.", param="key", code="invalid_api_key")
     response = answer({"status": "ok"})
-    response.set_cookie(COOKIE, key.cookie, httponly=True, samesite="strict", path="/")
+    response.set_cookie(cookie_name(request.headers["host"]), key.cookie, httponly=True, samesite="strict", path="/")
     return response
 
 

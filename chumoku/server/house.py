@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from chumoku.server.jobs import Left
 from chumoku.server.limits import Limits
 from chumoku.server.metrics import Metrics
 from chumoku.server.parsing import parsed
@@ -53,30 +56,41 @@ class House:
             served.worker.start()
 
     def stop(self, seconds: float = 5.0) -> bool:
+        """Whether all workers have ended by then; they share the time."""
         for pool in (self._readers, self._visitor):
             pool.shutdown(wait=False, cancel_futures=True)
-        ended = [served.worker.stop(seconds) for served in self.models.values()]
-        return all(ended)
+        end = time.monotonic() + seconds
+        workers = [served.worker for served in self.models.values()]
+        for worker in workers:
+            worker.stop(0)  # told all at once, then waited for
+        return all(worker.stop(max(0.0, end - time.monotonic())) for worker in workers)
 
     async def aside(self, work: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """Done by a reader: whatever takes longer than the loop may wait."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._readers, functools.partial(work, *arguments, **named))
 
-    async def visit(self, work: Callable[[], T]) -> T:
-        """Done while no model that is served computes; one after the other, and not too many wait."""
+    async def visit(self, work: Callable[[Turns, Callable[[], None]], T]) -> T:
+        """Done by the visitor, one after the other, and not too many wait.
+
+        It is given the turns, to compute while no model that is served does, and what to ask meanwhile.
+        """
         if self._visits >= self.limits.queue:
             raise busy("Too many looks at runs are waiting. Try again later.")
 
-        def visited() -> T:
-            with self.turns:
-                return work()
+        left = threading.Event()
+
+        def going() -> None:
+            self.turns.pass_on()
+            if left.is_set():
+                raise Left
 
         self._visits += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._visitor, visited)
+            return await asyncio.get_running_loop().run_in_executor(self._visitor, work, self.turns, going)
         finally:
             self._visits -= 1
+            left.set()
 
     async def asked(self, request: Request, schema: type[B]) -> B:
         """The body as what its schema says."""

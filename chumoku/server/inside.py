@@ -8,15 +8,17 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from chumoku.models.model import Model
+from chumoku.probe.pausing import Going, pausing
 from chumoku.server import look_schemas, looking
 from chumoku.server.answers import answer, encoded
 from chumoku.server.hearing import done, unless_gone
 from chumoku.server.house import House, house_of
+from chumoku.server.jobs import Job, Left
 from chumoku.server.openai import admitted
 from chumoku.server.refusals import Refusal, from_error
 from chumoku.server.runs import Runs, UnknownRun
 from chumoku.server.served import found
-from chumoku.server.worker import Job
 
 Handler = Callable[[Request], Awaitable[Response]]
 LOOKS: dict[str, tuple[type[look_schemas.Strict], Callable[..., Any]]] = {
@@ -31,14 +33,16 @@ LOOKS: dict[str, tuple[type[look_schemas.Strict], Callable[..., Any]]] = {
 
 
 class Looking(Job):
-    """One look, made into JSON where it is made."""
+    """One look, made into JSON where it is made; it ends when nobody waits for it."""
 
-    def __init__(self, make: Callable[[], Any]) -> None:
+    def __init__(self, model: Model, make: Callable[[Going], Any]) -> None:
         super().__init__()
-        self._make = make
+        self._model, self._make = model, make
 
     def together(self, jobs: Sequence[Looking], pass_on: Callable[[], None]) -> list[bytes]:
-        return [encoded(job._make()) for job in jobs]
+        going = self.going(pass_on)
+        with pausing(self._model, going):
+            return [encoded(self._make(going))]  # it has no key, and so is alone
 
 
 def look_at(path: str) -> Handler:
@@ -50,7 +54,8 @@ def look_at(path: str) -> Handler:
         asked: Any = await house.asked(request, schema)
         served = found(house.models, asked.model)
         with admitted(served, 1):
-            return answer(await done(request, served.worker, Looking(lambda: function(served.speaker, asked))))
+            job = Looking(served.speaker.model, lambda going: function(served.speaker, asked, going))
+            return answer(await done(request, served.worker, job))
 
     return handle
 
@@ -79,13 +84,17 @@ async def run_look(request: Request) -> Response:
     house = house_of(request)
     asked = await house.asked(request, look_schemas.RunLook)
     look, name = runs_of(house).look, request.path_params["run"]
-    return answer(await unless_gone(request, house.visit(lambda: encoded(_known(look, name, asked)))))
+    return answer(
+        await unless_gone(request, house.visit(lambda turns, going: encoded(_known(look, name, asked, turns, going))))
+    )
 
 
 def _known(work: Callable[..., Any], *arguments: Any) -> Any:
     """What a run says; one that is not there is 404."""
     try:
         return work(*arguments)
+    except Left:
+        raise
     except UnknownRun as error:
         raise Refusal(404, str(error), code="run_not_found") from error
     except Exception as error:

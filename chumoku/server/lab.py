@@ -24,13 +24,18 @@ class Report(NamedTuple):
 def report(folder: Path) -> Report | None:
     """report.html of a folder of results; None where there is none."""
     path = folder / "report.html"
-    if not path.is_file() or leads_out(path) or path.stat().st_size > LARGEST:
+    try:
+        if not exists(folder) or path.stat().st_size > LARGEST:
+            return None
+        html = path.read_bytes()
+    except OSError:  # gone meanwhile
         return None
-    html = path.read_bytes()
     styles = " ".join(f"'{fingerprint(css)}'" for css in STYLE.findall(html.decode("utf-8", "replace"))[:8])
     allowed = ("default-src 'none'", "img-src data:", "style-src " + (styles or "'none'"))
     return Report(html, "; ".join((*allowed, "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'")))
 
 
 def exists(folder: Path) -> bool:
-    return (folder / "report.html").is_file()
+    """Whether there is one, and no link leads to it from elsewhere."""
+    path = folder / "report.html"
+    return path.is_file() and not leads_out(folder) and not leads_out(path)

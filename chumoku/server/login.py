@@ -23,6 +23,7 @@ form.addEventListener("submit", async (event) => {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }),
     });
     if (answer.ok) location.reload();
+    else if (answer.status === 429) said.textContent = "Too many tries. Wait a little. / 少し待ってください。";
     else said.textContent = "This key does not fit. / 鍵が違います。";
   } catch {
     said.textContent = "The server does not answer. / サーバーが応答しません。";

@@ -18,6 +18,7 @@ from chumoku.asking import said
 from chumoku.errors import UsageError
 from chumoku.models.model import EncoderModel
 from chumoku.probe.editing import Change, edits
+from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked
 from chumoku.probe.watching import answer, ask, given
 from chumoku.server import look_schemas as schemas
@@ -27,16 +28,16 @@ from chumoku.speaker import Speaker
 BEST = 5
 
 
-def ablate(speaker: Speaker, request: schemas.Ablate) -> dict[str, Any]:
+def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
     """What is said, and how likely, with all parts and with some switched off."""
     changes = {address: _without(heads) for address, heads in _switched(speaker, request.off).items()}
     model = speaker.model
-    asked, notices = asking(speaker, request)
+    asked, notices = asking(speaker, request, going)
     both = given(model, asked.tokens, asked.source)
     before = answer(ask(model, both))
     with edits(model, changes):
         change = Change(before, answer(ask(model, both)))
-        other, _ = asking(speaker, request)
+        other, _ = asking(speaker, request, going)
     speaks = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if speaks else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)

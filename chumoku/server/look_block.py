@@ -18,6 +18,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
+from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked
 from chumoku.probe.watching import watch
 from chumoku.server import look_schemas as schemas
@@ -28,11 +29,11 @@ SHOWN = 64  # numbers of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(speaker: Speaker, request: schemas.Block) -> dict[str, Any]:
+def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[str, Any]:
     """All that happens to one place in one block, with one head's look."""
     check_layer(speaker, request.layer, request.part)
     check_head(speaker, request.head)
-    asked, notices = asking(speaker, request)
+    asked, notices = asking(speaker, request, going)
     reads_source = request.part == "encoder" and asked.source is not None
     own = list(asked.source or ()) if reads_source else list(asked.tokens)
     if request.place >= len(own):

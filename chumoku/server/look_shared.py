@@ -14,6 +14,7 @@ from torch import Tensor
 
 from chumoku.asking import Notice, Target, longest, question
 from chumoku.errors import ChumokuError, UsageError
+from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked, Map
 from chumoku.server import look_schemas as schemas
 from chumoku.weights.bundle import Bundle
@@ -26,17 +27,21 @@ MUTE: Notice = (
 )
 
 
-def asking(speaker: Bundle, request: schemas.Question, *, most: int | None = None) -> tuple[Asked, list[Notice]]:
+def asking(
+    speaker: Bundle, request: schemas.Question, going: Going = on, *, most: int | None = None
+) -> tuple[Asked, list[Notice]]:
     """The question of a request, of no more tokens than can be shown."""
     room = longest(speaker, most=MOST, room=ROOM) if most is None else most
-    return put(speaker, request.text, request.target, request.new, most=room)
+    return put(speaker, request.text, request.target, request.new, most=room, going=going)
 
 
-def put(speaker: Bundle, text: str, target: Target, new: int | None, *, most: int) -> tuple[Asked, list[Notice]]:
+def put(
+    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
+) -> tuple[Asked, list[Notice]]:
     """The same; a model that has only NaN to say is looked at all the same."""
     check_target(speaker, target)
     try:
-        return question(speaker, text, target, new, most=most)
+        return question(speaker, text, target, new, most=most, going=going)
     except UsageError:
         raise
     except ChumokuError:

@@ -5,8 +5,9 @@
     tensor        the first 64 × 64 numbers at an address     next_tokens    the likeliest to follow, with their logits
     block         one head's arithmetic at one place          ablate         what is said with parts switched off
 
-Each makes its pass when called; whoever serves calls them where computing is allowed. No answer has more than about
-8 MB, and numbers that are none are said in words: "NaN", "Infinity", "-Infinity".
+Each makes its pass when called; whoever serves calls them where computing is allowed, and is asked whether to go on
+(`going`) before each token that is written and each layer of the lens. No answer has more than about 8 MB, and numbers
+that are none are said in words: "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.probe import page
 from chumoku.probe.names import name_of
+from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked, see
 from chumoku.probe.watching import answer, ask, given, watch
 from chumoku.server import look_schemas as schemas
@@ -48,14 +50,14 @@ from chumoku.text.tokenizer import Tokenizer
 SIDE = 64  # rows and columns of a tensor that are shown
 
 
-def look(speaker: Speaker, request: schemas.Look) -> dict[str, Any]:
+def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
     """All that is drawn of one look."""
     one = request.layer is not None
     if request.layer is not None:
         check_layer(speaker, request.layer)
     room = longest(speaker, most=MOST_ONE if one else MOST, room=ROOM, layers=1 if one else None)
-    asked, notices = asking(speaker, request, most=room)
-    seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens)
+    asked, notices = asking(speaker, request, going, most=room)
+    seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens, going=going)
     kept = [one for one in seen.maps if request.maps is None or one.key in request.maps]
     data = page.as_data(seen)
     data["maps"] = [
@@ -68,7 +70,7 @@ def look(speaker: Speaker, request: schemas.Look) -> dict[str, Any]:
     return {**names, "then": then, "notices": notices, **in_words(data)}
 
 
-def tokens(speaker: Speaker, request: schemas.Question) -> dict[str, Any]:
+def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
     """The tokens of the text, and of what is said of it; nothing is computed."""
     own, other = speaker.tokenizer, speaker.source_tokenizer
     notices: list[Notice] = []
@@ -82,18 +84,18 @@ def tokens(speaker: Speaker, request: schemas.Question) -> dict[str, Any]:
     return {"tokens": _named(found.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(speaker: Speaker, request: schemas.Question) -> dict[str, Any]:
+def addresses(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
     return {"addresses": tap.addresses(speaker.model)}
 
 
-def tensor(speaker: Speaker, request: schemas.Tensor) -> dict[str, Any]:
+def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
     """The numbers at an address, as many as can be shown."""
     known = tap.addresses(speaker.model)
     if request.address not in known:
         near = difflib.get_close_matches(request.address, known, n=1, cutoff=0.3)
         hint = f"Did you mean {near[0]}?" if near else f"It has {len(known)} addresses."
         raise AddressError(f"Nothing in this model is at {request.address}. {hint}")
-    asked, notices = asking(speaker, request)
+    asked, notices = asking(speaker, request, going)
     _, tape = watch(speaker.model, asked.tokens, request.address, source=asked.source)
     if request.address not in tape:
         raise AddressError(f"{request.address} was not passed through in this look.")
@@ -118,13 +120,13 @@ def tensor(speaker: Speaker, request: schemas.Tensor) -> dict[str, Any]:
     }
 
 
-def next_tokens(speaker: Speaker, request: schemas.Next) -> dict[str, Any]:
+def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> dict[str, Any]:
     """The likeliest tokens to follow; `rest` is log Σ exp of the logits of all others."""
     kind = speaker.config.kind
     if isinstance(speaker.model, EncoderModel):
         raise UsageError(f"This model is of kind '{kind}': nothing follows its text. Ask a decoder or a translator.")
     quiet = request if request.target is not None else request.model_copy(update={"new": 0})
-    asked, notices = asking(speaker, quiet, most=min(MOST_ONE, speaker.config.context))
+    asked, notices = asking(speaker, quiet, going, most=min(MOST_ONE, speaker.config.context))
     logits = answer(ask(speaker.model, given(speaker.model, asked.tokens, asked.source)))[0, -1].float().cpu()
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)

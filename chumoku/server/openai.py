@@ -6,6 +6,7 @@ asked → checked → tokens (a reader) → texts (the worker) → one answer, o
 from __future__ import annotations
 
 import contextlib
+import functools
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
@@ -21,7 +22,10 @@ from chumoku.server.house import House, house_of
 from chumoku.server.refusals import Refusal, from_error
 from chumoku.server.served import Served, found
 from chumoku.server.shapes import SHAPES, Shape, Written, usage_of
+from chumoku.server.spelling import Spellings
 from chumoku.server.worker import Listener, Piece
+
+LARGE = 2000  # tokens told from which on an answer is not made in the loop
 
 
 @dataclass
@@ -40,7 +44,7 @@ class Writing:
         kind = SHAPES["chat" if chat else "completion"]
         prefix = "chatcmpl-" if chat else "cmpl-"
         self.shape = kind(
-            prefix + secrets.token_hex(12), int(time.time()), self.served.name, self.served.speaker.tokenizer
+            prefix + secrets.token_hex(12), int(time.time()), self.served.name, Spellings(self.served.speaker.tokenizer)
         )
 
     @property
@@ -53,7 +57,7 @@ async def completions(request: Request) -> Response:
     asked = await house.asked(request, schemas.Completion)
     served = found(house.models, asked.model)
     writing.decoder(served)
-    writing.check(asked, house.limits, logprobs=asked.logprobs)
+    writing.check(asked, house.limits, likeliest=("logprobs", asked.logprobs))
     prompts = len(writing.prompts_of(asked))
     return await _written(request, house, served, asked, began=began, texts=prompts * (asked.n or 1))
 
@@ -63,7 +67,7 @@ async def chat_completions(request: Request) -> Response:
     asked = await house.asked(request, schemas.Chat)
     served = found(house.models, asked.model)
     writing.decoder(served)
-    writing.check(asked, house.limits, logprobs=asked.top_logprobs)
+    writing.check(asked, house.limits, likeliest=("top_logprobs", asked.top_logprobs))
     if asked.top_logprobs is not None and not asked.logprobs:
         raise Refusal(400, "The field 'top_logprobs' needs logprobs to be true.", param="top_logprobs")
     return await _written(request, house, served, asked, began=began, texts=asked.n or 1)
@@ -80,7 +84,8 @@ async def _written(
 ) -> Response:
     limit = house.limits.texts
     if texts > limit:
-        raise Refusal(400, f"{texts:,} texts were asked for at once, and {limit} can be. Ask for fewer.", param="n")
+        many = "prompt" if texts // (asked.n or 1) > limit else "n"
+        raise Refusal(400, f"{texts:,} texts were asked for at once, and {limit} can be. Ask for fewer.", param=many)
     if asked.stream_options is not None and not asked.stream:
         raise Refusal(400, "The field 'stream_options' needs stream to be true.", param="stream_options")
     with contextlib.ExitStack() as held:
@@ -113,14 +118,17 @@ def admitted(served: Served, texts: int) -> Iterator[None]:
 
 
 async def _whole(under_way: Writing, listener: Listener) -> Response:
-    texts = [Written() for _ in range(under_way.count)]
+    house, plan = under_way.house, under_way.plan
+    pieces: list[list[Piece]] = [[] for _ in range(under_way.count)]
     async for piece in _heard(under_way, listener):
-        texts[piece.text].add(piece)
-    body = under_way.shape.whole(texts)
-    body["usage"] = usage_of(under_way.plan.prompt_tokens, sum(text.count for text in texts))
-    if under_way.plan.dropped:
-        body["dropped_messages"] = under_way.plan.dropped
-    return answer(body)
+        pieces[piece.text].append(piece)
+    besides = {"dropped_messages": plan.dropped} if plan.dropped else {}
+    shaped = functools.partial(
+        under_way.shape.whole, pieces, trim=plan.trim, prompt_tokens=plan.prompt_tokens, **besides
+    )
+    told = 1 + max((one.logprobs or 0 for one in plan.requests), default=0)
+    large = told * sum(map(len, pieces)) > LARGE
+    return answer(await house.aside(shaped) if large else shaped())
 
 
 async def _heard(under_way: Writing, listener: Listener) -> AsyncIterator[Piece]:
@@ -142,7 +150,7 @@ async def _events(under_way: Writing) -> AsyncGenerator[bytes]:
     with listening() as listener:
         if opening := shape.opening(under_way.count, dropped=under_way.plan.dropped):
             yield b"".join(event({**one, "usage": None} if usage else one) for one in opening)
-        texts = [Written() for _ in range(under_way.count)]
+        texts = [Written(under_way.plan.trim) for _ in range(under_way.count)]
         async for piece in _heard(under_way, listener):
             tokens += piece.token is not None
             chunk = shape.chunk(piece, texts[piece.text])

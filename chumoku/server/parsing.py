@@ -17,6 +17,7 @@ ONLY = {
     "frequency_penalty": "only 0 is possible here; 'repetition' above 1 makes tokens that were written less likely",
     "echo": "only false is possible here",
     "suffix": "only null is possible here: models here do not fill in",
+    "response_format": 'only text is possible here, {"type": "text"}',
     "best_of": "only 1 is possible here; /v1/translate has n and beam",
 }
 B = TypeVar("B", bound=BaseModel)

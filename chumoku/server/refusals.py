@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 
+# From an absolute path's beginning, in Unix or Windows, to its last part; those of this server's answers are none.
+PLACE = re.compile(r"""(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?!v1/|lab/)(?:[^\s/\\'"]+[/\\])+([^\s/\\'"]*)""")
 TYPES = {401: "authentication_error", 403: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -35,6 +38,11 @@ class Refusal(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
+def placeless(error: Exception) -> str:
+    """What an error says, with files by their names alone: where they lie is nobody's business outside."""
+    return PLACE.sub(r"\1", str(error))
+
+
 def busy(message: str, seconds: int = 1) -> Refusal:
     return Refusal(429, message, headers={"Retry-After": str(max(1, seconds))})
 
@@ -44,12 +52,12 @@ def from_error(error: Exception, *, param: str | None = None) -> Refusal:
     if isinstance(error, Refusal):
         return error
     if isinstance(error, BusyError):
-        return busy(str(error))
+        return busy(placeless(error))
     if isinstance(error, LengthError):
-        return Refusal(400, str(error), param=param, code="context_length_exceeded")
+        return Refusal(400, placeless(error), param=param, code="context_length_exceeded")
     if isinstance(error, UsageError):
-        return Refusal(400, str(error), param=param)
+        return Refusal(400, placeless(error), param=param)
     if isinstance(error, ChumokuError):
-        return Refusal(500, str(error), code="engine_failure")
+        return Refusal(500, placeless(error), code="engine_failure")
     # What others raise may name files and addresses, which are nobody's business outside.
     return Refusal(500, "The model failed while it worked on this. Ask again.", code="engine_failure")

@@ -1,95 +1,32 @@
-"""The sockets: uvicorn over the app, with time limits that it lacks, and an end that lets answers finish.
+"""uvicorn over the app, and an end that lets answers finish.
 
-head        so many seconds for a request's head, also on a connection that is kept (slow clients hold no socket)
-taking      so many seconds in which a client takes nothing of what is sent
-SIGTERM     nothing new is taken, answers under way have so many seconds, then everything ends
+SIGTERM     nothing new is taken; answers under way have so many seconds, all of them the same; then everything ends
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
+import os
 import signal
 import socket
+import sys
+import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
-import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from chumoku.errors import UsageError
-from chumoku.server.answers import encoded
 from chumoku.server.app import make_app
 from chumoku.server.house import House
-from chumoku.server.limits import Limits
-from chumoku.server.refusals import Refusal
+from chumoku.server.sockets import KEPT, LARGEST_HEAD, Timed, protocol
 
-LARGEST_HEAD = 1 << 15
-KEPT = 5  # seconds of silence on a connection
-FULL = Refusal(503, "Too many connections are open. Try again later.", headers={"Retry-After": "1"})
-
-
-class Timed(H11Protocol):
-    """uvicorn's protocol with this server's limits."""
-
-    limits: ClassVar[Limits] = Limits()
-    _head: asyncio.TimerHandle | None = None
-    _taking: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        if len(self.connections) > self.limits.connections:
-            transport.write(_full())
-            transport.close()
-            return
-        self._await_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop("_head")
-        self._stop("_taking")
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._await_head()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._await_head()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stop("_taking")
-        self._taking = self.loop.call_later(self.limits.body_seconds, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        self._stop("_taking")
-        super().resume_writing()
-
-    def _await_head(self) -> None:
-        """The clock runs while a head has begun and is not whole; a connection just opened counts as begun."""
-        reading = self.conn.their_state is h11.IDLE and self.timeout_keep_alive_task is None
-        if not reading or self.transport.is_closing():
-            self._stop("_head")
-        elif self._head is None:
-            self._head = self.loop.call_later(self.limits.header_seconds, self.transport.abort)
-
-    def _stop(self, name: str) -> None:
-        if (timer := getattr(self, name)) is not None:
-            timer.cancel()
-            setattr(self, name, None)
-
-
-def protocol(house: House) -> type[H11Protocol]:
-    return type("Timed", (Timed,), {"limits": house.limits})
-
-
-def _full() -> bytes:
-    body = encoded(FULL.body)
-    head = f"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n"
-    return f"{head}retry-after: 1\r\nconnection: close\r\n\r\n".encode() + body
+ENDING = 1.0  # seconds for threads that nobody waits for any more
+SWEEP = 5  # ticks of uvicorn's, a tenth of a second each
 
 
 class Server(uvicorn.Server):
@@ -113,9 +50,39 @@ class Server(uvicorn.Server):
         self._house.draining = True
         super().handle_exit(sig, frame)
 
+    async def on_tick(self, counter: int) -> bool:
+        if counter % SWEEP == 0:
+            self._sweep()
+        return await super().on_tick(counter)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """uvicorn's own would cancel what is left, which its log takes for failures; here the connections end."""
         self._house.draining = True
-        await super().shutdown(sockets)
+        for one in (*self.servers, *(sockets or ())):
+            one.close()
+        for connection in self._connections:
+            connection.shutdown()
+        await self._until_idle(self._house.limits.drain_seconds)
+        for connection in self._connections:
+            connection.transport.abort()
+        await self._until_idle(ENDING)
+
+    async def _until_idle(self, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while (self.server_state.tasks or self.server_state.connections) and time.monotonic() < end:
+            if self.force_exit:
+                return
+            self._sweep()
+            await asyncio.sleep(0.05)
+
+    @property
+    def _connections(self) -> list[Timed]:
+        return [one for one in self.server_state.connections if isinstance(one, Timed)]
+
+    def _sweep(self) -> None:
+        now = time.monotonic()
+        for connection in self._connections:
+            connection.sweep(now)
 
 
 def make_server(house: House, **options: Any) -> Server:
@@ -130,7 +97,6 @@ def make_server(house: House, **options: Any) -> Server:
         access_log=False,
         log_level="warning",
         timeout_keep_alive=KEPT,
-        timeout_graceful_shutdown=max(1, round(house.limits.drain_seconds)),
         h11_max_incomplete_event_size=LARGEST_HEAD,
         proxy_headers=False,
         **options,
@@ -162,4 +128,26 @@ def serve(house: House, listening: socket.socket) -> None:
     try:
         server.run(sockets=[listening])
     finally:
-        house.stop()
+        ended = house.stop(ENDING)
+    if not (ended and alone(ENDING)):
+        leave()
+
+
+def alone(seconds: float) -> bool:
+    """Whether every thread that Python would wait for has ended."""
+    end = time.monotonic() + seconds
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join(max(0.0, end - time.monotonic()))
+            if thread.is_alive():
+                return False
+    return True
+
+
+def leave() -> None:
+    """End at once. Something still computes for nobody: Python would wait for a reader until it is done, however long,
+    and take the ground from under a worker, which the libraries below it answer with an abort."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)

@@ -10,7 +10,10 @@ and a run is found by its name in a listing, never by a path made of what was as
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import json
+import logging
 import math
 import re
 import threading
@@ -22,12 +25,14 @@ from typing import Any
 from chumoku.asking import longest
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.probe.page import packed
+from chumoku.probe.pausing import Going, on, pausing
 from chumoku.probe.seen import see
 from chumoku.server.look_schemas import RunLook
 from chumoku.server.look_shared import MOST, ROOM, check_head, check_layer, holes, number, put
-from chumoku.untrusted import leads_out, read_json
+from chumoku.untrusted import check_links, leads_out, read_json
 from chumoku.weights import bundle
 
+log = logging.getLogger("chumoku.server")
 LARGEST, TAIL = 16 << 20, 1 << 16  # bytes of metrics that are read: those at the end
 LARGEST_RECIPE = 1 << 20
 MOST_RUNS, MOST_POINTS, MOST_HELD = 500, 2000, 3
@@ -51,31 +56,48 @@ class Runs:
 
     def listing(self) -> dict[str, Any]:
         """All runs, the one that changed last first."""
-        runs = [self._described(name, path) for name, path in self._found().items()]
+        runs = []
+        for name, path in self._found().items():
+            with contextlib.suppress(OSError):  # gone meanwhile, or not ours to read; the others are
+                runs.append(self._described(name, path))
         return {"runs": sorted(runs, key=lambda run: -float(run["updated"]))}
 
     def points(self, name: str, after: int = 0) -> dict[str, Any]:
         """What a run told after a step; of very many points, evenly chosen ones."""
         path = self._run(name)
-        lines, skipped = self._told(path / "metrics.jsonl")
+        try:
+            lines, skipped = self._told(path / "metrics.jsonl")
+        except OSError as error:
+            raise UnknownRun(f"The run {name} cannot be read, or is not there any more.") from error
         later = [line for line in lines if line["step"] > after]
         return {"id": name, "points": thinned(later), "total": len(later), "skipped": skipped}
 
-    def look(self, name: str, request: RunLook) -> dict[str, Any]:
-        """One head's map of a text, by the model that a run was at a step."""
+    def look(
+        self,
+        name: str,
+        request: RunLook,
+        turn: contextlib.AbstractContextManager[None] | None = None,
+        going: Going = on,
+    ) -> dict[str, Any]:
+        """One head's map of a text, by the model that a run was at a step; what computes has the `turn`."""
         path = self._run(name)
         steps = checkpoints(path)
         if request.checkpoint not in steps:
             raise UnknownRun(f"The run {name} has no checkpoint of step {request.checkpoint}. It has {told(steps)}.")
         speaker = self._opened(steps[request.checkpoint])
+        with turn or contextlib.nullcontext(), pausing(speaker.model, going):
+            return self._seen(speaker, request, going)
+
+    def _seen(self, speaker: bundle.Bundle, request: RunLook, going: Going) -> dict[str, Any]:
         if request.map == "cross" and speaker.config.kind != "encoder-decoder":
             raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
         check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
         check_head(speaker, request.head)
         most = longest(speaker, most=MOST, room=ROOM, layers=1)
-        asked, notices = put(speaker, request.text, request.target, None, most=most)
+        asked, notices = put(speaker, request.text, request.target, None, most=most, going=going)
         depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
-        seen = see(speaker.model, asked, layer=request.layer if request.layer < depth else None, guesses=False)
+        shown = request.layer if request.layer < depth else None
+        seen = see(speaker.model, asked, layer=shown, guesses=False, going=going)
         one = seen.map(request.map)
         layer = 0 if len(one.weights) == 1 else request.layer
         drawn = one._replace(weights=one.weights[layer, request.head][None, None])
@@ -100,9 +122,11 @@ class Runs:
         """Folders that hold a run, by name; links lead nowhere."""
         if not self.folder.is_dir():
             return {}
-        inside = sorted(path for path in self.folder.iterdir() if path.is_dir() and not path.is_symlink())
-        runs = [path for path in inside if any((path / part).exists() for part in ("metrics.jsonl", "checkpoints"))]
-        return {path.name: path for path in runs[:MOST_RUNS]}
+        try:
+            inside = sorted(self.folder.iterdir())
+        except OSError:
+            return {}
+        return {path.name: path for path in itertools.islice(filter(is_run, inside), MOST_RUNS)}
 
     def _run(self, name: str) -> Path:
         found = self._found()
@@ -133,15 +157,31 @@ class Runs:
             try:
                 key = (path, (path / "manifest.json").stat().st_mtime_ns)
                 if key not in self._held:
+                    check_links(path)
                     self._held[key] = bundle.load(path)
-            except OSError as error:  # gone meanwhile: a run lets its oldest go
+            except FileNotFoundError as error:  # gone meanwhile: a run lets its oldest go
                 raise UnknownRun(
                     f"The checkpoint {path.name} is not there any more. Ask for the list again."
+                ) from error
+            except Exception as error:  # whatever is wrong with it, and wherever it lies
+                log.warning("%s cannot be read", path, exc_info=error)
+                raise UsageError(
+                    f"This checkpoint cannot be read: the files of {path.name} are not those that were saved."
                 ) from error
             self._held.move_to_end(key)
             while len(self._held) > MOST_HELD:
                 self._held.popitem(last=False)
             return self._held[key]
+
+
+def is_run(path: Path) -> bool:
+    """Whether this is a folder with a run in it, and no link."""
+    try:
+        if path.is_symlink() or not path.is_dir():
+            return False
+        return any((path / part).exists() for part in ("metrics.jsonl", "checkpoints"))
+    except OSError:
+        return False
 
 
 def checkpoints(path: Path) -> dict[int, Path]:
@@ -189,7 +229,9 @@ def _values(line: bytes) -> dict[str, Any] | None:
         if value is None:
             found[ours] = "NaN"
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[ours] = number(float(value)) if abs(value) < 1e300 else "Infinity"
+            # Of NaN, nothing is larger or smaller; and not every whole number is one of floats.
+            endless = abs(value) >= 1e300
+            found[ours] = number((math.inf if value > 0 else -math.inf) if endless else float(value))
     return found if len(found) > 1 else None
 
 
@@ -205,6 +247,8 @@ def thinned(points: list[dict[str, Any]], most: int = MOST_POINTS) -> list[dict[
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """A recipe's tables, or none where there is none to be read."""
+    if leads_out(path):
+        return {}
     try:
         found = read_json(path, largest=LARGEST_RECIPE)
     except ChumokuError:

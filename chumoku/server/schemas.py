@@ -83,6 +83,7 @@ class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant"]
+    name: Name | None = None  # clients send it; models here are not told who speaks
     content: Words | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
 
     @property
@@ -90,11 +91,18 @@ class Message(BaseModel):
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
+class Format(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    type: Literal["text"]
+
+
 class Chat(Writing):
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
+    response_format: Format | None = None
 
 
 class Embedding(Asked):

@@ -5,18 +5,17 @@
     key       Authorization: Bearer …, or the cookie it was exchanged for; every route but /health    401
     body      JSON, so many bytes, in so many seconds                                       415  413  408
 
-A pure ASGI layer: it reads the whole body before the app begins, and puts the same headers on every answer.
+A pure ASGI layer: it reads the whole body before the app begins, and puts the same headers on every answer. A refusal
+waits a moment for the rest of the body, so that whoever is still sending can read it; where the rest does not come,
+the connection ends with the answer, since nobody would watch it after that.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
+import contextlib
 import ipaddress
-import secrets
 import time
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
@@ -26,10 +25,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from chumoku.server.answers import refused
 from chumoku.server.hearing import Gone
 from chumoku.server.house import House
+from chumoku.server.keys import Key, bearer
 from chumoku.server.login import login_page
 from chumoku.server.refusals import Refusal
 
-COOKIE = "chumoku_key"
 GONE = 499  # nobody is there to read a status; this is what proxies count
 OPEN = {"/health"}  # for everyone
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -52,6 +51,7 @@ PREFLIGHT = {
 }
 # What OpenAI's own clients add to every request, for pages that use them.
 CLIENT_HEADERS = "x-stainless-"
+PATIENCE = 1.0  # seconds for the rest of a body that nobody wants
 
 
 class Guard:
@@ -69,29 +69,61 @@ class Guard:
         headers = Headers(scope=scope)
         sent.origin = headers.get("origin")
         try:
-            response = self._decide(scope, headers, sent)
-            if response is not None:
-                await response(scope, receive, sent)
-                return
-            body = await self._body(scope, headers, receive)
-            scope["chumoku.sign_in"] = self._key
-            await self._app(scope, body, sent)
+            response = self._decide(scope, headers)
+            if response is None:
+                body = await self._body(scope, headers, receive)
+                sent.whole = True
+                scope["chumoku.sign_in"] = self._key
+                await self._app(scope, body, sent)
+            else:
+                await self._instead(response, scope, receive, sent)
         except Refusal as refusal:
-            await refused(refusal)(scope, receive, sent)
+            await self._instead(refused(refusal), scope, receive, sent)
         except Gone:
+            sent.status = GONE
+        except asyncio.CancelledError:
+            # At the end of the server's time; the connection is closed already, so nobody hears of it.
+            if not self._house.draining:
+                raise
             sent.status = GONE
         finally:
             route = scope.get("chumoku.route", "other")
             self._house.metrics.answered(route, sent.status, time.monotonic() - began)
 
-    def _decide(self, scope: Scope, headers: Headers, sent: Sent) -> Response | None:
+    async def _instead(self, response: Response, scope: Scope, receive: Receive, sent: Sent) -> None:
+        """An answer that the app has no part in."""
+        with contextlib.suppress(Gone):
+            if response.status_code != 408:  # that was waited for
+                sent.whole = await self._rest(Headers(scope=scope), receive)
+            await asyncio.sleep(scope.get("chumoku.held_back", 0.0))
+            await response(scope, receive, sent)
+            return
+        sent.status = GONE
+
+    async def _rest(self, headers: Headers, receive: Receive) -> bool:
+        """Whether all of the body has come; what comes is thrown away."""
+        if "expect" in headers:
+            return False  # it waits to be asked for its body, and will not be
+        left = 8 * self._house.limits.body
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while left > 0:
+                    message = await receive()
+                    if message["type"] == "http.disconnect":
+                        raise Gone
+                    if not message.get("more_body", False):
+                        return True
+                    left -= len(message.get("body", b""))
+        return False
+
+    def _decide(self, scope: Scope, headers: Headers) -> Response | None:
         """An answer where there is one already; None when the app may be asked."""
         self._check_host(headers)
         foreign = self._foreign(scope, headers)
         if scope["method"] == "OPTIONS" and headers.get("access-control-request-method"):
             return Response(status_code=204, headers={**PREFLIGHT, **_client_headers(headers)} if foreign else {})
         path = scope["path"]
-        if self._key is not None and path not in OPEN and path != "/v1/session" and not self._key.fits(headers):
+        if path not in OPEN and path != "/v1/session" and not self._fits(scope, headers):
             if path == "/" and scope["method"] == "GET":
                 return login_page()
             raise Refusal(
@@ -103,6 +135,17 @@ class Guard:
         if self._house.draining and path not in OPEN and scope["method"] == "POST":
             raise Refusal(503, "The server is about to end and takes nothing new.", headers={"Retry-After": "30"})
         return None
+
+    def _fits(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the key was given, as it is or as the cookie; a wrong one is answered when its time comes."""
+        if self._key is None or self._key.held(headers):
+            return True
+        if (given := bearer(headers)) is None:
+            return False
+        if self._key.opens(given, address_of(scope)):
+            return True
+        scope["chumoku.held_back"] = self._key.missed()
+        return False
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
@@ -177,6 +220,7 @@ class Sent:
         self._send, self._house = send, house
         self.status = 500
         self.origin: str | None = None
+        self.whole = False  # whether all of the body has come
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -188,35 +232,10 @@ class Sent:
                 headers[b"access-control-allow-origin"] = self.origin.encode("latin-1")
                 headers[b"cross-origin-resource-policy"] = b"cross-origin"
                 headers[b"vary"] = b"Origin"
-            if self.status in (408, 413):
-                headers[b"connection"] = b"close"  # the rest of the body is not waited for
+            if not self.whole:
+                headers[b"connection"] = b"close"
             message = {**message, "headers": list(headers.items())}
         await self._send(message)
-
-
-class Key:
-    """The key, never compared letter by letter; and what a browser holds in its place, which dies with the server."""
-
-    def __init__(self, key: str) -> None:
-        self._digest = _digest(key.encode())
-        self.cookie = hmac.new(secrets.token_bytes(32), self._digest, hashlib.sha256).hexdigest()
-
-    def opens(self, key: str) -> bool:
-        return hmac.compare_digest(_digest(key.encode("utf-8", "surrogatepass")), self._digest)
-
-    def fits(self, headers: Headers) -> bool:
-        scheme, _, key = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self.opens(key.strip()):
-            return True
-        try:
-            held = SimpleCookie(headers.get("cookie", "")[:8192]).get(COOKIE)
-        except CookieError:
-            return False
-        return held is not None and hmac.compare_digest(_digest(held.value.encode()), _digest(self.cookie.encode()))
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).digest()
 
 
 def _client_headers(headers: Headers) -> dict[str, str]:
@@ -224,6 +243,11 @@ def _client_headers(headers: Headers) -> dict[str, str]:
     asked = [name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")][:64]
     own = [name for name in asked if name.startswith(CLIENT_HEADERS) and name.replace("-", "").isalnum()]
     return {"Access-Control-Allow-Headers": ", ".join(["authorization", "content-type", *own])}
+
+
+def address_of(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 def hostname(host: str) -> str | None:

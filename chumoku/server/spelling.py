@@ -39,3 +39,15 @@ def spelled(tokenizer: Tokenizer, number: int) -> Spelled:
         return Spelled(raw.decode("utf-8"), raw)
     except UnicodeDecodeError:
         return Spelled(PART + "".join(f"\\x{byte:02x}" for byte in raw), raw)
+
+
+class Spellings(dict[int, Spelled]):
+    """Every token that was asked for, spelled once: a request's likeliest are the same few again and again."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, number: int) -> Spelled:
+        self[number] = word = spelled(self._tokenizer, number)
+        return word

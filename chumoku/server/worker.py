@@ -5,25 +5,26 @@
 
 Whoever no longer listens is `gone`: a text leaves the queue or its row before the next step, a job before it begins or,
 where it asks, between its own steps. What a step raises fails the texts that were in it; those that wait go on with a
-fresh scheduler.
+fresh scheduler. Whatever else goes wrong fails what was at hand: the thread lives as long as its server.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from chumoku.decoding.measured import Likelihood
 from chumoku.decoding.scheduler import Event, Request, Scheduler
 from chumoku.decoding.stopping import Utterance
 from chumoku.errors import ChumokuError
+from chumoku.server.jobs import Job as Job
+from chumoku.server.jobs import Left, call
 from chumoku.server.refusals import Refusal, from_error
 from chumoku.server.turns import Turns
 
@@ -79,33 +80,6 @@ class Text:
         return Piece(self.place, words, event.token, event.likelihood, finished)
 
 
-class Job:
-    """Something to be computed between two steps. Those of one `key` may be done together."""
-
-    key: Hashable | None = None
-    size = 1
-
-    def __init__(self) -> None:
-        self.loop = asyncio.get_running_loop()
-        self.result: asyncio.Future[Any] = self.loop.create_future()
-        self.gone = False
-
-    def together(self, jobs: Sequence[Any], pass_on: Callable[[], None]) -> list[Any]:
-        """The results of these jobs, of which this is one; `pass_on` lets other models have a turn."""
-        raise NotImplementedError
-
-    def answer(self, result: Any, error: Exception | None) -> None:
-        def tell() -> None:
-            if self.result.done():
-                return
-            if error is not None:
-                self.result.set_exception(error)
-            else:
-                self.result.set_result(result)
-
-        _call(self.loop, tell)
-
-
 class Worker:
     """The thread of one model. `submit`, `do` and `stop` may be called from anywhere."""
 
@@ -118,7 +92,7 @@ class Worker:
         self._news = threading.Condition()
         self._inbox: list[Text | Job] = []
         self._ending = False
-        self._in_jobs = 0  # texts of the jobs under way
+        self._doing: list[Job] = []  # the jobs under way
         self.tokens = {"prompt": 0, "completion": 0}
         self._thread = threading.Thread(target=self._work, name=f"worker-{name}", daemon=True)
 
@@ -128,7 +102,7 @@ class Worker:
 
     @property
     def running(self) -> int:
-        return len(self._rows) + self._in_jobs
+        return len(self._rows) + sum(job.size for job in self._doing)
 
     @property
     def cache_tokens(self) -> int:
@@ -165,11 +139,23 @@ class Worker:
 
     def _work(self) -> None:
         while self._receive():
-            self._forget()
-            if self._writing:
-                self._step()
-            if self._jobs:
-                self._one_job()
+            try:
+                self._forget()
+                if self._writing:
+                    self._step()
+                if self._jobs:
+                    self._one_job()
+            except Exception as error:
+                self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        """What no one was prepared for: all that was at hand hears of it, and the thread goes on."""
+        jobs, self._doing = self._doing, []
+        if not jobs and not self._rows:  # then it is among those that wait, and must not come again
+            jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
+        for job in jobs:
+            job.answer(None, from_error(error))
+        self._deliver(self._failed(error))
 
     def _receive(self) -> bool:
         """What came in goes to its queue; where there is nothing to do, this waits."""
@@ -193,9 +179,9 @@ class Worker:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
-        del self._rows[number]
         if self._scheduler is not None:
             self._scheduler.cancel(number)
+        del self._rows[number]
 
     def _step(self) -> None:
         pieces: list[tuple[Text, Piece]] = []
@@ -248,9 +234,32 @@ class Worker:
         for text, piece in pieces:
             loops.setdefault(text.listener.loop, []).append((text, piece))
         for loop, some in loops.items():
-            _call(loop, functools.partial(_hand_out, some))
+            call(loop, functools.partial(_hand_out, some))
 
     def _one_job(self) -> None:
+        jobs = self._doing = self._next_jobs()
+        answers: list[tuple[Any, Exception | None]]
+        try:
+            with self._turns:
+                results = jobs[0].together(jobs, self._pass_on)
+            answers = [(result, None) for _, result in zip(jobs, results, strict=True)]
+        except Left:  # who has left hears nothing of it
+            answers = [(None, Refusal(503, "The server is stopping."))] * len(jobs)
+        except Exception as error:
+            if len(jobs) > 1:  # one of them may be to blame, and the others are not
+                for job in reversed(jobs):
+                    job.key = None
+                    self._jobs.appendleft(job)
+                jobs = []
+            elif not isinstance(error, (ChumokuError, Refusal)):
+                log.error("%s: a job failed", self.name, exc_info=error)
+            answers = [(None, from_error(error))] * len(jobs)
+        self._doing = []
+        for job, answer in zip(jobs, answers, strict=True):
+            job.answer(*answer)
+
+    def _next_jobs(self) -> list[Job]:
+        """The first, and those that can be done with it."""
         first = self._jobs.popleft()
         jobs, size = [first], first.size
         if first.key is not None:
@@ -259,24 +268,13 @@ class Worker:
                     jobs.append(job)
                     size += job.size
                     self._jobs.remove(job)
-        self._in_jobs = size
-        try:
-            with self._turns:
-                results = first.together(jobs, self._turns.pass_on)
-        except Exception as error:
-            if len(jobs) > 1:  # one of them may be to blame, and the others are not
-                for job in reversed(jobs):
-                    job.key = None
-                    self._jobs.appendleft(job)
-                return
-            if not isinstance(error, (ChumokuError, Refusal)):
-                log.error("%s: a job failed", self.name, exc_info=error)
-            first.answer(None, from_error(error))
-            return
-        finally:
-            self._in_jobs = 0
-        for job, result in zip(jobs, results, strict=True):
-            job.answer(result, None)
+        return jobs
+
+    def _pass_on(self) -> None:
+        """Other models first; where the server stops, nothing goes on."""
+        if self._ending:
+            raise Left
+        self._turns.pass_on()
 
 
 def paced(chunk: int, seconds: float) -> int:
@@ -284,11 +282,6 @@ def paced(chunk: int, seconds: float) -> int:
     if seconds > SLOW:
         return max(LEAST, chunk // 2)
     return min(MOST, 2 * chunk) if seconds < SLOW / 4 else chunk
-
-
-def _call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody who listens
-        loop.call_soon_threadsafe(what)
 
 
 def _hand_out(pieces: list[tuple[Text, Piece]]) -> None:

@@ -46,7 +46,7 @@ class Plan:
         ]
 
 
-def check(asked: schemas.Writing, limits: Limits, *, logprobs: int | None) -> None:
+def check(asked: schemas.Writing, limits: Limits, *, likeliest: tuple[str, int | None]) -> None:
     """What this server's limits refuse, by the field's name."""
     stops = stops_of(asked)
     most = {
@@ -54,7 +54,7 @@ def check(asked: schemas.Writing, limits: Limits, *, logprobs: int | None) -> No
         "max_tokens": (asked.max_tokens or 1, limits.new),
         "least": (asked.least or 0, limits.new),
         "stop": (len(stops), limits.stops),
-        "logprobs": (logprobs or 0, limits.logprobs),
+        likeliest[0]: (likeliest[1] or 0, limits.logprobs),
     }
     if isinstance(asked, schemas.Chat):
         most["max_completion_tokens"] = (asked.max_completion_tokens or 1, limits.new)
@@ -127,6 +127,12 @@ def fits(served: Served, request: Request) -> None:
         )
     if not 0 <= min(request.prompt) <= max(request.prompt) < size:
         raise UsageError(f"A prompt's tokens are numbers from 0 to {size - 1}.")
+    if unknown := [token for token in request.choice.bias if token >= size]:
+        raise Refusal(
+            400,
+            f"The field 'logit_bias' names token {unknown[0]}, and a token is a number from 0 to {size - 1}.",
+            param="logit_bias",
+        )
     Voice(request.choice, vocabulary=size, prompt=request.prompt, end=request.end, least=request.least)
 
 

@@ -19,7 +19,11 @@ export class Failure extends Error {
 /** Whether an error only says that we ourselves gave up waiting. */
 export const dropped = (error) => error?.name === "AbortError";
 
-export function makeApi({ onSilence = () => {}, onKey = () => {} } = {}) {
+// Half of a letter has no form in UTF-8: a mark goes in its place, and the rest of the text arrives.
+const whole = (_, value) => (typeof value === "string" && value.toWellFormed ? value.toWellFormed() : value);
+
+/** onSilence: nobody answered; onKey: a key is asked for; onStranger: the model asked is not served. */
+export function makeApi({ onSilence = () => {}, onKey = () => {}, onStranger = () => {} } = {}) {
   async function ask(path, { method = "GET", body, signal, accept = "application/json" } = {}) {
     const headers = { Accept: accept };
     if (body !== undefined) headers["Content-Type"] = "application/json";
@@ -29,7 +33,7 @@ export function makeApi({ onSilence = () => {}, onKey = () => {} } = {}) {
         method,
         headers,
         signal,
-        body: body === undefined ? undefined : JSON.stringify(body),
+        body: body === undefined ? undefined : JSON.stringify(body, whole),
         credentials: "same-origin",
         redirect: "error",
         cache: "no-store",
@@ -39,7 +43,7 @@ export function makeApi({ onSilence = () => {}, onKey = () => {} } = {}) {
       onSilence();
       throw new Failure(t("silent"));
     }
-    if (!answer.ok) throw await failure(answer, onKey);
+    if (!answer.ok) throw await failure(answer, { onKey, onStranger });
     return answer;
   }
 
@@ -84,7 +88,7 @@ function parsed(data) {
   }
 }
 
-async function failure(answer, onKey) {
+async function failure(answer, { onKey, onStranger }) {
   let told = {};
   try {
     told = (await answer.json()).error ?? {};
@@ -92,6 +96,7 @@ async function failure(answer, onKey) {
     // No sentence came with it: the status is all we know.
   }
   if (answer.status === 401) onKey();
+  if (told.code === "model_not_found") onStranger();
   const message = typeof told.message === "string" ? told.message : t("status", { status: answer.status });
   return new Failure(message, { status: answer.status, param: told.param, code: told.code });
 }

@@ -19,7 +19,7 @@ const root = document.documentElement;
 
 strings(own);
 const health = watchHealth(showHealth);
-const api = makeApi({ onSilence: () => health.check(), onKey: () => askKey().then(start) });
+const api = makeApi({ onSilence: () => health.check(), onKey: () => askKey().then(start), onStranger: () => renew(false) });
 const themed = new Set();
 let models = [];
 let shown = null; // { name, module, handle, undo, model, chosen }
@@ -49,6 +49,7 @@ async function show() {
   leave();
   if (!module) return say(place("view"), t("no_view"));
   if (module.strings) strings(module.strings);
+  undress(module.styles ?? []);
   enter(name, module);
 }
 
@@ -94,14 +95,20 @@ function say(where, sentence) {
   where.replaceChildren(el("p", { class: "empty" }, sentence));
 }
 
-const sheets = new Map();
+const sheets = new Map(); // name → { link, ready }
 function styled(name) {
   if (!sheets.has(name)) {
-    const sheet = el("link", { rel: "stylesheet", href: "/viewer/" + name });
-    sheets.set(name, new Promise((done) => ["load", "error"].forEach((event) => sheet.addEventListener(event, done))));
-    document.head.append(sheet);
+    const link = el("link", { rel: "stylesheet", href: "/viewer/" + name });
+    const ready = new Promise((done) => ["load", "error"].forEach((event) => link.addEventListener(event, done)));
+    sheets.set(name, { link, ready });
+    document.head.append(link);
   }
-  return sheets.get(name);
+  return sheets.get(name).ready;
+}
+
+/** Views name things alike: only the sheets of the one shown hold. */
+function undress(names) {
+  for (const [name, { link }] of sheets) if (link.sheet) link.sheet.disabled = !names.includes(name);
 }
 
 // ---- the models ----
@@ -114,6 +121,22 @@ async function start() {
     models = [];
   }
   return show();
+}
+
+/** Ask again what is served: a server that is back may have other models. `back`: go on where nothing has changed. */
+async function renew(back) {
+  const before = models;
+  try {
+    models = (await api.get("/v1/models")).data;
+  } catch {
+    return undefined; // the banner, or the form for the key, says it
+  }
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  if (same(models, before)) return back && shown?.handle?.refresh?.();
+  const now = shown?.handle && shown.model && models.find((one) => one.id === shown.model.id);
+  if (!now || !same(now, shown.model)) return show(); // the view begins again, with what was typed
+  offerModels();
+  return shown.handle.refresh?.();
 }
 
 function offerModels() {
@@ -169,7 +192,7 @@ function showHealth(state) {
   if (state === "ok") {
     banner.replaceChildren();
     if (!models.length) start();
-    else shown?.handle?.refresh?.();
+    else renew(true);
     return;
   }
   const again = el("button", { type: "button", t: "again", onclick: () => health.check() });

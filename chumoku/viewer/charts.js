@@ -2,7 +2,8 @@
 //
 //   curves({ lines: [{ name, points: [[x, y] …], kind }], log, width, height, label })
 //
-// y may be NaN: the line breaks there, and a mark at the foot says where. `log` draws y in powers of ten.
+// y may be NaN: the line breaks there, and a mark at the foot says where; a point without neighbours is a dot.
+// `log` draws y in powers of ten.
 import { svg } from "./dom.js";
 import { figure } from "./figures.js";
 
@@ -37,15 +38,17 @@ function drawLine({ points, kind = "first", dots = false }, x, y, { log, foot })
   let open = false;
   const odd = [];
   const single = [];
-  for (const [at, value] of points) {
-    if (!Number.isFinite(value) || (log && value <= 0)) {
+  const drawable = (point) => point !== undefined && Number.isFinite(point[1]) && (!log || point[1] > 0);
+  for (const [number, [at, value]] of points.entries()) {
+    if (!drawable(points[number])) {
       if (!Number.isFinite(value)) odd.push(at);
       open = false;
       continue;
     }
     path += `${open ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
     open = true;
-    if (dots) single.push(svg("circle", { cx: x(at), cy: y(value), r: 3, class: "dot " + kind }));
+    const alone = !drawable(points[number - 1]) && !drawable(points[number + 1]);
+    if (dots || alone) single.push(svg("circle", { cx: x(at), cy: y(value), r: 3, class: "dot " + kind }));
   }
   const marks = odd.slice(0, 200).map((at) => svg("path", { d: `M${x(at) - 3} ${foot - 7}l6 6m0 -6l-6 6`, class: "odd" }, svg("title", {}, "NaN")));
   return [svg("path", { d: path, class: "curve " + kind }), ...single, ...marks];

@@ -120,11 +120,12 @@ class Chat {
     for (let attempt = 0; ; attempt++) {
       try {
         const { fields, cut } = pane.body(attempt);
-        pane.cut.textContent = cut;
+        pane.say(() => cut(writing.left));
         const asked = { ...this.sampling.request(), ...this.chances(), ...fields, model: this.context.model().id };
         const body = { ...asked, stream_options: { include_usage: true } };
         for await (const piece of this.context.api.stream(pane.path, body, { signal })) {
           writing.add(piece);
+          if (piece.dropped_messages) pane.reword();
           pane.grew();
         }
         return;

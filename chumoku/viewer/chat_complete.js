@@ -47,12 +47,12 @@ export class Complete {
     return this.prompt.value !== "";
   }
 
-  /** What is asked, and at later attempts with less of it; `cut` is a sentence about that. */
+  /** What is asked, and at later attempts with less of it; `cut()` is a sentence about that. */
   body(attempt) {
     const whole = this.prompt.value;
     const prompt = cutStart(whole, fits(this.context.model(), whole.length, attempt));
     const short = prompt.length < whole.length;
-    const cut = short ? this.context.t("ch_cut", { letters: prompt.length.toLocaleString() }) : "";
+    const cut = () => (short ? this.context.t("ch_cut", { letters: prompt.length.toLocaleString() }) : "");
     return { fields: { prompt }, cut };
   }
 
@@ -94,7 +94,13 @@ export class Complete {
     this.prompt.scrollTop = this.prompt.scrollHeight;
   }
 
+  say(cut) {
+    this.saying = cut;
+    this.cut.textContent = cut?.() ?? "";
+  }
+
   reword() {
+    this.say(this.saying);
     if (!this.writing || this.go.hidden) return;
     this.told.textContent = summary(this.context.t, this.writing, this.speed, this.stopped);
   }

@@ -51,7 +51,8 @@ export class Talk {
   restart() {
     this.hooks.stop();
     this.messages = [];
-    this.cut.textContent = this.error.textContent = "";
+    this.error.textContent = "";
+    this.say(null);
     this.save();
     this.draw();
     this.hooks.changed();
@@ -62,7 +63,8 @@ export class Talk {
     return this.draft.value.trim() !== "" || this.messages.at(-1)?.role === "user";
   }
 
-  /** Instructions, what was said, and what is about to be: as much from the end as fits. `cut` tells what was not. */
+  // Instructions, what was said, and what is about to be: as much from the end as fits.
+  // `cut(more)` tells what was not sent, and `more` messages besides that the server left out.
   body(attempt) {
     const said = this.messages.map(({ role, content }) => ({ role, content }));
     if (!this.waiting && this.draft.value.trim()) said.push({ role: "user", content: this.draft.value });
@@ -70,8 +72,8 @@ export class Talk {
     const { sent, short } = newest(said, fits(this.context.model(), letters, attempt));
     const left = said.length - sent.length;
     const { t } = this.context;
-    const dropped = left ? t("ch_dropped", { count: left }) : "";
-    const cut = short ? t("ch_cut", { letters: sent[0].content.length.toLocaleString() }) : dropped;
+    const dropped = (count) => (count ? t(count === 1 ? "ch_dropped_one" : "ch_dropped", { count }) : "");
+    const cut = (more) => (short ? t("ch_cut", { letters: sent[0].content.length.toLocaleString() }) : dropped(left + more));
     const system = this.system.value.trim() ? [{ role: "system", content: this.system.value }] : [];
     return { fields: { messages: [...system, ...sent] }, cut };
   }
@@ -139,7 +141,14 @@ export class Talk {
     this.hooks.send();
   }
 
+  /** Tell what of the text was not sent: a function, since the language may change. */
+  say(cut) {
+    this.saying = cut;
+    this.cut.textContent = cut?.() ?? "";
+  }
+
   reword() {
+    this.say(this.saying);
     this.draw();
   }
 

@@ -6,7 +6,7 @@ const UNSURE = -4; // a logarithm of a chance this low gets the strongest line
 
 export class Writing {
   constructor({ sure, vocabulary, onPoint }) {
-    Object.assign(this, { sure, vocabulary, onPoint, text: "", tokens: 0, finish: null, began: 0, first: null });
+    Object.assign(this, { sure, vocabulary, onPoint, text: "", tokens: 0, left: 0, finish: null, began: 0, first: null });
     this.root = el("div", { class: "written" });
     this.plain = document.createTextNode("");
     this.root.append(this.plain);
@@ -15,6 +15,7 @@ export class Writing {
   /** One piece of a stream, of either form: chat or completion. */
   add(piece) {
     const choice = piece.choices?.[0];
+    this.left = piece.dropped_messages ?? this.left;
     if (piece.usage) this.tokens = piece.usage.completion_tokens;
     if (!choice) return;
     const more = choice.delta?.content ?? choice.text ?? "";

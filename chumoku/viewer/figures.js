@@ -52,4 +52,9 @@ export function formula(text) {
   return line;
 }
 
+/** Several formulas in a line; where it breaks, it breaks between them. */
+export function formulas(...texts) {
+  return el("p", { class: "formulas" }, ...texts.flatMap((text) => [formula(text), " "]));
+}
+
 const letters = (text) => (/^[A-Za-z]$/.test(text) ? [el("var", {}, text)] : [text]);

@@ -12,6 +12,7 @@ import { makeLens } from "./inside_lens.js";
 import { makeOff } from "./inside_off.js";
 import { makePick } from "./inside_pick.js";
 import { steps } from "./inside_steps.js";
+import { tokenLines } from "./inside_tokens.js";
 import { cutEnd } from "./text.js";
 
 export { strings } from "./inside_words.js";
@@ -25,7 +26,7 @@ export function mount(root, context) {
   const { api, t } = context;
   const kept = { text: context.keep("text"), tab: context.keep("tab", "steps"), new: context.keep("new", "8") };
   const state = { look: null, asked: null, given: null, block: null, grid: null, tab: kept.tab.get() };
-  Object.assign(state, { part: "decoder", layer: 0, head: 0, place: 0, abort: null, blockAbort: null, lensAbort: null });
+  Object.assign(state, { part: "decoder", layer: 0, head: 0, place: 0, abort: null, blockAbort: null, gridAbort: null, lensAbort: null });
   const parts = layout(kept);
   const pick = makePick(t, (layer, head) => choose({ layer, head }));
   const heads = makeHeads(t, {
@@ -76,6 +77,7 @@ export function mount(root, context) {
   function show(told) {
     state.look = told;
     state.grid = null;
+    state.block = null;
     parts.below.hidden = told === null;
     parts.root.removeAttribute("aria-busy");
     if (!told) return;
@@ -102,30 +104,21 @@ export function mount(root, context) {
     state.layer = Math.min(state.layer, there[state.part] - 1);
     state.head = Math.min(state.head, there.heads - 1);
     state.place = Math.max(0, Math.min(state.place, row().length - 1));
-    pick.show({ layers: there[state.part], heads: there.heads, entropy: state.look.entropy[state.part] ?? [[]] });
-    pick.choose(state.layer, state.head);
-    tokens();
+    mark();
     if (state.tab === "steps") later();
   }
 
+  function mark() {
+    const there = depths();
+    pick.show({ layers: there[state.part], heads: there.heads, entropy: state.look.entropy[state.part] ?? [[]] });
+    pick.choose(state.layer, state.head);
+    tokens();
+  }
+
   function tokens() {
-    const line = (part, list, first) => {
-      const chips = list.map(([id, name], place) => {
-        const here = part === state.part && place === state.place;
-        const looks = { class: `chip${place >= first ? " wrote" : ""}`, "aria-pressed": String(here), tabindex: here ? 0 : -1 };
-        const chip = el("button", { type: "button", ...looks, "data-part": part }, name, el("small", {}, String(id)));
-        chip.addEventListener("click", () => choose({ part, place }));
-        return chip;
-      });
-      const what = part === "decoder" ? "in_target" : state.look.source.length ? "in_source" : "in_encoder_text";
-      return el("div", { class: "tokens" }, el("span", { class: "hint", t: what }), el("div", { class: "chips", role: "group" }, ...chips));
-    };
-    const { source, tokens: own, first, kind } = state.look;
     const focused = parts.tokens.contains(document.activeElement);
-    const both = () => [line("encoder", source, Infinity), line("decoder", own, 1)];
-    parts.tokens.replaceChildren(...(source.length ? both() : [line(kind === "encoder" ? kind : "decoder", own, first)]));
-    const chosen = parts.tokens.querySelector("[aria-pressed=true]");
-    if (focused) chosen?.focus({ preventScroll: true });
+    parts.tokens.replaceChildren(...tokenLines(state.look, state, choose));
+    if (focused) parts.tokens.querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
   }
 
   async function block() {
@@ -159,6 +152,7 @@ export function mount(root, context) {
 
   // ---- the other panels ----
   function openTab() {
+    leave();
     for (const name of TABS) {
       parts.tabs[name].setAttribute("aria-selected", String(name === state.tab));
       parts.tabs[name].tabIndex = name === state.tab ? 0 : -1;
@@ -169,6 +163,21 @@ export function mount(root, context) {
     if (state.tab === "steps") later();
     if (state.tab === "heads" && !state.grid) showGrid(state.look, null);
     if (state.tab === "lens") openLens();
+    if (state.tab === "off") off.again();
+  }
+
+  /** Nobody waits any more for what only the other tabs show. */
+  function leave() {
+    if (state.tab !== "steps") {
+      later.stop();
+      state.blockAbort?.abort();
+    }
+    if (state.tab !== "heads") {
+      state.gridAbort?.abort();
+      heads.told();
+    }
+    if (state.tab !== "lens") state.lensAbort?.abort();
+    if (state.tab !== "off") off.stop();
   }
 
   function showGrid(told, layer) {
@@ -178,9 +187,12 @@ export function mount(root, context) {
   }
 
   async function oneLayer(layer) {
-    if (layer === null) return showGrid(state.look, null);
-    state.lensAbort?.abort();
-    const mine = (state.lensAbort = new AbortController());
+    if (layer === null) {
+      state.gridAbort?.abort();
+      return showGrid(state.look, null);
+    }
+    state.gridAbort?.abort();
+    const mine = (state.gridAbort = new AbortController());
     try {
       const told = await api.post("/v1/look", { ...state.given, layer, lens: false }, { signal: mine.signal });
       heads.say(told.notices.length ? told.notices[0][context.language() === "ja" ? 1 : 0] : "");
@@ -209,15 +221,15 @@ export function mount(root, context) {
   function redraw() {
     if (!state.look) return;
     notices(state.look);
-    choose({});
+    mark();
     if (state.block) drawSteps(state.block.told, state.block.chosen);
     if (state.grid) heads.redraw();
     lens.redraw();
-    off.show(state.look, depths(), { ...state.asked });
+    off.redraw();
   }
 
   function stop() {
-    for (const name of ["abort", "blockAbort", "lensAbort"]) state[name]?.abort();
+    for (const name of ["abort", "blockAbort", "gridAbort", "lensAbort"]) state[name]?.abort();
     off.stop();
     later.stop();
   }
@@ -228,7 +240,11 @@ export function mount(root, context) {
     event.preventDefault();
     look();
   });
-  parts.text.addEventListener("input", () => kept.text.set(parts.text.value));
+  parts.text.addEventListener("input", () => {
+    kept.text.set(parts.text.value);
+    state.abort?.abort(); // a look at what stood here before
+    parts.root.removeAttribute("aria-busy");
+  });
   parts.text.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();

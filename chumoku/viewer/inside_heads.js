@@ -25,6 +25,12 @@ export function makeHeads(t, { onChoose, onLayer, onStep }) {
   const sight = new IntersectionObserver(seen, { rootMargin: "300px" });
   let maps = [];
   let now = { layer: 0, head: 0 };
+  let shown = ""; // the layer drawn, or all
+
+  /** What is drawn is also what the choice of a layer says, should another never have come. */
+  function told() {
+    layers.value = shown;
+  }
 
   function seen(entries) {
     const began = performance.now();
@@ -41,11 +47,12 @@ export function makeHeads(t, { onChoose, onLayer, onStep }) {
   function show(look, { depth, layer }) {
     maps = look.maps.map(opened);
     const key = maps.some((one) => one.key === which.value) ? which.value : maps[0]?.key;
-    which.replaceChildren(...maps.map((one) => el("option", { value: one.key }, t(`map_kind_${one.key}`))));
+    which.replaceChildren(...maps.map((one) => el("option", { value: one.key, t: `map_kind_${one.key}` })));
     which.value = key ?? "";
     const numbers = Array.from({ length: depth }, (_, at) => el("option", { value: String(at) }, String(at)));
-    layers.replaceChildren(el("option", { value: "" }, t("in_all_layers")), ...numbers);
-    layers.value = layer === null ? "" : String(layer);
+    layers.replaceChildren(el("option", { value: "", t: "in_all_layers" }), ...numbers);
+    shown = layer === null ? "" : String(layer);
+    told();
     draw();
   }
 
@@ -101,6 +108,7 @@ export function makeHeads(t, { onChoose, onLayer, onStep }) {
     root,
     show,
     redraw: draw,
+    told,
     unmount: () => sight.disconnect(),
     say: (sentence) => (time.textContent = sentence),
   };

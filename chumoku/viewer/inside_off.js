@@ -6,7 +6,7 @@ import { figure, numeric } from "./figures.js";
 
 const MOST = 64;
 
-/** → { root, show(look, model, given), stop() } */
+/** → { root, show(look, depths, given), redraw(), again(), stop() } */
 export function makeOff(t, api) {
   const boards = el("div", { class: "off-boards" });
   const answer = el("div", { class: "off-answer", "aria-live": "polite" });
@@ -16,22 +16,38 @@ export function makeOff(t, api) {
   const left = el("section", { class: "card" }, heading, el("p", { class: "hint", t: "in_off_say" }), boards);
   const root = el("div", { class: "off" }, left, el("section", { class: "card" }, el("h2", { t: "in_off_answer" }), answer, error));
   const off = new Map();
-  let now = null; // { look, given }
+  let now = null; // { look, depths, given }
+  let told = null; // what the model said without them
   let abort = null;
+  let waiting = false; // for an answer that has not come
 
   function show(look, depths, given) {
-    now = { look, given };
+    now = { look, depths, given };
     off.clear();
+    error.textContent = "";
+    answer.removeAttribute("aria-busy");
+    lay();
+    rest();
+  }
+
+  /** The same again, in the language chosen now; what is off stays off. */
+  function redraw() {
+    lay();
+    if (told) draw();
+    else rest();
+  }
+
+  function lay() {
+    const { depths } = now;
     const made = [];
     if (depths.encoder) made.push(board("encoder", depths.encoder, depths.heads, false));
     if (depths.decoder) made.push(board("decoder", depths.decoder, depths.heads, false));
     if (depths.encoder && depths.decoder) made.push(board("decoder", depths.decoder, depths.heads, true));
     boards.replaceChildren(...made);
-    error.textContent = "";
-    rest();
   }
 
   function rest() {
+    told = null;
     answer.replaceChildren(el("p", { class: "said" }, now.look.said || "—"), el("p", { class: "hint", t: "in_off_wait" }));
   }
 
@@ -58,9 +74,10 @@ export function makeOff(t, api) {
       if (off.has(key)) off.delete(key);
       else if (off.size < MOST) off.set(key, one);
       button.setAttribute("aria-pressed", String(off.has(key)));
+      waiting = true;
       later();
     };
-    const button = el("button", { type: "button", class: "switch", "aria-pressed": "false", "aria-label": name, title: name, onclick: flip });
+    const button = el("button", { type: "button", class: "switch", "aria-pressed": String(off.has(key)), "aria-label": name, title: name, onclick: flip });
     return button;
   }
 
@@ -73,20 +90,26 @@ export function makeOff(t, api) {
   async function ask() {
     abort?.abort();
     error.textContent = "";
-    if (!off.size) return rest();
-    abort = new AbortController();
+    waiting = off.size > 0;
+    if (!waiting) {
+      answer.removeAttribute("aria-busy");
+      return rest();
+    }
+    const mine = (abort = new AbortController());
     answer.setAttribute("aria-busy", "true");
     try {
-      draw(await api.post("/v1/look/ablate", { ...now.given, off: [...off.values()] }, { signal: abort.signal }));
+      told = await api.post("/v1/look/ablate", { ...now.given, off: [...off.values()] }, { signal: mine.signal });
+      draw();
     } catch (failure) {
       if (dropped(failure)) return undefined;
       error.textContent = failure.message;
     }
+    waiting = false;
     answer.removeAttribute("aria-busy");
     return undefined;
   }
 
-  function draw(told) {
+  function draw() {
     const side = (key, one) =>
       el(
         "div",
@@ -118,6 +141,8 @@ export function makeOff(t, api) {
   return {
     root,
     show,
+    redraw: () => now && redraw(),
+    again: () => waiting && ask(),
     stop() {
       later.stop();
       abort?.abort();

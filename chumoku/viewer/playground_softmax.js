@@ -1,7 +1,7 @@
 // Softmax: scores that can be pulled, a temperature, and why scores are divided by √d.
 import { bars } from "./bars.js";
 import { el, percent } from "./dom.js";
-import { figure, formula } from "./figures.js";
+import { figure, formulas } from "./figures.js";
 import { entropy, randomScores, slope, softmax } from "./playground_sums.js";
 import { slider } from "./sliders.js";
 
@@ -30,11 +30,11 @@ export function makeSoftmax({ t }) {
     "section",
     { class: "card pg" },
     el("h2", { t: "pg_softmax" }),
-    el("p", { class: "formulas" }, formula("p_j = exp(s_j / τ) / Σ_k exp(s_k / τ)")),
+    formulas("p_j = exp(s_j / τ) / Σ_k exp(s_k / τ)"),
     el("p", { class: "hint", t: "pg_softmax_say" }),
     el("div", { class: "pg-pair" }, el("div", { class: "pg-pulls" }, heat.root, ...pulls.map((one) => one.root)), el("div", {}, shares, heatTold)),
     el("h2", { class: "pg-next", t: "pg_root" }),
-    el("p", { class: "formulas" }, formula("q, k ∼ N(0, 1):  std(q · k) = √d,  std(q · k / √d) = 1")),
+    formulas("q, k ∼ N(0, 1):", "std(q · k) = √d,", "std(q · k / √d) = 1"),
     el("div", { class: "pg-pair" }, el("div", { class: "pg-pulls" }, width.root, divide, say), el("div", {}, rooted, rootTold)),
   );
 

@@ -3,16 +3,17 @@
 //   sinusoidal   PE(i, 2d) = sin(i / base^{2d/D}),  PE(i, 2d+1) = cos(i / base^{2d/D})
 //   rotary       the angle of plane d at place i:  i / base^{2d/D}
 //   learned      as before training: numbers from a normal curve
+//   relative     the same, a row a distance; added to the score of i and j is q · r_{i−j} / √D, i − j clipped
+//   none         nothing
 //   softmax      p_j = exp(s_j / τ) / Σ exp(s_k / τ)
 
-/** → a table [length, width] as numbers in a row. */
+/** → a table as numbers in a row: a place a row, for relative positions a distance, −clip … clip. */
 export const KINDS = {
-  sinusoidal: (length, width, base) => table(length, width, (i, d) => wave(d % 2)(i / base ** ((d - (d % 2)) / width))),
-  rotary: (length, width, base) => table(length, width / 2, (i, d) => Math.cos(i / base ** ((2 * d) / width))),
-  learned: (length, width) => {
-    const random = normal(7);
-    return table(length, width, () => random());
-  },
+  sinusoidal: ({ length, width, base }) => table(length, width, (i, d) => wave(d % 2)(i / base ** ((d - (d % 2)) / width))),
+  rotary: ({ length, width, base }) => table(length, width / 2, (i, d) => Math.cos(i / base ** ((2 * d) / width))),
+  learned: ({ length, width }) => table(length, width, normal(7)),
+  relative: ({ width, clip }) => table(2 * clip + 1, width, normal(7)),
+  none: ({ length, width }) => table(length, width, () => 0),
 };
 
 const wave = (odd) => (odd ? Math.cos : Math.sin);
@@ -23,19 +24,32 @@ function table(rows, columns, number) {
   return { values, rows, columns };
 }
 
+/** A query to meet the vectors of relative positions with. */
+export const query = (width) => Array.from({ length: width }, normal(5));
+
 /** PEᵢ · PEⱼ for all pairs; for rotary, of a query and a key of ones turned to i and j: Σ cos((i − j) θ_d). */
-export function products(kind, length, width, base) {
+export function products(kind, sizes) {
+  const { length, width, base } = sizes;
   if (kind === "rotary") {
     const angles = Array.from({ length: width / 2 }, (_, d) => base ** ((-2 * d) / width));
     const by = Float64Array.from({ length }, (_, gap) => angles.reduce((sum, angle) => sum + Math.cos(gap * angle), 0) / angles.length);
     return table(length, length, (i, j) => by[Math.abs(i - j)]);
   }
-  const { values } = KINDS[kind](length, width, base);
-  const raw = table(length, length, (i, j) => {
-    let sum = 0;
-    for (let d = 0; d < width; d++) sum += values[i * width + d] * values[j * width + d];
-    return sum;
-  });
+  const { values } = KINDS[kind](sizes);
+  const dot = (other, at) => other.reduce((sum, one, d) => sum + one * values[at * width + d], 0);
+  if (kind === "relative") return scaled(biases(sizes, (at) => dot(query(width), at)));
+  const rows = Array.from({ length }, (_, i) => values.subarray(i * width, (i + 1) * width));
+  return scaled(table(length, length, (i, j) => dot(rows[i], j)));
+}
+
+/** What each distance i − j adds to a score; those beyond the clip all the same. */
+function biases({ length, clip }, bias) {
+  const by = Array.from({ length: 2 * clip + 1 }, (_, at) => bias(at));
+  return table(length, length, (i, j) => by[Math.max(-clip, Math.min(clip, i - j)) + clip]);
+}
+
+/** So that the largest is 1. */
+function scaled(raw) {
   const most = raw.values.reduce((best, one) => Math.max(best, Math.abs(one)), 1e-9);
   raw.values.forEach((one, at) => (raw.values[at] = one / most));
   return raw;

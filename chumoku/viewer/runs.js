@@ -38,17 +38,19 @@ export function mount(root, context) {
   // ---- what there is ----
   async function poll() {
     clearTimeout(state.timer);
+    state.abort.abort();
+    const { signal } = (state.abort = new AbortController());
     try {
-      const told = await api.get("/v1/runs", { signal: state.abort.signal });
+      const told = await api.get("/v1/runs", { signal });
       error.textContent = "";
       listed(told.runs);
-      await Promise.all(state.chosen.map(more));
+      await Promise.all(state.chosen.map((name) => more(name, signal)));
     } catch (failure) {
       if (dropped(failure)) return;
       error.textContent = failure.message;
       if (failure.status === 404) listed([]);
     }
-    if (!state.abort.signal.aborted) state.timer = setTimeout(poll, document.hidden ? 5 * EVERY : EVERY);
+    if (!signal.aborted) state.timer = setTimeout(poll, document.hidden ? 5 * EVERY : EVERY);
   }
 
   function listed(runs) {
@@ -67,13 +69,13 @@ export function mount(root, context) {
     checkpoints.show(runs.find((run) => run.id === state.chosen[0]) ?? null);
   }
 
-  async function more(name) {
+  async function more(name, signal) {
     const run = state.runs.find((one) => one.id === name);
     let known = state.points.get(name) ?? [];
     if (known.length && known.at(-1).step > run.steps) known = []; // it began again
     const after = known.at(-1)?.step ?? 0;
     if (known.length && after >= run.steps) return;
-    const told = await api.get(`/v1/runs/${encodeURIComponent(name)}?after=${after}`, { signal: state.abort.signal });
+    const told = await api.get(`/v1/runs/${encodeURIComponent(name)}?after=${after}`, { signal });
     state.points.set(name, known.concat(told.points));
     draw();
   }

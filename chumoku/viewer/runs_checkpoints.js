@@ -43,6 +43,7 @@ export function makeCheckpoints({ api, t, keep, language }) {
     const last = !other && Number(slide.value) === Number(slide.max);
     run = next;
     root.hidden = !run;
+    if (other) stop();
     if (!run) return;
     const steps = run.checkpoints;
     none.hidden = steps.length > 0;
@@ -64,15 +65,15 @@ export function makeCheckpoints({ api, t, keep, language }) {
   }
 
   async function ask() {
+    abort?.abort();
     if (step() === null || !text.value.trim()) return;
     told.textContent = t("runs_at", { step: whole(step()) });
     made.onStep();
     const body = { checkpoint: step(), text: text.value, map: map.value, layer: Number(layer.value) || 0, head: Number(head.value) || 0 };
     const key = run.id + JSON.stringify(body);
-    abort?.abort();
-    abort = new AbortController();
+    const mine = (abort = new AbortController());
     try {
-      const answer = found.get(key) ?? (await api.post(`/v1/runs/${encodeURIComponent(run.id)}/look`, body, { signal: abort.signal }));
+      const answer = found.get(key) ?? (await api.post(`/v1/runs/${encodeURIComponent(run.id)}/look`, body, { signal: mine.signal }));
       if (found.size > 60) found.clear();
       found.set(key, answer);
       error.textContent = "";

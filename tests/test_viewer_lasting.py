@@ -1,0 +1,345 @@
+"""The page in a browser: what a switch, a tab or a new server must not lose, and what nobody waits for any more."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlparse
+
+import pytest
+import torch
+from browser import Seen, opened, until, visit
+from bundles import made
+from pretend import MODELS, Pretended
+from serving import Serving, serving
+
+from chumoku.nn.positions import Relative
+
+HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    with opened(tmp_path_factory.mktemp("browser")) as one:
+        yield one
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    place = tmp_path_factory.mktemp("served")
+    run = place / "runs" / "young"
+    made(run / "checkpoints" / "step-00000007", "decoder")
+    (run / "recipe.json").write_text('{"model": {"layers": 2, "heads": 3}}', "utf-8")
+    (run / "metrics.jsonl").write_text('{"step": 7, "loss": 5.5}\n', "utf-8")
+    with serving({"decoder": made(place / "decoder", "decoder")}, runs=place / "runs") as one:
+        yield one
+
+
+def inside(browser: Any, server: Serving) -> Seen:
+    seen = visit(browser, server.url, hash="#/inside")
+    seen.page.wait_for_selector(".step >> nth=-1")
+    seen.settle()
+    return seen
+
+
+def paths(seen: Seen) -> set[str]:
+    """What the page waits for."""
+    return {urlparse(request.url).path for request in seen.asking}
+
+
+def waits(seen: Seen, path: str, *, soon: bool = True) -> None:
+    """The page begins, or gives up, waiting for an answer."""
+    for _ in range(150):
+        if (path in paths(seen)) == soon:
+            return
+        seen.page.wait_for_timeout(20)
+    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {paths(seen)}")
+
+
+# ---- switches ----
+
+
+def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Serving) -> None:
+    seen = inside(browser, server)
+    page = seen.page
+    page.click("#in-tab-off")
+    for place in (1, 3):
+        page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
+    page.wait_for_selector(".off-pair")
+    seen.settle()
+    said = page.locator(".off-side .said").all_text_contents()
+    pressed = (
+        "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
+    )
+    before = page.evaluate(pressed)
+    assert sum(before) == 2
+    for switch in ("#theme", "#language"):
+        page.click(switch)
+        seen.settle()
+        assert page.evaluate(pressed) == before, switch
+        assert page.locator(".off-side .said").all_text_contents() == said, switch
+    assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
+    assert "ビット" in page.text_content(".off-answer")
+    page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
+    seen.settle()
+    assert sum(page.evaluate(pressed)) == 1
+    seen.clean()
+
+
+# ---- one point ----
+
+
+def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
+    seen = visit(browser, server.url, hash="#/runs")
+    page = seen.page
+    page.wait_for_selector(".runs-legend span")
+    seen.settle()
+    place = "(one) => { const { x, y, right, bottom } = one.getBoundingClientRect(); return [x, y, right, bottom] }"
+    left, top, right, bottom = page.eval_on_selector(".curves", place)
+    x, y, _, _ = page.eval_on_selector(".curves circle.first", place)
+    assert left < x < right
+    assert top < y < bottom
+    for step in (11, 13):
+        drawn = page.evaluate(
+            "async (last) => { const { curves } = await import('/viewer/charts.js');"
+            " const points = [[3, 2], [5, NaN], [7, 3], [last, 4]];"
+            " return curves({ lines: [{ points }] }).querySelectorAll('circle').length }",
+            step,
+        )
+        assert drawn == 1, "a point alone is a dot, one with a neighbour is not"
+    seen.clean()
+
+
+# ---- another server ----
+
+
+def test_a_server_that_comes_back_with_other_models(browser: Any) -> None:
+    writer, talker = MODELS[2], MODELS[1]
+    server = Pretended()
+    page = visit(browser, server.url, hash="#/chat").page
+    page.wait_for_selector("#ch-draft")
+    page.select_option("#model", "writer")
+    page.fill("#ch-prompt", "a thought")
+    server.close()
+    page.wait_for_selector("#dead:visible")
+    again = Pretended(server.port, models=[{**talker, "id": "newcomer"}, writer])
+    page.wait_for_selector("#dead", state="hidden")
+    until(page, "[...document.querySelector('#model').options].map(one => one.value).join() === 'newcomer,writer'")
+    assert page.input_value("#model") == "writer", "the choice is kept"
+    assert page.input_value("#ch-prompt") == "a thought"
+    again.close()
+    page.wait_for_selector("#dead:visible")
+    third = Pretended(server.port, models=[{**talker, "id": "newcomer"}])
+    until(page, "document.querySelector('#model').value === 'newcomer'")
+    page.fill("#ch-draft", "one two")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant footer")
+    assert third.asked[-1][1]["model"] == "newcomer"
+    third.close()
+
+
+def test_models_that_went_unseen_are_noticed_at_the_first_refusal(browser: Any) -> None:
+    server = Pretended()
+    page = visit(browser, server.url).page
+    page.wait_for_selector("#tr-source")
+    server.models = [{**MODELS[0], "id": "other"}]
+    page.fill("#tr-source", "one two")
+    page.wait_for_selector(".answer .line")
+    assert page.input_value("#model") == "other"
+    assert server.asked[-1][1]["model"] == "other"
+    server.close()
+
+
+# ---- what is said of texts ----
+
+
+def test_messages_the_server_left_out_are_told(browser: Any) -> None:
+    server = Pretended()
+    server.dropped = 5
+    page = visit(browser, server.url, hash="#/chat").page
+    page.fill("#ch-draft", "one two")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant footer")
+    assert page.text_content(".talk .cut") == "The 5 oldest messages no longer fitted and were left out."
+    page.click("#language")
+    assert page.text_content(".talk .cut") == "古い順に 5 件のメッセージが収まらなくなり、省かれました。"
+    server.dropped = 0
+    page.fill("#ch-draft", "three")
+    page.keyboard.press("Enter")
+    until(page, "document.querySelector('.talk .cut').textContent === ''")
+    server.close()
+
+
+def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
+    server = Pretended()
+    seen = visit(browser, server.url)
+    page = seen.page
+    page.wait_for_selector("#tr-source")
+    put = (
+        "([place, text]) => { const box = document.querySelector(place); box.value = text;"
+        " box.dispatchEvent(new Event('input')) }"
+    )
+    page.evaluate(put, ["#tr-source", f"a{HALF}b"])
+    page.wait_for_selector(".answer .line")
+    assert server.asked[-1][1]["text"] == ["a\ufffdb"]
+    page.click("nav a[href='#/chat']")
+    page.wait_for_selector("#ch-draft")
+    page.evaluate(put, ["#ch-draft", f"{HALF}c"])
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".message.assistant footer")
+    sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
+    assert sent["messages"][-1]["content"] == "\ufffdc"
+    seen.clean()
+    server.close()
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
+    server = Pretended()
+    page = visit(browser, server.url, width=width).page
+    page.fill("#tr-source", "one two three five seven eleven thirteen seventeen")
+    page.wait_for_selector(".stage path", state="attached")
+    lines = page.locator(".stage .row:first-child .chips").bounding_box()
+    below = page.locator(".stage .row:last-child .chips").bounding_box()
+    names = [page.locator(f".stage .row:{which}-child .hint").bounding_box() for which in ("first", "last")]
+    assert names[0]["y"] + names[0]["height"] <= lines["y"] + 1
+    assert names[1]["y"] >= below["y"] + below["height"] - 1
+    server.close()
+
+
+# ---- what nobody waits for ----
+
+
+def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) -> None:
+    seen = visit(browser, server.url)
+    page = seen.page
+
+    def later(route: Any) -> None:
+        """The lens comes with a question of its own, as for a large vocabulary."""
+        told = route.fetch()
+        route.fulfill(response=told, body=json.dumps({**told.json(), "lens": None}))
+
+    page.route("**/v1/look", later)
+    page.goto(f"{server.url}/#/inside")
+    page.wait_for_selector(".step >> nth=-1")
+    seen.settle()
+    page.unroute("**/v1/look")
+    page.route("**/v1/look**", lambda route: None)  # from now on nothing is answered
+    page.click("#in-tab-lens")
+    waits(seen, "/v1/look")
+    page.click("#in-tab-off")
+    waits(seen, "/v1/look", soon=False)
+    page.click(".off-table .switch >> nth=0")
+    waits(seen, "/v1/look/ablate")
+    page.click("#in-tab-heads")
+    waits(seen, "/v1/look/ablate", soon=False)
+    page.select_option("[data-t-label=in_which_layer]", "1")
+    waits(seen, "/v1/look")
+    page.click("#in-tab-off")
+    waits(seen, "/v1/look", soon=False)
+    waits(seen, "/v1/look/ablate")  # what was switched off is asked again
+    page.click("#in-tab-steps")
+    waits(seen, "/v1/look/block")
+    page.click("#in-tab-heads")
+    waits(seen, "/v1/look/block", soon=False)
+    assert page.input_value("[data-t-label=in_which_layer]") == "", "the layer that never came is not shown as chosen"
+    page.click("#in-tab-lens")
+    waits(seen, "/v1/look")
+    page.click("nav a[href='#/playground']")
+    page.wait_for_selector(".pg-table")
+    assert not paths(seen)
+    seen.clean()
+
+
+def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) -> None:
+    seen = inside(browser, server)
+    page = seen.page
+    page.route("**/v1/look**", lambda route: None)
+    page.fill("#in-text", "first")
+    page.keyboard.press("Enter")
+    waits(seen, "/v1/look")
+    page.fill("#in-text", "second, not yet looked at")
+    waits(seen, "/v1/look", soon=False)
+    assert not page.locator(".inside[aria-busy]").count()
+    page.keyboard.press("Enter")
+    waits(seen, "/v1/look")
+    page.select_option(".in-form select", "16")  # the same text, written on farther
+    until(page, "!!document.querySelector('.inside[aria-busy]')")
+    seen.page.wait_for_timeout(100)
+    assert [request.post_data_json["new"] for request in seen.asking] == [16]
+    seen.clean()
+
+
+def test_a_run_left_gives_up_its_look(browser: Any, server: Serving) -> None:
+    seen = visit(browser, server.url, hash="#/runs")
+    page = seen.page
+    page.wait_for_selector(".map-rows span")
+    seen.settle()
+    path = "/v1/runs/young/look"
+    page.route("**" + path, lambda route: None)
+    page.fill(".runs-text input", "another")
+    waits(seen, path)
+    page.fill(".runs-text input", "")
+    waits(seen, path, soon=False)
+    page.fill(".runs-text input", "a third")
+    waits(seen, path)
+    page.click(".runs-list button")
+    waits(seen, path, soon=False)
+    seen.clean()
+
+
+# ---- positions ----
+
+
+def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
+    seen = visit(browser, server.url, hash="#/playground")
+    page = seen.page
+    page.wait_for_selector(".pg-table")
+    length, width, clip = 13, 8, 5
+    values, vector, both, nothing = page.evaluate(
+        "async ([length, width, clip]) => { const m = await import('/viewer/playground_sums.js');"
+        " const sizes = { length, width, base: 100, clip };"
+        " return [[...m.KINDS.relative(sizes).values], m.query(width), [...m.products('relative', sizes).values],"
+        " [...m.products('none', sizes).values]] }",
+        [length, width, clip],
+    )
+    positions = Relative(clip, width)
+    places = torch.arange(length)
+    with torch.no_grad():
+        positions.table.copy_(torch.tensor(values).view(2 * clip + 1, width))
+        query = torch.tensor(vector).expand(1, 1, length, width)
+        true = positions(query, places[:, None] - places[None, :])[0, 0]
+    drawn = torch.tensor(both).view(length, length)
+    assert torch.allclose(drawn, true / true.abs().max(), atol=1e-5)
+    assert not any(nothing)
+    page.click("[data-kind=relative]")
+    assert page.evaluate("document.querySelector('.pg-table').height") == 33, "−16 … 16"
+    assert page.locator("[data-t=pg_clip]:visible").count() == 1
+    assert page.locator("[data-t=pg_base]:visible").count() == 0
+    page.click("[data-kind=none]")
+    assert page.locator("[data-t=pg_clip]:visible").count() == 0
+    assert page.locator(".pg-waves svg").count() >= 1
+    seen.clean()
+
+
+def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
+    """Their sheets name things alike: chips, steps, heads."""
+    little = Pretended()
+    seen = visit(browser, little.url)
+    page = seen.page
+    page.fill("#tr-source", "one two three")
+    page.wait_for_selector(".chip")
+    looks = (
+        "[...document.querySelectorAll('.stage, .chips, .chip, .step, .head, .bar')].map(one => {"
+        " const { width, height } = one.getBoundingClientRect(); return [one.className, width, height] })"
+    )
+    before = page.evaluate(looks)
+    for view, part in (("inside", "#in-text"), ("playground", ".pg-table"), ("chat", "#ch-draft")):
+        page.click(f"nav a[href='#/{view}']")
+        page.wait_for_selector(part)
+    page.click("nav a[href='#/translate']")
+    page.wait_for_selector(".chip")
+    seen.settle()
+    assert page.evaluate(looks) == before
+    little.close()
