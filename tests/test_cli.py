@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from chumoku.cli import demo
 
 
 def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -131,7 +134,7 @@ def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     assert str(out / "attention.png") in said
     assert "tok:13a" in said
     assert "こたつでみかんを食べる →" in said
-    assert "looked at" in said
+    assert re.search(r"looked at (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
 
 
 RECIPE = """
@@ -302,3 +305,12 @@ def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str
     assert finished.returncode == 2
     assert message in " ".join(finished.stderr.split())
     assert "Traceback" not in finished.stderr
+
+
+def test_the_demo_without_a_dictionary_reads_characters(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert demo._cut() == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert demo._cut() == ["tokenizer.kind=character"]
+    assert "chumoku[ja]" in capsys.readouterr().out

@@ -168,8 +168,8 @@ def test_rotary_scores_move_with_the_shift_only() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_tape_that_changes_what_it_sees_is_caught(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def careless(self: tap.Tape, module: torch.nn.Module, name: str, tensor: torch.Tensor) -> None:
-        tensor.mul_(1.001)
+    def careless(self: tap.Tape, module: torch.nn.Module, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.mul_(1.001)
 
     model = model_of(Cell(kind))
     given_tokens = tokens(2, 7)

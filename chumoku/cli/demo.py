@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,7 +29,7 @@ def demo(
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
-    recipe = load_recipe("demo", [f"train.out={out}", *_shortened(steps)])
+    recipe = load_recipe("demo", [f"train.out={out}", *_shortened(steps), *_cut()])
     begin_anew(out)
     print(f"A grammar writes {recipe.data.count:,} Japanese-English pairs; a Transformer learns to translate them.")
     trained = train(recipe)
@@ -52,12 +53,12 @@ def demo(
     words, weights = look(bundle, SOURCE)
     print(f"\n{SOURCE} → {bundle.tokenizer.decode(words)}")
     names = [bundle.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
-    keys = [*SOURCE, "(end)"]
+    keys = [*bundle.source_tokenizer.pieces(SOURCE), "(end)"]
     for name, row in zip(names, weights[-1], strict=True):
         most = row.topk(2)
         places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
         print(f"  {name:<12} looked at {places}")
-    print("  (The encoder has mixed the characters by then: the last of a word often stands for all of it.)")
+    print("  (The encoder has mixed the words by then: a particle may stand for the word before it.)")
     path = attention_maps(
         weights,
         queries=names,
@@ -95,6 +96,14 @@ def begin_anew(out: Path) -> None:
 
 def _shortened(steps: int | None) -> list[str]:
     return [] if steps is None else [f"train.steps={steps}", f"schedule.warmup={steps // 8}"]
+
+
+def _cut() -> list[str]:
+    """Words where a dictionary is there to cut them, else characters."""
+    if importlib.util.find_spec("sudachipy") is not None:
+        return []
+    print("Japanese is read by characters; with pip install 'chumoku[ja]' it would be read by words.")
+    return ["tokenizer.kind=character"]
 
 
 def look(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:
