@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import unicodedata
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -404,3 +405,10 @@ def test_the_room_needs_no_torch() -> None:
     code = "import sys; import chumoku.text; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
     assert chumoku_text.KINDS == KINDS
+
+
+def test_threads_cut_words_at_once() -> None:
+    words = train(["猫が走る", "犬が寝る"], kind="word", vocabulary=31)
+    with ThreadPoolExecutor(7) as pool:
+        found = list(pool.map(words.pieces, ["猫が走る。犬が寝る。" * 29] * 199))
+    assert all(one == found[0] for one in found)

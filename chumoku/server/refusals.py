@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 
 # From an absolute path's beginning, in Unix or Windows, to its last part; those of this server's answers are none.
 PLACE = re.compile(r"""(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?!v1/|lab/)(?:[^\s/\\'"]+[/\\])+([^\s/\\'"]*)""")
+log = logging.getLogger("chumoku.server")
 TYPES = {401: "authentication_error", 403: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
@@ -47,8 +49,8 @@ def busy(message: str, seconds: int = 1) -> Refusal:
     return Refusal(429, message, headers={"Retry-After": str(max(1, seconds))})
 
 
-def from_error(error: Exception, *, param: str | None = None) -> Refusal:
-    """Our own errors as answers: what was asked wrongly is 400, what failed is 500."""
+def from_error(error: Exception, *, param: str | None = None, by: str = "a request") -> Refusal:
+    """Our own errors as answers: what was asked wrongly is 400; what failed is 500, and is logged."""
     if isinstance(error, Refusal):
         return error
     if isinstance(error, BusyError):
@@ -57,6 +59,7 @@ def from_error(error: Exception, *, param: str | None = None) -> Refusal:
         return Refusal(400, placeless(error), param=param, code="context_length_exceeded")
     if isinstance(error, UsageError):
         return Refusal(400, placeless(error), param=param)
+    log.error("%s failed", by, exc_info=error)
     if isinstance(error, ChumokuError):
         return Refusal(500, placeless(error), code="engine_failure")
     # What others raise may name files and addresses, which are nobody's business outside.

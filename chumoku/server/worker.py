@@ -222,11 +222,11 @@ class Worker:
 
     def _failed(self, error: Exception) -> list[tuple[Text, Piece]]:
         """Those that were in the step hear of it; the next one begins with nothing of it."""
-        log.error("%s: a step failed", self.name, exc_info=error)
         texts, self._rows, self._scheduler = list(self._rows.values()), {}, None
         # Where no scheduler could be opened nobody had a row yet, and waiting would not help.
         texts = texts or [self._waiting.popleft() for _ in range(len(self._waiting))]
-        return [(text, Piece(text.place, "", failure=from_error(error))) for text in texts]
+        failure = from_error(error, by=f"a step of {self.name}")
+        return [(text, Piece(text.place, "", failure=failure)) for text in texts]
 
     def _deliver(self, pieces: list[tuple[Text, Piece]]) -> None:
         """All of a step in one call of each loop; there is one loop but in tests."""
@@ -251,9 +251,7 @@ class Worker:
                     job.key = None
                     self._jobs.appendleft(job)
                 jobs = []
-            elif not isinstance(error, (ChumokuError, Refusal)):
-                log.error("%s: a job failed", self.name, exc_info=error)
-            answers = [(None, from_error(error))] * len(jobs)
+            answers = [(None, from_error(error, by=f"a job of {self.name}")) for _ in jobs]
         self._doing = []
         for job, answer in zip(jobs, answers, strict=True):
             job.answer(*answer)

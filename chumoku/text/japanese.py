@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import re
+import threading
 from typing import Any
 
 from chumoku.errors import MissingExtraError
@@ -18,6 +19,7 @@ SEPARATOR = "\u2063"
 JAPANESE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f々〆]")
 # Sudachi takes at most 49,149 bytes at a time; a character has at most four.
 LONGEST = 12_000
+_own = threading.local()
 
 
 def share_of_japanese(text: str) -> float:
@@ -44,8 +46,16 @@ def _cut(piece: str) -> list[str]:
     return [word.surface() for word in _sudachi().tokenize(piece) if word.surface()]
 
 
-@functools.cache
 def _sudachi() -> Any:
+    """This thread's own: while one cuts, another cannot."""
+    if not hasattr(_own, "sudachi"):
+        dictionary, split = _dictionary()
+        _own.sudachi = dictionary.tokenizer(split)
+    return _own.sudachi
+
+
+@functools.cache
+def _dictionary() -> tuple[Any, Any]:
     try:
         from sudachipy import Dictionary, SplitMode
     except ImportError as error:
@@ -53,4 +63,4 @@ def _sudachi() -> Any:
             "Cutting Japanese into words needs SudachiPy. Install it with: pip install 'chumoku[ja]'. "
             "Or choose the kind unigram or bpe, which need no dictionary."
         ) from error
-    return Dictionary(dict="small").tokenizer(SplitMode.C)
+    return Dictionary(dict="small"), SplitMode.C
