@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
@@ -232,13 +233,14 @@ def test_japanese_words_are_cut_by_the_dictionary() -> None:
 
 def test_without_the_dictionary_there_is_a_kind_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sudachipy", None)
-    japanese._sudachi.cache_clear()
+    monkeypatch.setattr(japanese, "_own", threading.local())
+    japanese._dictionary.cache_clear()
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[ja\]'. Or choose the kind unigram or bpe"):
         train(JAPANESE, kind="word", vocabulary=200)
     for kind in ("unigram", "bpe"):
         assert train(JAPANESE, kind=kind, vocabulary=600).encode("猫")
     monkeypatch.undo()
-    japanese._sudachi.cache_clear()
+    japanese._dictionary.cache_clear()
 
 
 def test_full_and_half_width_become_one() -> None:
