@@ -33,7 +33,7 @@ browser:
 	@command -v chromium >/dev/null || { \
 		echo "Installing Chromium for the tests of the pages (once; a minute) …"; \
 		apt-get update -qq >/dev/null 2>&1; \
-		apt-get install -y -qq chromium fonts-noto-cjk >/dev/null 2>&1; } || \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-noto-cjk >/dev/null 2>&1; } || \
 		echo "Chromium could not be installed; the tests of the pages will be skipped."
 
 venv: .venv/.ready
