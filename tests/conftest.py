@@ -1,8 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
 import torch
+from browser import opened
 from hypothesis import settings
 
 torch.set_num_threads(1)
 settings.register_profile("house", deadline=None, derandomize=True, database=None)
 settings.load_profile("house")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A module's own: while playwright runs, no event loop can be started beside it."""
+    with opened(tmp_path_factory.mktemp("browser")) as one:
+        yield one

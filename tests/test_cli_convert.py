@@ -5,30 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from bundles import bytewise, chatty, made
+from commands import Ask, Ended, command
 
-import chumoku.cli
+import chumoku
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Ask = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -48,14 +39,7 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.chdir(models)
 
     def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["chumoku", *words])
-        capfd.readouterr()
-        try:
-            chumoku.cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ended(code, *capfd.readouterr())
+        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
 
     return run
 

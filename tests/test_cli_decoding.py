@@ -13,22 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 from bundles import bytewise, chatty, made
+from commands import Ask, Ended, command
 
-import chumoku.cli
+import chumoku
 from chumoku.decoding.lines import note_of
-
-
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Ask = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -51,15 +42,8 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # how this process meets pipes is not a command's to say
 
     def run(*words: str, stdin: bytes = b"") -> Ended:
-        monkeypatch.setattr(sys, "argv", ["chumoku", *words])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
-        capfd.readouterr()
-        try:
-            chumoku.cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ended(code, *capfd.readouterr())
+        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
 
     return run
 

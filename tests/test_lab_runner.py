@@ -11,12 +11,12 @@ import sys
 from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
+from commands import Ask, Ended, command
 
-import chumoku.cli
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab import cores, report, runner
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, TOGETHER, chosen
@@ -296,30 +296,14 @@ def test_no_results_no_page(tmp_path: Path) -> None:
 # The command
 
 
-class Ended(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
 @pytest.fixture
-def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Ended]:
+def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["chumoku", "lab", *words])
-        capfd.readouterr()
-        try:
-            chumoku.cli.main()
-            code = 0
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ended(code, *capfd.readouterr())
+        return command("lab", *words, capfd=capfd, monkeypatch=monkeypatch)
 
     return run
-
-
-Ask = Callable[..., Ended]
 
 
 def test_help_and_wrong_ids_need_no_torch() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from browser import heard as listened
-from browser import opened
 from test_look import folders, looked, strange, undrawn
 
 from chumoku.lab import report, runner
@@ -17,12 +15,6 @@ from chumoku.probe.page import write_page
 
 WIDTHS = [1400, 390]
 __all__ = ["folders", "undrawn"]
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as found:
-        yield found
 
 
 def overflow(page: Any) -> int:

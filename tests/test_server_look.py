@@ -26,7 +26,7 @@ from chumoku.nn.tap import addresses
 from chumoku.probe import lens
 from chumoku.probe.editing import patch
 from chumoku.probe.watching import watch
-from chumoku.server import lab, look_shared, looking, runs
+from chumoku.server import answers, lab, look_shared, looking, runs
 from chumoku.server import look_schemas as schemas
 from chumoku.server.runs import Runs, UnknownRun
 from chumoku.speaker import Speaker
@@ -571,5 +571,5 @@ def test_numbers_that_are_none_have_names() -> None:
     assert [look_shared.number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
-    assert look_shared.in_words({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
+    assert answers.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(speaker("decoder").model)) > 20

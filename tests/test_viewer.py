@@ -8,16 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser import opened, until, visit
+from browser import until, visit
 from pretend import VIEWER, Pretended
 
 SENTENCE = "one two three five seven"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as one:
-        yield one
 
 
 @pytest.fixture

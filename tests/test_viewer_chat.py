@@ -9,16 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from browser import opened, until, visit
+from browser import until, visit
 from pretend import Pretended
 
 from chumoku.decoding.choosers import Choice, shaped
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as one:
-        yield one
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import Seen, opened, until, visit
+from browser import Seen, until, visit
 from bundles import bytewise, made
 from serving import Serving, serving
 
@@ -43,12 +43,6 @@ def broken(path: Path) -> Speaker:
 
 def told(step: int, **more: Any) -> str:
     return json.dumps({"step": step, "loss": 5 / step, "rate": 0.1, "norm": 2, "tokens_per_second": 7, **more}) + "\n"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

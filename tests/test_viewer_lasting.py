@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 import pytest
 import torch
-from browser import Seen, opened, until, visit
+from browser import Seen, until, visit
 from bundles import made
 from pretend import MODELS, Pretended
 from serving import Serving, serving
@@ -17,12 +17,6 @@ from serving import Serving, serving
 from chumoku.nn.positions import Relative
 
 HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

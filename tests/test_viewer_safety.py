@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import opened, until, visit
+from browser import until, visit
 from bundles import chatty, made
 from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, unbroken
 from pretend import VIEWER
@@ -21,12 +21,6 @@ VIEWS = ("translate", "chat", "inside", "playground", "runs", "lab")
 FIELDS = ", ".join(
     f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
 )
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    with opened(tmp_path_factory.mktemp("browser")) as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

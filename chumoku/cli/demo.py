@@ -69,6 +69,7 @@ def demo(
     )
     print(f"\nThe picture is {path} (above: its last block), the loss is {out / 'loss.png'}.")
     print(f'Next: chumoku translate {trained.last} "庭で花を植える", or a sentence of your own in such words;')
+    print(f'chumoku look {trained.last} "{SOURCE}" draws everything inside; chumoku serve {out} opens it in a browser;')
     print(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
 
 

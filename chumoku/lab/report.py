@@ -9,7 +9,6 @@ languages are in it; three radio buttons and CSS choose which is shown.
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import json
 import os
@@ -23,6 +22,7 @@ from chumoku.lab.claims import ARITHMETIC, CLAIMS, TRIED
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Words
 from chumoku.lab.runner import FAILED, read
 from chumoku.lab.sheet import CSS
+from chumoku.probe.page import fingerprint
 
 Found = tuple[dict[str, Any], bytes | None]  # a result, and its figure
 
@@ -54,8 +54,7 @@ def gathered(out: Path) -> list[Found]:
 
 
 def page(results: list[Found]) -> str:
-    digest = base64.b64encode(hashlib.sha256(CSS.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; img-src data:; style-src '{fingerprint(CSS)}'; base-uri 'none'; form-action 'none'"
     switch = "".join(
         f'<input class="pick" type="radio" name="lang" id="l-{id}" aria-label="{name}"{" checked" * (id == "ja")}>'
         for id, name in (("ja", "日本語"), ("en", "English"), ("both", "日本語 + English"))

@@ -33,6 +33,7 @@ def encoded(value: Any) -> bytes:
 
 
 def worded(value: Any) -> Any:
+    """The same with numbers that are none as words."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

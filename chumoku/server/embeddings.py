@@ -22,7 +22,7 @@ from chumoku.server.hearing import done, unless_gone
 from chumoku.server.house import house_of
 from chumoku.server.openai import admitted
 from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.served import Served, found
+from chumoku.server.served import Served, as_kind, found
 from chumoku.server.worker import Job
 
 BATCH = 2048  # tokens between two looks at whether anybody still waits
@@ -32,7 +32,7 @@ async def embeddings(request: Request) -> Response:
     house = house_of(request)
     asked = await house.asked(request, schemas.Embedding)
     served = found(house.models, asked.model)
-    model, given = encoder(served), listed(asked)
+    model, given = as_kind(served, EncoderModel, "gives no vectors"), schemas.each(asked.input)
     if len(given) > house.limits.texts:
         most = house.limits.texts
         raise Refusal(400, f"{len(given)} texts were given, and {most} can be at once. Give fewer.", param="input")
@@ -43,23 +43,6 @@ async def embeddings(request: Request) -> Response:
         rows = await unless_gone(request, house.aside(_rows, served, model, given))
         job = Embedding(served, model, rows, as_text=asked.encoding_format == "base64")
         return answer(await done(request, served.worker, job))
-
-
-def listed(asked: schemas.Embedding) -> Sequence[str | list[int]]:
-    given = asked.input
-    if isinstance(given, str):
-        return [given]
-    return [given] if isinstance(given[0], int) else given
-
-
-def encoder(served: Served) -> EncoderModel:
-    model = served.speaker.model
-    if not isinstance(model, EncoderModel):
-        kind = served.speaker.config.kind
-        raise Refusal(
-            400, f"{served.name} is of kind '{kind}', and vectors come from the kind 'encoder'.", param="model"
-        )
-    return model
 
 
 def _rows(served: Served, model: EncoderModel, given: Sequence[str | list[int]]) -> list[list[int]]:

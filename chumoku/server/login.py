@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
-
 from starlette.responses import Response
+
+from chumoku.probe.page import fingerprint
 
 STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, "Hiragino Sans", "Noto Sans JP", sans-serif }
@@ -40,13 +39,8 @@ PAGE = f"""<!doctype html>
 <script>{SCRIPT}</script></body></html>
 """
 
-
-def _sum(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
 POLICY = (
-    f"default-src 'none'; script-src {_sum(SCRIPT)}; style-src {_sum(STYLE)}; connect-src 'self'; "
+    f"default-src 'none'; script-src '{fingerprint(SCRIPT)}'; style-src '{fingerprint(STYLE)}'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 

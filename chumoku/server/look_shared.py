@@ -6,7 +6,6 @@ a number    six digits       none    "NaN", "Infinity", "-Infinity"
 from __future__ import annotations
 
 import base64
-import math
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from chumoku.errors import ChumokuError, UsageError
 from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked, Map
 from chumoku.server import look_schemas as schemas
+from chumoku.server.answers import worded
 from chumoku.weights.bundle import Bundle
 
 ROOM = 3_000_000  # numbers of all maps together: 2 bytes each, in base64 8 MB
@@ -71,9 +71,8 @@ def check_head(speaker: Bundle, head: int) -> None:
 
 def number(value: float) -> float | str:
     """Six digits of a number; what is none, in words."""
-    if math.isfinite(value):
-        return float(f"{value:.6g}")
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    said: float | str = worded(float(f"{value:.6g}"))
+    return said
 
 
 def numbers(table: Tensor) -> Any:
@@ -86,12 +85,3 @@ def holes(one: Map) -> str | None:
     """Where a map's weights are no numbers: one bit each, lowest first, in base64; None where all are."""
     odd = one.weights.isnan().numpy()
     return base64.b64encode(np.packbits(odd, bitorder="little").tobytes()).decode() if odd.any() else None
-
-
-def in_words(value: Any) -> Any:
-    """The same with numbers that are none as words."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else number(value)
-    if isinstance(value, dict):
-        return {key: in_words(part) for key, part in value.items()}
-    return [in_words(part) for part in value] if isinstance(value, list | tuple) else value

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,11 +24,11 @@ from chumoku.errors import AddressError, UsageError
 from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.probe import page
-from chumoku.probe.names import name_of
 from chumoku.probe.pausing import Going, on
 from chumoku.probe.seen import Asked, see
 from chumoku.probe.watching import answer, ask, given, watch
 from chumoku.server import look_schemas as schemas
+from chumoku.server.answers import worded
 from chumoku.server.look_ablate import ablate as ablate
 from chumoku.server.look_block import block as block
 from chumoku.server.look_shared import (
@@ -40,34 +39,33 @@ from chumoku.server.look_shared import (
     check_head,
     check_layer,
     holes,
-    in_words,
     number,
     numbers,
 )
+from chumoku.server.spelling import named
 from chumoku.speaker import Speaker
-from chumoku.text.tokenizer import Tokenizer
 
 SIDE = 64  # rows and columns of a tensor that are shown
 
 
 def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
     """All that is drawn of one look."""
-    one = request.layer is not None
-    if request.layer is not None:
+    if request.layer is None:
+        room = longest(speaker, most=MOST, room=ROOM)
+    else:
         check_layer(speaker, request.layer)
-    room = longest(speaker, most=MOST_ONE if one else MOST, room=ROOM, layers=1 if one else None)
+        room = longest(speaker, most=MOST_ONE, room=ROOM, layers=1)
     asked, notices = asking(speaker, request, going, most=room)
     seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens, going=going)
-    kept = [one for one in seen.maps if request.maps is None or one.key in request.maps]
     data = page.as_data(seen)
     data["maps"] = [
         {**drawn, "first_layer": request.layer or 0, "nan": holes(one)}
         for one, drawn in zip(seen.maps, data["maps"], strict=True)
-        if one in kept
+        if request.maps is None or one.key in request.maps
     ]
     then = None if asked.then is None else {"id": asked.then, "text": asked.name(asked.then)}
     names = {"model": request.model, "text": request.text, "said": said(speaker.tokenizer, asked)}
-    return {**names, "then": then, "notices": notices, **in_words(data)}
+    return {**names, "then": then, "notices": notices, **worded(data)}
 
 
 def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
@@ -79,9 +77,9 @@ def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> di
         source = source_tokens(other, request.text, most, notices)
         asked = request.model_copy(update={"new": 0})
         target = [] if request.target is None else asking(speaker, asked, most=most)[0].tokens[1:]
-        return {"tokens": _named(target, own), "source": _named(source, other), "notices": notices}
+        return {"tokens": named(target, own), "source": named(source, other), "notices": notices}
     found, notices = asking(speaker, request.model_copy(update={"new": 0}), most=most)
-    return {"tokens": _named(found.tokens, own), "source": [], "notices": notices}
+    return {"tokens": named(found.tokens, own), "source": [], "notices": notices}
 
 
 def addresses(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
@@ -164,7 +162,3 @@ def _axes(address: str, asked: Asked, table: Tensor) -> tuple[list[str] | None, 
         return None, None
     rows = looked if "attention." in address and part in ("keys", "values") else reads
     return rows, looked if part in ("scores", "weights") and "attention." in address else None
-
-
-def _named(ids: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    return [{"id": one, "text": name_of(tokenizer, one)} for one in ids]

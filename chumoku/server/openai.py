@@ -58,7 +58,7 @@ async def completions(request: Request) -> Response:
     served = found(house.models, asked.model)
     writing.decoder(served)
     writing.check(asked, house.limits, likeliest=("logprobs", asked.logprobs))
-    prompts = len(writing.prompts_of(asked))
+    prompts = len(schemas.each(asked.prompt))
     return await _written(request, house, served, asked, began=began, texts=prompts * (asked.n or 1))
 
 

@@ -38,7 +38,10 @@ LARGEST_RECIPE = 1 << 20
 MOST_RUNS, MOST_POINTS, MOST_HELD = 500, 2000, 3
 LIVE = 60.0  # seconds since something was written
 STEP = re.compile(r"step-([0-9]{8,12})")
-FIELDS = {"loss": "loss", "validation_loss": "validation", "rate": "rate", "norm": "norm"}
+FIELDS = {  # theirs → ours
+    **{name: name for name in ("loss", "rate", "norm", "tokens_per_second")},
+    "validation_loss": "validation",
+}
 
 
 class UnknownRun(UsageError):
@@ -224,7 +227,7 @@ def _values(line: bytes) -> dict[str, Any] | None:
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= 10**12:
         return None
     found: dict[str, Any] = {"step": step}
-    for theirs, ours in {**FIELDS, "tokens_per_second": "tokens_per_second"}.items():
+    for theirs, ours in FIELDS.items():
         value = told.get(theirs, ...)
         if value is None:
             found[ours] = "NaN"

@@ -9,6 +9,7 @@ body. Fields of OpenAI's that cannot be done here are known, so that the refusal
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -131,3 +132,10 @@ class Session(BaseModel):
 
 
 SCHEMAS: tuple[type[BaseModel], ...] = (Completion, Chat, Embedding, Translation, Session)
+
+
+def each(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
+    """One text or several, each as words or as tokens."""
+    if isinstance(given, str):
+        return [given]
+    return [given] if isinstance(given[0], int) else given

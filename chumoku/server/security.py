@@ -46,7 +46,6 @@ HEADERS = {
 }
 PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, POST",
-    "Access-Control-Allow-Headers": "authorization, content-type",
     "Access-Control-Max-Age": "600",
 }
 # What OpenAI's own clients add to every request, for pages that use them.

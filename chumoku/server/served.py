@@ -14,13 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chumoku.decoding.chat import format_for
 from chumoku.decoding.engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
-from chumoku.models.model import DecoderModel
+from chumoku.models.model import DecoderModel, Model
 from chumoku.server.limits import Limits
 from chumoku.server.refusals import Refusal, busy
 from chumoku.server.turns import Turns
@@ -29,7 +29,9 @@ from chumoku.speaker import Speaker, load
 
 CHUNK = 64  # tokens of prompts in the first step; the worker finds out how many it can be
 NAME = re.compile(r"[\w.+@ -]{1,128}")
+WAYS = {"encoder": "/v1/embeddings", "decoder": "/v1/completions", "encoder-decoder": "/v1/translate"}
 PLAIN = {"last", "best", "model"}  # folders that are called after what lies in them, not after the model
+M = TypeVar("M", bound=Model)
 SUFFIXES = {".gguf", ".bin", ".safetensors"}
 
 
@@ -115,6 +117,15 @@ class Served:
                 if rows == 1:
                     raise
                 rows = max(1, rows // 2)  # a small machine writes fewer texts at once
+
+
+def as_kind(served: Served, kind: type[M], cannot: str) -> M:
+    """The model, where it is of this kind; else where to ask it instead."""
+    model = served.speaker.model
+    if not isinstance(model, kind):
+        name = served.speaker.config.kind
+        raise Refusal(400, f"{served.name} is of kind '{name}' and {cannot}. Ask it at {WAYS[name]}.", param="model")
+    return model
 
 
 def found(models: Mapping[str, Served], name: str) -> Served:

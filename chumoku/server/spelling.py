@@ -1,15 +1,21 @@
-"""Tokens as text and bytes, one by one, for those who want to know how likely each was."""
+"""Tokens one by one: by name, for the page; as text and bytes, for those who want to know how likely each was."""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
+from chumoku.probe.names import name_of
 from chumoku.text.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 PART = "bytes:"
 SPACE = "▁"  # how SentencePiece writes a space
+
+
+def named(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    return [{"id": token, "text": name_of(tokenizer, token)} for token in tokens]
 
 
 class Spelled(NamedTuple):

@@ -27,8 +27,9 @@ from chumoku.server.hearing import done, unless_gone
 from chumoku.server.house import house_of
 from chumoku.server.openai import admitted
 from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.served import Served, found
+from chumoku.server.served import Served, as_kind, found
 from chumoku.server.shapes import usage_of
+from chumoku.server.spelling import named
 from chumoku.server.worker import Job
 from chumoku.text.tokenizer import Tokenizer
 
@@ -42,7 +43,7 @@ async def translations(request: Request) -> Response:
     served = found(house.models, asked.model)
     texts = [asked.text] if isinstance(asked.text, str) else asked.text
     check(asked, texts, most=house.limits.texts, new=house.limits.new)
-    model = translator(served)
+    model = as_kind(served, EncoderDecoderModel, "does not translate")
     with admitted(served, len(texts)):
         sources = await unless_gone(request, house.aside(_sources, served, model, texts, asked.into))
         return answer(await done(request, served.worker, Translating(served, model, asked, sources)))
@@ -60,15 +61,6 @@ def check(asked: schemas.Translation, texts: Sequence[str], *, most: int, new: i
         raise Refusal(400, f"A tree is drawn of one text, with a beam of {WIDEST_TREE} at most.", param="tree")
     if (asked.max_tokens or 1) > new:
         raise Refusal(400, f"max_tokens is {new:,} at most on this server.", param="max_tokens")
-
-
-def translator(served: Served) -> EncoderDecoderModel:
-    model = served.speaker.model
-    if not isinstance(model, EncoderDecoderModel):
-        kind = served.speaker.config.kind
-        way = {"encoder": "/v1/embeddings", "decoder": "/v1/completions"}[kind]
-        raise Refusal(400, f"{served.name} is of kind '{kind}' and does not translate. Ask it at {way}.", param="model")
-    return model
 
 
 def _sources(served: Served, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
@@ -125,7 +117,7 @@ class Translating(Job):
         for source, row in zip(self.sources, rows, strict=True):
             translated.append(
                 {
-                    "source": _named(source, other),
+                    "source": named(source, other),
                     "hypotheses": [self._told(source, one) for one in row],
                     "tree": None if tree is None or not row else drawn(tree, row[0], own),
                 }
@@ -146,7 +138,7 @@ class Translating(Job):
         ended = [end] if len(one.logprobs) > len(one.tokens) else []
         tokens = [
             {**token, "logprob": logprob}
-            for token, logprob in zip(_named([*one.tokens, *ended], tokenizer), one.logprobs, strict=True)
+            for token, logprob in zip(named([*one.tokens, *ended], tokenizer), one.logprobs, strict=True)
         ]
         told: dict[str, Any] = {"text": tokenizer.decode(one.tokens), "score": one.score, "tokens": tokens}
         if self.asked.alignment and not self.gone:
@@ -169,7 +161,7 @@ def aligned(
     looked = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)[:count]
     shares, places = logits.float().softmax(-1).topk(min(CANDIDATES, logits.shape[-1]))
     candidates = [
-        [{**name, "probability": share} for name, share in zip(_named(row, tokenizer), values, strict=True)]
+        [{**name, "probability": share} for name, share in zip(named(row, tokenizer), values, strict=True)]
         for row, values in zip(places.tolist(), shares.tolist(), strict=True)
     ]
     return {"alignment": looked.cpu().tolist(), "candidates": candidates}
@@ -190,7 +182,3 @@ def drawn(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
         for node in tree.nodes
     ]
     return {"nodes": nodes}
-
-
-def _named(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
-    return [{"id": token, "text": name_of(tokenizer, token)} for token in tokens]

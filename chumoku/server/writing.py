@@ -9,7 +9,6 @@ begins.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from chumoku.decoding import chat, generate
@@ -22,7 +21,7 @@ from chumoku.models.model import DecoderModel
 from chumoku.server import schemas
 from chumoku.server.limits import Limits
 from chumoku.server.refusals import Refusal
-from chumoku.server.served import Served
+from chumoku.server.served import Served, as_kind
 from chumoku.server.worker import Listener, Text
 
 NEW, REPLY = 128, 512  # tokens, where nothing is said; as on the command line
@@ -72,14 +71,7 @@ def check(asked: schemas.Writing, limits: Limits, *, likeliest: tuple[str, int |
 
 
 def decoder(served: Served) -> DecoderModel:
-    model = served.speaker.model
-    if not isinstance(model, DecoderModel):
-        kind = served.speaker.config.kind
-        way = {"encoder": "/v1/embeddings", "encoder-decoder": "/v1/translate"}[kind]
-        raise Refusal(
-            400, f"{served.name} is of kind '{kind}' and goes on from no text. Ask it at {way}.", param="model"
-        )
-    return model
+    return as_kind(served, DecoderModel, "goes on from no text")
 
 
 def completion(served: Served, asked: schemas.Completion) -> Plan:
@@ -87,7 +79,7 @@ def completion(served: Served, asked: schemas.Completion) -> Plan:
     new, least = asked.max_tokens or NEW, asked.least or 0
     choice = choice_of(asked)
     requests, tokens = [], 0
-    for number, prompt in enumerate(prompts_of(asked)):
+    for number, prompt in enumerate(schemas.each(asked.prompt)):
         if isinstance(prompt, str):
             one = generate.request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
         else:
@@ -134,13 +126,6 @@ def fits(served: Served, request: Request) -> None:
             param="logit_bias",
         )
     Voice(request.choice, vocabulary=size, prompt=request.prompt, end=request.end, least=request.least)
-
-
-def prompts_of(asked: schemas.Completion) -> Sequence[str | list[int]]:
-    prompt = asked.prompt
-    if isinstance(prompt, str):
-        return [prompt]
-    return [prompt] if isinstance(prompt[0], int) else prompt
 
 
 def stops_of(asked: schemas.Writing) -> list[str]:
