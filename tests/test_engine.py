@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from chumoku.decoding import engine as engine_module
 from chumoku.decoding import sources as sources_module
-from chumoku.decoding.engine import TorchEngine, open_engine, runs
+from chumoku.decoding.engine import TorchEngine, runs
+from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.sources import Sources
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chumoku.decoding.native.call import supports
+from chumoku.decoding.native.call import unsupported
 from chumoku.decoding.native.engine import NativeEngine
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -18,7 +18,7 @@ ROWS = 19  # beyond the rows of one kernel, of two, and of a tile
 def test_the_number_of_rows_changes_no_bit(precision: str) -> None:
     config = ModelConfig(kind="decoder", vocabulary=307, width=96, heads=6, layers=3, context=61)
     model = at_precision(build(config, seed=7).eval(), precision)
-    if not supports(model):
+    if unsupported(model):
         pytest.skip("There is no native library here.")
     prompts = [[3 + row, 7, 11 * row + 1] for row in range(ROWS)]
     engine, step = NativeEngine(model, rows=ROWS, capacity=61), torch.full((ROWS,), 9)

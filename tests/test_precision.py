@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 import torch
 from cells import Cell, model_of
@@ -13,8 +16,9 @@ from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, at_precision
-from chumoku.nn.quantised import FEW, GROUP, Quantised, QuantisedLogits, to_int4, to_int8
+from chumoku.nn.quantised import GROUP, Quantised, QuantisedLogits, quantize, round_inputs, to_int4, to_int8
 
+KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
 
 
@@ -60,40 +64,84 @@ def test_equal_weights_are_kept(value: float) -> None:
         torch.testing.assert_close(stored.dequantised(), weight)
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
-@pytest.mark.parametrize("outputs", [7, 32, 67])
-@pytest.mark.parametrize("rows", [1, 5, FEW + 3])
+def formula(x: torch.Tensor, module: Quantised) -> torch.Tensor:
+    """y = W (t p) + b in float64, written out: p = round(x · 32512 / max|x|), one t for a group or for a token."""
+    group = x.shape[-1] if module.kind == "int8" else GROUP
+    rows = []
+    for row in x.reshape(-1, x.shape[-1]):
+        parts = []
+        for part in row.split(group):
+            top = part.abs().max()
+            parts.append((part * (32512.0 / top)).round().double() * (top / 32512.0).double() if top > 0 else part)
+        rows.append(torch.cat([part.double() for part in parts]))
+    inputs = torch.stack(rows) if module.kind != "bf16" else x.reshape(-1, x.shape[-1]).double()
+    bias = 0 if module.bias is None else module.bias.double()
+    return (inputs @ module.stored.dequantised().double().T + bias).view(*x.shape[:-1], -1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("outputs", [7, 31, 67])
+@pytest.mark.parametrize("rows", [1, 5, 37])
 def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
-    """PyTorch's packed kernels round their inputs to bf16; many rows go by the formula itself."""
     weight, x = drawn(outputs, 2 * GROUP, 3), drawn(rows, 2 * GROUP, 5)
-    bias = torch.arange(outputs) * 1.0
-    module = Quantised(weight, bias, kind)  # type: ignore[arg-type]
-    expected = x @ module.stored.dequantised().T + bias
-    tolerance = 1e-5 if rows > FEW else 0.04
-    error = (module(x[:, None])[:, 0] - expected).abs().max() / expected.std()
-    assert float(error) < tolerance
-    if rows <= FEW:
-        module._made = None
-        module.scale.mul_(1.3)
-        assert float((module(x[:, None])[:, 0] - expected).abs().max() / expected.std()) > tolerance, "seen to fail"
+    module = Quantised(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
+    expected = formula(x[:, None], module)
+    spread = expected.std()
+    assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
+    if kind != "bf16":
+        exact = x[:, None].double() @ module.stored.dequantised().double().T + module.bias.double()
+        assert float((module(x[:, None]) - exact).abs().max() / spread) > 4e-6, "inputs are rounded to 16 bits"
+    module.get_buffer("weight" if kind == "bf16" else "scale").mul_(1.3)
+    assert float((module(x[:, None]) - expected).abs().max() / spread) > 1e-3, "seen to fail, and nothing stale is kept"
 
 
-@pytest.mark.parametrize("kind", ["int8", "int4"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
+    module = Quantised(drawn(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
+    x = drawn(5, 2 * GROUP, 5).double()
+    exact = x @ module.stored.dequantised().double().T
+    torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
+    assert torch.equal(round_inputs(x.bfloat16(), module.kind), x.bfloat16())
+
+
+def test_odd_inputs_are_rounded_without_damage() -> None:
+    """Zeros, tiny numbers, ∞ and NaN: what is finite stays so, and what is not stays visible."""
+    x = torch.zeros(5, GROUP)
+    x[1, 3], x[2, 5], x[3, 7], x[4, 0] = 1e-38, torch.inf, torch.nan, 1e38
+    rounded = round_inputs(x, "int4")
+    assert torch.equal(rounded[:2], torch.zeros(2, GROUP))
+    assert not rounded[2].isfinite().all()
+    assert rounded[3].isnan().all()
+    assert rounded[4, 0] == pytest.approx(1e38)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_go_through_it(kind: str) -> None:
-    """Few rows too: PyTorch's packed kernels would hand none back."""
     module = Quantised(drawn(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
     x = drawn(5, 2 * GROUP, 11).requires_grad_()
     y = drawn(5, 7, 13)
-    (module(x) * y).sum().backward()
+    out = module(x)
+    (out * y).sum().backward()
     torch.testing.assert_close(x.grad, y @ module.stored.dequantised())
     with torch.no_grad():
-        module(x)
-    assert module._made is not None, "where none are wanted, the packed kernels run"
+        assert torch.equal(module(x), out), "the same numbers with and without gradients"
+
+
+def test_dequantized_matrices_live_as_long_as_somebody_keeps_them() -> None:
+    module = Quantised(drawn(7, 2 * GROUP, 3), None, "int4")
+    kept = module.floats()
+    assert module.floats() is kept
+    module.scale.mul_(2)
+    assert not torch.equal(module.floats(), kept), "changed in place"
+    seen = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert seen() is None
 
 
 def test_stored_weights_become_a_module_as_they_are() -> None:
     weight = drawn(7, 3 * GROUP, 5)
-    for stored in (to_int8(weight), to_int4(weight)):
+    for stored in (quantize(weight, "bf16"), to_int8(weight), to_int4(weight)):
         made = Quantised.of(stored, torch.arange(7) * 1.0)
         assert all(a is b for a, b in zip(made.stored, stored, strict=True))
         assert (made.out_features, made.in_features) == (7, 3 * GROUP)
@@ -154,13 +202,13 @@ def test_every_matrix_is_stored_so_and_the_rest_is_shared() -> None:
 def test_what_cannot_be_stored_so() -> None:
     with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
         at_precision(model("decoder"), "int3")
-    with pytest.raises(UsageError, match="already whole numbers"):
+    with pytest.raises(UsageError, match="already quantized"):
         at_precision(at_precision(model("decoder"), "int8"), "int4")
     with pytest.raises(UsageError, match="a width of 30 here"):
         at_precision(model_of(Cell("decoder"), torch.float32), "int4")
     with pytest.raises(UsageError, match="a width of 48 here"):
         at_precision(model("decoder", feedforward_width=48), "int4")
-    with pytest.raises(UsageError, match="not there for models with experts"):
+    with pytest.raises(UsageError, match="does not exist for models with experts"):
         at_precision(model("decoder", experts=3), "int8")
     with pytest.raises(ShapeError, match="groups of 32 divide"):
         to_int4(torch.ones(3, 33))

@@ -26,7 +26,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.batch import answering, close_ranks, longest
-from chumoku.decoding.engine import Engine, open_engine
+from chumoku.decoding.engine import Engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.rules import Hypothesis, Rules, check
 from chumoku.decoding.select import largest
 from chumoku.decoding.tree import Tree

@@ -27,7 +27,8 @@ from chumoku.decoding.sources import Sources, grown, move
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
-from chumoku.nn.tap import recording, tap
+from chumoku.nn.quantised import Quantised
+from chumoku.nn.tap import tap
 
 AT_ONCE = 512  # positions of one row that are read in one pass …
 TOGETHER = 8192  # … and of all rows
@@ -83,29 +84,13 @@ class Engine(Protocol):
         """Row i goes on from what row rows[i] was; as many rows as are named."""
 
 
-def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
-    """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
-    from chumoku.decoding import gpu
-    from chumoku.decoding.native import call
-
-    sizes = {"rows": rows, "capacity": capacity}
-    # What a library or a graph computes leaves no trace for those who record.
-    if not recording() and call.supports(model):
-        from chumoku.decoding.native.engine import NativeEngine
-
-        return NativeEngine(model, **sizes)
-    if not recording() and isinstance(model, DecoderModel) and gpu.available(model):
-        from chumoku.decoding.gpu.engine import GpuEngine
-
-        return GpuEngine(model, **sizes)
-    return TorchEngine(model, **sizes)
-
-
 class TorchEngine(Rows):
     """The model as it is, on whatever device it is."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
         super().__init__(model, rows=rows, capacity=capacity)
+        # Quantized matrices stay dequantized for as long as the engine lives: a step uses each of them.
+        self._floats = [part.floats() for part in self._parts if isinstance(part, Quantised)]
         self._store = self._nothing()
         self._places: Tensor | None = None  # the lengths where the model is, until something but a step changes them
         self._sources = Sources(rows)
@@ -181,7 +166,7 @@ class TorchEngine(Rows):
     def _nothing(self) -> Tensor:
         """Memory for no rows: what an empty engine holds."""
         config = self.model.config
-        shape = (config.decoder_depth, 2, 0, config.key_heads, 0, config.head_width)
+        shape = (len(self.model.decoder.blocks), 2, 0, config.key_heads, 0, config.head_width)
         return torch.zeros(shape, dtype=self.model.dtype, device=self.device)
 
     def _chunks(

@@ -16,7 +16,8 @@ from collections.abc import Iterator, Sequence
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.choosers import Choice
-from chumoku.decoding.engine import TOGETHER, Engine, open_engine
+from chumoku.decoding.engine import TOGETHER, Engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.decoding.stopping import Utterance
 from chumoku.errors import ChumokuError, LengthError, UsageError

@@ -16,7 +16,8 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.beam import Going, search
-from chumoku.decoding.engine import Engine, open_engine
+from chumoku.decoding.engine import Engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.rules import Hypothesis
 from chumoku.decoding.tree import Tree
 from chumoku.errors import LengthError, UsageError

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chumoku.decoding.engine import open_engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.doctor.bench import PRECISE, ROWS, borrowed, distance, ragged, real, sample, size, tolerance
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient

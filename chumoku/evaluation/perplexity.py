@@ -19,12 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chumoku.decoding.engine import Engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderModel, Model
 from chumoku.text import Tokenizer
 
 HIDDEN = 0.15
-ROWS_TOKENS = 1 << 13  # tokens at a time
+ROWS_TOKENS = 1 << 13  # tokens of the windows that are read together …
+AT_ONCE = 512  # … and logits that are formed at a time
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,14 @@ def score_text(
         raise UsageError("A translator is scored on pairs of sentences, not on a text.")
     if model.config.head_kind == "vector":
         raise UsageError("This encoder gives vectors and guesses no tokens, so a text cannot be scored with it.")
-    score = _expected if isinstance(model, DecoderModel) else _guessed
     total, tokens, size = 0.0, 0, 0
     with torch.inference_mode():
         for document in documents:
             ids = tokenizer.encode(document)
-            loss, counted = score(model, ids, tokenizer)
+            if isinstance(model, DecoderModel):
+                loss, counted = _expected(model, ids, tokenizer)
+            else:
+                loss, counted = _guessed(model, ids, tokenizer)
             total, tokens, size = total + loss, tokens + counted, size + len(document.encode("utf-8", "replace"))
             progress(len(ids))
     if not tokens:
@@ -66,18 +71,35 @@ def score_text(
     return TextScore(loss, math.exp(min(loss, 700.0)), bits, tokens, size)
 
 
-def _expected(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
-    """−log P of every token of a document and of its end, after its beginning or the end of another, as in training."""
+def _expected(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
+    """−log P of every token of a document and of its end, after its beginning or the end of another, as in training.
+
+    The engine that generates text computes it, so that what is measured is what runs.
+    """
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = [*(tokenizer.frame[0] or edge), *ids, *edge]
-    total, tokens = 0.0, 0
+    total, tokens, engine = 0.0, 0, None
     for inputs, labels, new in _windows(ids, model.config.context):
-        logits = model(inputs.to(model.device)).logits[:, -new:]
-        losses = F.cross_entropy(
-            logits.flatten(0, 1).float(), labels[:, -new:].flatten().to(model.device), reduction="sum"
-        )
-        total, tokens = total + float(losses), tokens + labels[:, -new:].numel()
+        if engine is None or engine.rows < len(inputs):
+            engine = open_engine(model, rows=len(inputs), capacity=inputs.shape[1])
+        total += _window_loss(engine, inputs, labels, new)
+        tokens += len(labels) * new
     return total, tokens
+
+
+def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> float:
+    """The sum of −log P of the last `new` labels of each row [rows, length]."""
+    engine.take([])
+    engine.enter(len(inputs))
+    known, length = inputs.shape[1] - new, inputs.shape[1]
+    if known:
+        engine.read(inputs[:, :known].tolist())
+    total, step = 0.0, max(1, AT_ONCE // len(inputs))
+    for first in range(known, length, step):
+        part = slice(first, min(first + step, length))
+        logits = engine.extend(inputs[:, part].to(engine.device)).flatten(0, 1).float()
+        total += float(F.cross_entropy(logits, labels[:, part].flatten().to(engine.device), reduction="sum"))
+    return total
 
 
 def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int]]:

@@ -1,10 +1,10 @@
-"""A model at another precision: the same formulas over smaller numbers.
+"""A model at another precision: the same formulas over smaller numbers (nn/quantised.py).
 
-    float32   4 bytes a weight      int8   1 byte,      a scale an output           (nn/quantised.py)
+    float32   4 bytes a weight      int8   1 byte,      a scale an output
     bf16      2 bytes               int4   ½ + ⅛ byte,  a scale and a shift for 32
 
-Whole numbers are for the matrices, where nearly all weights are; norms, biases and the embedding's table stay floats,
-on a GPU of 16 bits.
+Matrices, where nearly all weights are, become smaller (with bf16 the token table too); experts and what flows between
+matrices stay float32. On a GPU everything that is not a quantized weight is bf16, which its matrix units are made for.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chumoku.errors import UsageError
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.adapted import Adapted
-from chumoku.nn.embeddings import Logits
-from chumoku.nn.quantised import GROUP, Quantised, QuantisedEmbedding, QuantisedLogits
+from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.quantised import GROUP, Bf16, Quantised, QuantisedEmbedding, QuantisedLogits
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -32,20 +32,41 @@ def at_precision(model: Model, precision: str) -> Model:
     if any(isinstance(module, Adapted) for module in model.modules()):
         raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
     if any(isinstance(module, Quantised | QuantisedEmbedding) for module in model.modules()):
-        raise UsageError("This model's weights are already whole numbers. Start from the one that was loaded.")
+        raise UsageError("This model's weights are already quantized. Start from the one that was loaded.")
     copy = _shared(model)
-    if precision in ("float32", "bf16"):
+    if precision == "float32" or (precision == "bf16" and copy.device.type == "cuda"):
         return copy.to(torch.float32 if precision == "float32" else torch.bfloat16).eval()
     _check(model, precision)
+    copy = copy.float()
     for path, module in list(copy.named_modules()):
-        parent, name = copy.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
         if isinstance(module, nn.Linear):
-            setattr(parent, name, Quantised(module.weight, module.bias, precision))  # type: ignore[arg-type]
+            _replace(copy, path, Quantised(module.weight, module.bias, precision))  # type: ignore[arg-type]
         elif isinstance(module, Logits):
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
-            setattr(parent, name, QuantisedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
+            _replace(copy, path, QuantisedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
+    if precision == "bf16":
+        _bf16_tables(copy)
     return _sixteen_bits(copy).eval() if copy.device.type == "cuda" else copy.eval()
+
+
+def _replace(model: Model, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+def _bf16_tables(model: Model) -> None:
+    """Token tables in bf16; one that is shared, by two stacks or with the output matrix, stays one tensor."""
+    known: dict[nn.Module, QuantisedEmbedding] = {}
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if type(module) is Embedding and path.endswith("embedding"):
+            if module not in known:
+                known[module] = QuantisedEmbedding(Bf16(module.table.detach().bfloat16()), factor=module.factor)
+            _replace(model, path, known[module])
+    stack = model.decoder if hasattr(model, "decoder") else model.encoder
+    for module in model.modules():
+        if isinstance(module, QuantisedLogits) and model.config.tie_output:
+            module.weight = stack.embedding.stored[0]  # type: ignore[union-attr, index]
 
 
 def _sixteen_bits(model: Model) -> Model:
@@ -72,8 +93,8 @@ def _shared(model: Model) -> Model:
 
 def _check(model: Model, precision: str) -> None:
     config = model.config
-    if config.experts:
-        raise UsageError(f"{precision} is not there for models with experts; choose float32 or bf16.")
+    if config.experts and precision != "bf16":
+        raise UsageError(f"{precision} does not exist for models with experts; choose float32 or bf16.")
     odd = [size for size in (config.width, config.hidden) if size % GROUP]
     if precision == "int4" and odd:
         raise UsageError(

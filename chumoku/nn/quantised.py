@@ -1,17 +1,27 @@
-"""Quantised weights: whole numbers with a scale, a quarter or an eighth of float32's memory.
+"""Quantized matrices: y = W x + b with W in fewer bits. This file states what every engine computes.
 
-    int8          w ≈ s q         q ∈ −127 … 127,   one s for all weights of an output (a channel)
-    int8-groups   w ≈ s q         q ∈ −128 … 127,   one s for 32 neighbouring inputs of an output (a group)
-    int4          w ≈ s q + m     q ∈ 0 … 15,       one s and one m for a group
+    weights   bf16          w = w                              a float of 16 bits
+              int8          w = s q         q ∈ −127 … 127     one s for all weights of an output (a channel)
+              int8-groups   w = s q         q ∈ −128 … 127     one s for 32 neighboring inputs of an output (a group)
+              int4          w = s q + m     q ∈ 0 … 15         one s and one m for a group
 
-Decoding reads every weight once for each token, so a quarter of the bytes is up to four times the speed. Only matrices
-are stored so; what flows between them stays as it was. `dequantised` is the formula read backwards; the modules use
-packed kernels of PyTorch where it has one, and the formula elsewhere. Groups are laid out as in GGUF files, from which
-weights come as they are.
+    inputs    bf16          x as it is
+              others        x ≈ t p         p ∈ −32512 … 32512, p = round(x · 32512 / max|x|), t = max|x| / 32512
+                                            one t for a group; for int8 one t for all inputs of a token
+
+    sums      Σ_i w_i x_i in float32 or better, then + b
+
+Decoding reads every weight once for each token, so a quarter of the bytes is up to four times the speed. Inputs of 16
+bits are two bytes, 256 h + l, which processors multiply as fast as they read weights; rounding them moves an input by
+1.5e-5 of its group's largest at most, so that the order of sums and the number of rows change no answer visibly (with
+inputs of 8 bits, a last digit that falls the other way grows into whole logits). Only float32 inputs are rounded: in
+float64 the formulas are exact, and a GPU's bf16 inputs are coarser already. All between the matrices stays in floats.
+Groups are laid out as in GGUF files, from which weights come as they are.
 """
 
 from __future__ import annotations
 
+import weakref
 from typing import Literal, NamedTuple, Self
 
 import torch
@@ -22,9 +32,18 @@ from chumoku.errors import ShapeError
 from chumoku.nn.embeddings import Embedding, check_range
 
 GROUP = 32
-FEW = 32  # rows; for more, reading the formula backwards once and one large product are quicker
-OUTPUTS = 16  # the int4 kernel makes so many at a time
-Kind = Literal["int8", "int8-groups", "int4"]
+LEVELS = 32512.0  # 127 · 256: the largest whole number an input becomes
+TINY = 1e-30  # a group of inputs none of which is larger counts as zeros
+Kind = Literal["bf16", "int8", "int8-groups", "int4"]
+
+
+class Bf16(NamedTuple):
+    """Weights [N, K] as floats of 16 bits."""
+
+    weight: Tensor
+
+    def dequantised(self) -> Tensor:
+        return self.weight.float()
 
 
 class Int8(NamedTuple):
@@ -66,8 +85,26 @@ class Int4(NamedTuple):
         return (q * self.scale.float()[..., None] + self.low.float()[..., None]).flatten(1)
 
 
-Stored = Int8 | Int8Groups | Int4
-STORED: dict[Kind, type[Stored]] = {"int8": Int8, "int8-groups": Int8Groups, "int4": Int4}
+Stored = Bf16 | Int8 | Int8Groups | Int4
+STORED: dict[Kind, type[Stored]] = {"bf16": Bf16, "int8": Int8, "int8-groups": Int8Groups, "int4": Int4}
+
+
+def quantize(weight: Tensor, kind: Literal["bf16", "int8", "int4"]) -> Stored:
+    """A float matrix [N, K] stored as `kind`."""
+    if kind == "bf16":
+        return Bf16(weight.detach().to(torch.bfloat16))
+    return to_int8(weight) if kind == "int8" else to_int4(weight)
+
+
+def round_inputs(x: Tensor, kind: Kind) -> Tensor:
+    """The inputs t p that a product of this kind of weights computes with; gradients pass as if nothing was rounded."""
+    if kind == "bf16" or x.dtype != torch.float32:
+        return x
+    groups = x.detach().reshape(*x.shape[:-1], -1, x.shape[-1] if kind == "int8" else GROUP)
+    top = groups.abs().amax(-1, keepdim=True)
+    whole = (groups * torch.where(top > TINY, LEVELS / top, 0.0)).round()
+    rounded: Tensor = (whole * (top / LEVELS)).flatten(-2)
+    return rounded + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else rounded
 
 
 def to_int8(weight: Tensor) -> Int8:
@@ -106,17 +143,17 @@ def kept(module: nn.Module, kind: Kind) -> Stored:
 
 
 class Quantised(nn.Module):
-    """y = W x + b with W stored in whole numbers. Not trained."""
+    """y = W x + b with a quantized W. Not trained."""
 
     bias: Tensor | None
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, kind: Literal["int8", "int4"]) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, kind: Literal["bf16", "int8", "int4"]) -> None:
         super().__init__()
-        self._take(to_int8(weight) if kind == "int8" else to_int4(weight), bias)
+        self._take(quantize(weight, kind), bias)
 
     @classmethod
     def of(cls, stored: Stored, bias: Tensor | None = None) -> Self:
-        """The module of weights that are whole numbers already; they are kept as they are given."""
+        """The module of weights that are quantized already; they are kept as they are given."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made._take(stored, bias)
@@ -124,60 +161,46 @@ class Quantised(nn.Module):
 
     def _take(self, stored: Stored, bias: Tensor | None) -> None:
         self.kind = keep(self, stored)
-        self.out_features = len(stored.scale)
-        self.in_features = stored[0].shape[1] if isinstance(stored, Int8) else stored.scale.shape[1] * GROUP
+        self.out_features = len(stored[0])
+        self.in_features = (
+            stored.scale.shape[1] * GROUP if isinstance(stored, Int8Groups | Int4) else stored[0].shape[1]
+        )
         self.register_buffer("bias", None if bias is None else bias.detach())
-        self._made: tuple[Tensor, Tensor] | None = None  # for PyTorch's kernels, when they are first used
+        self._floats: weakref.ref[Tensor] | None = None
+        self._dequantized_from: list[tuple[int, int]] = []
 
     @property
     def stored(self) -> Stored:
         return kept(self, self.kind)
 
+    def floats(self) -> Tensor:
+        """W in float32. While somebody keeps the result, later calls return it instead of dequantizing again."""
+        if torch.compiler.is_compiling():
+            return self.stored.dequantised()
+        version = [(part.data_ptr(), -1 if part.is_inference() else part._version) for part in self.stored]
+        floats = None if self._floats is None or version != self._dequantized_from else self._floats()
+        if floats is None:
+            floats = self.stored.dequantised()
+            self._floats, self._dequantized_from = weakref.ref(floats), version
+        return floats
+
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        if self.unpacks(x):
-            return F.linear(x, self.stored.dequantised().to(x.dtype), bias)
-        y = self._packed(x.flatten(0, -2)).view(*x.shape[:-1], -1)
-        return y if bias is None else y + bias
+        return F.linear(round_inputs(x, self.kind), self.floats().to(x.dtype), bias)
 
-    def unpacks(self, x: Tensor) -> bool:
-        """Whether the formula is read backwards for these inputs: for many, and where no kernel will do."""
-        trained = torch.is_grad_enabled() and x.requires_grad  # PyTorch's packed kernels have no gradients …
-        odd = self.in_features % GROUP != 0  # … and the one for int8 reads past the end of such rows
-        many = x.shape[:-1].numel() > FEW
-        return trained or odd or many or x.device.type != "cpu" or self.kind == "int8-groups"
-
-    def _packed(self, x: Tensor) -> Tensor:
-        """PyTorch's own kernels for processors, which want bf16 inputs."""
-        if self._made is None:
-            self._made = self._pack()
-        inputs, (weight, scales) = x.to(torch.bfloat16), self._made
-        if self.kind == "int8":
-            return torch._weight_int8pack_mm(inputs, weight, scales).to(x.dtype)
-        y = torch.ops.aten._weight_int4pack_mm_for_cpu(inputs, weight, GROUP, scales)
-        return y[:, : self.out_features].to(x.dtype)  # type: ignore[no-any-return]
-
-    def _pack(self) -> tuple[Tensor, Tensor]:
-        stored = self.stored
-        if not isinstance(stored, Int4):
-            return stored.q, stored.scale.to(torch.bfloat16)
-        fill = (0, 0, 0, -self.out_features % OUTPUTS)
-        weight = torch.ops.aten._convert_weight_to_int4pack_for_cpu(F.pad(stored.unpacked(), fill).int(), 2)
-        # There w = s (q − 8) + z, so z = m + 8 s.
-        scale, low = F.pad(stored.scale.float(), fill), F.pad(stored.low.float(), fill)
-        scales = torch.stack([scale, low + 8 * scale], dim=-1).transpose(0, 1)
-        return weight, scales.to(torch.bfloat16).contiguous()
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, kind={self.kind}, bias={self.bias is not None}"
 
 
 class QuantisedLogits(Quantised):
-    """The output matrix, stored so even where it is the embedding's table."""
+    """The output matrix, quantized even where it is the embedding's table."""
 
     def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
 
 class QuantisedEmbedding(Embedding):
-    """The token table in whole numbers: of the tokens at hand alone, rows are read backwards."""
+    """The token table, quantized; only the rows of the tokens at hand are dequantized."""
 
     def __init__(self, stored: Stored, *, factor: float = 1.0) -> None:
         nn.Module.__init__(self)
@@ -191,13 +214,13 @@ class QuantisedEmbedding(Embedding):
 
     @property
     def table(self) -> Tensor:  # type: ignore[override]
-        """All of it in floats, made when somebody first asks."""
-        if self._table is None or self._table.device != self.stored.scale.device:
+        """All of it in floats, made when it is first needed."""
+        if self._table is None or self._table.device != self.stored[0].device:
             self._table = self.stored.dequantised()
         return self._table
 
     def forward(self, tokens: Tensor) -> Tensor:
         stored = self.stored
-        check_range(tokens, len(stored.scale), "token")
+        check_range(tokens, len(stored[0]), "token")
         rows = type(stored)(*(part[tokens.flatten()] for part in stored)).dequantised()
         return rows.view(*tokens.shape, -1) * self.factor

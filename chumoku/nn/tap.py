@@ -113,6 +113,11 @@ def recording() -> bool:
     return any(tape.here for tape in _tapes)
 
 
+def editing() -> bool:
+    """Whether somebody edits what this thread computes."""
+    return any(tape.here for tape in _tapes if isinstance(tape, Edits))
+
+
 def watched(module: nn.Module, *names: str) -> bool:
     """Whether someone records one of these: ask before computing what only a viewer needs."""
     if not _tapes or torch.compiler.is_compiling():

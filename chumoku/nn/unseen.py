@@ -53,6 +53,8 @@ def checked(model: nn.Module) -> Iterator[None]:
         if not blind():
             check_same(unseen.pop(module), seen, "recorded", names[module])
 
+    for function in (begins, ends):
+        function.only_compares = True  # type: ignore[union-attr]
     hooks = []
     for module in names:
         hooks.append(module.register_forward_pre_hook(begins, with_kwargs=True))

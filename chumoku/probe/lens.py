@@ -10,15 +10,12 @@ of what attention and feed-forward add to it.
 
 from __future__ import annotations
 
-import copy
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import UsageError
-from chumoku.models.heads import MaskedHead
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.quantised import QuantisedLogits
@@ -60,51 +57,29 @@ def through(model: Model, tape: Tape, *, best: int = 5, going: Going = on) -> Le
     addresses = stream_of(model)
     if not 1 <= best <= model.config.vocabulary:
         raise UsageError(f"The {best} best tokens were asked for; there are 1 to {model.config.vocabulary:,}.")
-    head = unpacked(speaking(model)[1], tape[addresses[-1]])
+    # Kept here, so that a quantized head is dequantized once and not for every layer.
+    floats = [part.floats() for part in speaking(model)[1].modules() if isinstance(part, QuantisedLogits)]
     last: Tensor | None = None
     tops, finals = [], []
     for address in reversed(addresses):  # one at a time: all of them are (L + 1) · V numbers a token
         going()
-        logits = said(model, tape[address], head)
+        logits = said(model, tape[address])
         last = logits.argmax(-1, keepdim=True) if last is None else last
         likely = logits.float().softmax(-1)
         tops.append(likely.topk(best))
         finals.append(likely.gather(-1, last)[..., 0])
+    del floats
     chances, tokens = zip(*reversed(tops), strict=True)
     return Lens(addresses, torch.stack(tokens), torch.stack(chances), torch.stack(finals[::-1]))
 
 
-def said(model: Model, states: Tensor, head: nn.Module | None = None) -> Tensor:
-    """The logits [B, T, V] that the head, or one in its place, makes of a block's output [B, T, D]."""
-    stack, own = speaking(model)
+def said(model: Model, states: Tensor) -> Tensor:
+    """The logits [B, T, V] that the head makes of a block's output [B, T, D]."""
+    stack, head = speaking(model)
     with still(model), torch.no_grad():
         hidden = states if stack.norm is None else stack.norm(states)
-        logits: Tensor = (head or own)(hidden, stack.embedding.table)
+        logits: Tensor = head(hidden, stack.embedding.table)
     return logits
-
-
-def unpacked(head: nn.Module, states: Tensor) -> nn.Module:
-    """The same head, its whole numbers read backwards once and not for every layer, where they would be."""
-    if isinstance(head, MaskedHead):
-        copied = copy.copy(head)
-        copied._modules = {**head._modules, "logits": unpacked(head.logits, states)}
-        return copied
-    with torch.no_grad():
-        if not isinstance(head, QuantisedLogits) or not head.unpacks(states):
-            return head
-        return Words(head.stored.dequantised().to(states.dtype), head.bias)
-
-
-class Words(nn.Module):
-    """logits = W h + b, for the time of a look."""
-
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        super().__init__()
-        self._matrix = weight, bias
-
-    def forward(self, hidden: Tensor, table: Tensor | None = None) -> Tensor:
-        weight, bias = self._matrix
-        return F.linear(hidden, weight, None if bias is None else bias.to(hidden.dtype))
 
 
 def stream_of(model: Model) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from chumoku.decoding.chat import format_for
-from chumoku.decoding.engine import open_engine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, Model

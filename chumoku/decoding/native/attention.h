@@ -19,24 +19,30 @@ template <int D> Floats fold(Floats a, Floats b) {
     return __builtin_shuffle(a, b, here) + __builtin_shuffle(a, b, there);
 }
 
-// q · k for 16 keys at once: 16 vectors of partial sums, folded until lane l is the sum of vector l.
+// Vectors 0, D, 2 D … of partial sums, folded until lane l of the first is the sum of vector l.
+template <int D> Floats folded(Floats* part) {
+    if constexpr (D == LANES) return part[0];
+    else {
+        for (int t = 0; t < LANES; t += 2 * D) part[t] = fold<D>(part[t], part[t + D]);
+        return folded<2 * D>(part);
+    }
+}
+
+// q · k for as many keys at once as there are lanes.
 inline Floats dots(const float* query, const float* const* keys, int width) {
     Floats part[LANES] = {};
     int i = 0;
     for (; i + LANES <= width; i += LANES) {
         Floats q = load<Floats>(query + i);
-        for (int t = 0; t < LANES; t++) part[t] += q * load<Floats>(keys[t] + i);
+        for (int t = 0; t < LANES; t++) part[t] = fma(q, load<Floats>(keys[t] + i), part[t]);
     }
-    for (int t = 0; t < LANES; t += 2) part[t] = fold<1>(part[t], part[t + 1]);
-    for (int t = 0; t < LANES; t += 4) part[t] = fold<2>(part[t], part[t + 2]);
-    for (int t = 0; t < LANES; t += 8) part[t] = fold<4>(part[t], part[t + 4]);
-    Floats sums = fold<8>(part[0], part[8]);
+    Floats sums = folded<1>(part);
     for (; i < width; i++)
         for (int t = 0; t < LANES; t++) sums[t] += query[i] * keys[t][i];
     return sums;
 }
 
-// out[h] = Σ_t s[h][t] v[t] for S heads, 64 numbers of a head at a time in registers.
+// out[h] = Σ_t s[h][t] v[t] for S heads, four registers of a head's numbers at a time.
 template <int S, class At>
 void mix(const float* scores, int stride, int length, const At& value, int width, float* out) {
     int i = 0;
@@ -46,7 +52,7 @@ void mix(const float* scores, int stride, int length, const At& value, int width
             const float* v = value(t) + i;
             for (int j = 0; j < 4; j++) {
                 Floats part = load<Floats>(v + j * LANES);
-                for (int h = 0; h < S; h++) sums[h][j] += part * scores[h * stride + t];
+                for (int h = 0; h < S; h++) sums[h][j] = fma(part, spread(scores[h * stride + t]), sums[h][j]);
             }
         }
         for (int h = 0; h < S; h++)
@@ -76,7 +82,7 @@ void look(const float* query, int shared, int width, int length, size_t values, 
         float* s = scores + h * stride;
         for (int t = length; t < stride; t++) s[t] = -INFINITY;
         Floats top = load<Floats>(s), sum = {};
-        for (int t = LANES; t < stride; t += LANES) top = most(top, load<Floats>(s + t));
+        for (int t = LANES; t < stride; t += LANES) top = at_least(load<Floats>(s + t), top);
         float highest = largest(top);
         for (int t = 0; t < stride; t += LANES) {
             Floats share = exponential(load<Floats>(s + t) - highest);

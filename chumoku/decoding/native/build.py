@@ -1,6 +1,7 @@
 """The library: step.cpp and its headers, compiled once for this processor and kept in the user's cache.
 
-    name = sha256(source, flags, compiler, processor)[:16].so
+    NAME.so       NAME = sha256(source, flags, compiler, processor)[:16]
+    NAME.sha256   of its content: a library that is not this user's own file, or not as it was compiled, is not loaded
 
 Without a compiler there is no library and nothing is lost but speed; `why_not` says why. CHUMOKU_NATIVE=0 does without.
 """
@@ -21,12 +22,10 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "step.cpp"
-# Sums may be added in any order; nothing else of IEEE arithmetic is given up.
-FLAGS = (
-    *("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread"),
-    *("-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math"),
-)
+# Arithmetic is done as it is written, so that a row's numbers never depend on the rows beside it.
+FLAGS = (*("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread"), *("-fno-math-errno", "-ffp-contract=off"))
 SECONDS = 300
+SUM = ".sha256"
 
 
 class Missing(Exception):
@@ -64,9 +63,26 @@ def _built() -> Path:
     sources = [path.read_bytes() for path in (SOURCE, *sorted(FOLDER.glob("*.h")))]
     key = hashlib.sha256(b"\0".join([*sources, repr((*FLAGS, native)).encode(), version, _processor()]))
     target = _folder() / f"{key.hexdigest()[:16]}.so"
-    if not target.exists():
+    if not _intact(target):
         _compile([compiler, *FLAGS, native], target)
     return target
+
+
+def _intact(target: Path) -> bool:
+    """Whether this is a file of this user that nobody else can write, with the content that was compiled."""
+    try:
+        found = target.lstat()
+        if not stat.S_ISREG(found.st_mode) or _others_may_write(found):
+            return False
+        return target.with_suffix(SUM).read_text(encoding="ascii") == hashlib.sha256(target.read_bytes()).hexdigest()
+    except (OSError, ValueError):
+        return False
+
+
+def _others_may_write(found: os.stat_result) -> bool:
+    if sys.platform == "win32":
+        return False
+    return found.st_uid != os.getuid() or bool(found.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
 
 
 def _compile(command: list[str], target: Path) -> None:
@@ -78,9 +94,10 @@ def _compile(command: list[str], target: Path) -> None:
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
             raise Missing(f"{command[0]} did not compile the native library: {''.join(said)[:200]}")
-        with open(made, "rb") as written:
-            os.fsync(written.fileno())  # or a power cut leaves half a library under a good name
+        content = Path(made).read_bytes()
         os.replace(made, target)
+        Path(made).write_text(hashlib.sha256(content).hexdigest(), encoding="ascii")
+        os.replace(made, target.with_suffix(SUM))
     finally:
         Path(made).unlink(missing_ok=True)
 
@@ -100,8 +117,7 @@ def _folder() -> Path:
         raise Missing("There is no home folder to keep the native library in; XDG_CACHE_HOME can name one.") from error
     folder = Path(cache) / "chumoku"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    found = folder.stat()
-    if sys.platform != "win32" and (found.st_uid != os.getuid() or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)):
+    if _others_may_write(folder.stat()):
         raise Missing(f"{folder} can be written by others, so no native library is kept or run there.")
     return folder
 

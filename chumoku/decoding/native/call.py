@@ -23,7 +23,6 @@ from chumoku.decoding.native.pack import Batch, Packed, Packing
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.adapted import Adapted
 from chumoku.nn.quantised import Quantised, QuantisedEmbedding
 
 PIECE = 1 << 22  # bytes that one thread looks through at a time
@@ -33,11 +32,13 @@ class Weights:
     """A model's matrices in the library's order, once they are `ready`."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel) -> None:
-        self.decoder = Packed(model.decoder, model.config, model.head)
-        # PyTorch's products of many tokens are the quicker ones, but for whole numbers.
-        whole = any(isinstance(module, Quantised) for module in model.modules())
-        several = isinstance(model, EncoderDecoderModel)
-        self.encoder = Packed(model.encoder, model.config, None) if whole and several else None  # type: ignore[arg-type]
+        lanes = _library().lanes()
+        self.decoder = Packed(model.decoder, model.config, model.head, lanes=lanes)
+        # PyTorch's products of many tokens are faster, except for quantized matrices.
+        quantized = any(isinstance(module, Quantised) for module in model.modules())
+        self.encoder: Packed | None = None
+        if quantized and isinstance(model, EncoderDecoderModel):
+            self.encoder = Packed(model.encoder, model.config, None, lanes=lanes)
         self._filling: threading.Thread | None = None
 
     def begin(self) -> None:
@@ -110,7 +111,7 @@ def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
 
 def prepare(model: Model) -> None:
     """Begin to pack the matrices of a model that will be asked soon, where it can run here at all."""
-    if isinstance(model, DecoderModel | EncoderDecoderModel) and model not in _weights and supports(model):
+    if isinstance(model, DecoderModel | EncoderDecoderModel) and model not in _weights and unsupported(model) is None:
         made = Weights(model)
         _weights[model] = (fingerprint(model), made)
         made.begin()
@@ -132,16 +133,20 @@ def fingerprint(model: Model) -> list[object]:
     return [*((Same(t), t._version) for t in fixed if id(t) in known), *(t.data_ptr() for t in tensors), *found]
 
 
-def supports(model: Model) -> bool:
-    """Whether this model can run here: every choice but experts, relative positions, adapters and float64."""
-    return (
-        model.device.type == "cpu"
-        and {tensor.dtype for tensor in model.parameters()} <= {torch.float32, torch.bfloat16}
-        and not model.config.experts
-        and model.config.position != "relative"
-        and not any(isinstance(module, Adapted) for module in model.modules())
-        and build.library() is not None
-    )
+def unsupported(model: Model) -> str | None:
+    """Why the library cannot run a model of this config, precision and device, as part of a sentence; None if it can.
+
+    Whether the model is what its config says is another question (decoding/unmodified.py).
+    """
+    if not isinstance(model, DecoderModel | EncoderDecoderModel):
+        return "it has no decoder"
+    if model.device.type != "cpu":
+        return f"it is on {model.device}"
+    if odd := {tensor.dtype for tensor in model.parameters()} - {torch.float32}:
+        return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
+    if model.config.experts or model.config.position == "relative":
+        return "it has experts or relative positions"
+    return None if build.library() is not None else build.why_not()
 
 
 def _library() -> ctypes.CDLL:
@@ -232,11 +237,12 @@ def encoded(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Seque
     lengths = list(map(len, sources))
     states = _states(model, sources) if packed.encoder is None else _native_states(model, packed.encoder, sources)
     layers = []
-    for product in packed.decoder.memory:
-        both = torch.empty(len(states), product.outputs)
-        pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(both.data_ptr()))
-        work("product", ctypes.byref(product), len(states), *pointers)
-        layers.append(both.view(len(both), 2, -1).transpose(0, 1))
+    for products in packed.decoder.memory:
+        parts = [torch.empty(len(states), product.outputs) for product in products]
+        for product, part in zip(products, parts, strict=True):
+            pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(part.data_ptr()))
+            work("product", ctypes.byref(product), len(states), *pointers)
+        layers.append(torch.cat(parts, dim=1).view(len(states), 2, -1).transpose(0, 1))
     together = torch.stack(layers)  # [L, 2, all tokens, G·K]
     return [part.contiguous() for part in torch.split(together, lengths, dim=2)]
 

@@ -12,13 +12,15 @@ namespace {
 class Crew {
   public:
     explicit Crew(int size) : size(size) {
-        for (int i = 1; i < size; i++) threads.emplace_back([this] { wait_for_work(); });
+        try {
+            for (int i = 1; i < size; i++) threads.emplace_back([this] { wait_for_work(); });
+        } catch (...) {
+            // A thread that is still running when its object is destroyed would end the whole process.
+            dismiss();
+            throw;
+        }
     }
-    ~Crew() {
-        leaving = true;
-        begin();
-        for (auto& thread : threads) thread.join();
-    }
+    ~Crew() { dismiss(); }
     template <class Work> void run(const Work& work) {
         call = [](const void* w) { (*static_cast<const Work*>(w))(); };
         argument = &work;
@@ -36,6 +38,11 @@ class Crew {
     const int size;
 
   private:
+    void dismiss() {
+        leaving = true;
+        begin();
+        for (auto& thread : threads) thread.join();
+    }
     void begin() {
         next = 0;
         round.fetch_add(1);

@@ -17,7 +17,7 @@ struct Norm {
 };
 struct Layer {
     Norm attention_norm, cross_norm, feed_norm;
-    Product attention, output, cross_query, cross_output, up, down;
+    Product attention[3], output, cross_query, cross_output, up[2], down;  // parts of unlike kinds are products of their own
 };
 struct Stack {
     int32_t layers, width, heads, kv_heads, head_width, hidden, activation, gated, post, half, cross;

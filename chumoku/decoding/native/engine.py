@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.batch import answering
-from chumoku.decoding.native import build
-from chumoku.decoding.native.call import Past, encoded, run, supports, weights
+from chumoku.decoding.native.call import Past, encoded, run, unsupported, weights
 from chumoku.decoding.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
@@ -29,8 +28,8 @@ class NativeEngine(Rows):
     """Decoding on the processor, a whole step in one call."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
-        if not supports(model):
-            raise UsageError(f"The native engine cannot run this model. {build.why_not() or ''}".strip())
+        if reason := unsupported(model):
+            raise UsageError(f"The native engine cannot run this model: {reason.rstrip('.')}.")
         super().__init__(model, rows=rows, capacity=capacity)
         config = model.config
         self._weights = weights(model)

@@ -1,8 +1,8 @@
-"""Weights in the order in which step.cpp reads them: blocks of 16 outputs.
+"""Weights in the order in which step.cpp reads them: blocks of n outputs, as many as its registers have lanes.
 
-    float32   [N/16][K][16]              int8-groups   [N/16][K/32], of each group [8][16][4], s [16]
-    bf16      [N/16][K/2][16][2]         int4          [N/16][K/32], of each group [4][16][4], s [16], m [16]
-    int8      [N/16][K/4][16][4]
+    float32   [N/n][K][n]              int8-groups   [N/n][K/32], of each group [8][n][4], s [n]
+    bf16      [N/n][K/2][n][2]         int4          [N/n][K/32], of each group [4][n][4], s [n], m [n]
+    int8      [N/n][K/4][n][4]
 
 Here it is only said what lies where and is to come where; packing.h does it, all matrices in one call (`call.Weights`).
 The structures below are those of step.cpp, field by field.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import mmap
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,12 +26,11 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantised import GROUP, Int4, Int8, Int8Groups, Quantised, Stored
+from chumoku.nn.quantised import GROUP, Bf16, Int8, Quantised, Stored
 
-LANES = 16
 INPUTS = 64  # products of int8 take so many at a time
 KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
-SIGNS = 0x80808080  # the signs of four int8: turned round, q is q + 128
+SIGNS = 0x80808080  # the signs of four int8: flipped, q is q + 128, which the library does where it needs that
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
 
@@ -54,7 +54,10 @@ class Norm(ctypes.Structure):
 class Layer(ctypes.Structure):
     _fields_ = (
         *((name, Norm) for name in ("attention_norm", "cross_norm", "feed_norm")),
-        *((name, Product) for name in ("attention", "output", "cross_query", "cross_output", "up", "down")),
+        ("attention", Product * 3),
+        *((name, Product) for name in ("output", "cross_query", "cross_output")),
+        ("up", Product * 2),
+        ("down", Product),
     )
 
 
@@ -106,7 +109,8 @@ class Packed:
     Their matrices come when `packings` have been carried out.
     """
 
-    def __init__(self, stack: Stack, config: ModelConfig, output: nn.Module | None) -> None:
+    def __init__(self, stack: Stack, config: ModelConfig, output: nn.Module | None, *, lanes: int) -> None:
+        self._lanes = lanes
         # What the pointers point to. Small things lie apart: whoever first writes to a large page waits for all of it.
         self._memory, self._small = Memory(), Memory()
         self.packings: list[Packing] = []
@@ -130,7 +134,7 @@ class Packed:
             logits=Product() if output is None else self._output(output, stack.embedding),
         )
         # Cross-attention's keys and values of a source, of all layers.
-        self.memory = [self._product([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
+        self.memory = [self._products([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
 
     def _layer(self, block: Block) -> Layer:
         attention, cross, feed = block.attention, block.cross_attention, block.feedforward
@@ -138,11 +142,12 @@ class Packed:
             attention_norm=self._norm(block.attention_norm),
             cross_norm=self._norm(block.cross_attention_norm),
             feed_norm=self._norm(block.feedforward_norm),
-            attention=self._product([attention.query, attention.key, attention.value]),
+            attention=(Product * 3)(*self._products([attention.query, attention.key, attention.value])),
             output=self._product([attention.output]),
         )
         if isinstance(feed, FeedForward):
-            layer.up = self._product([feed.up] if feed.gate is None else [feed.gate, feed.up])
+            parts = [feed.up] if feed.gate is None else [feed.gate, feed.up]
+            layer.up = (Product * 2)(*self._products(parts))
             layer.down = self._product([feed.down])
         if cross is not None:
             layer.cross_query, layer.cross_output = self._product([cross.query]), self._product([cross.output])
@@ -169,31 +174,33 @@ class Packed:
         linear.bias = bias  # type: ignore[assignment]
         return self._product([linear])
 
+    def _products(self, parts: Sequence[nn.Linear | Quantised]) -> list[Product]:
+        """Products of one input, their outputs side by side: neighbors of one kind are one product."""
+        return [self._product(list(alike)) for _, alike in itertools.groupby(parts, key=kind_of)]
+
     def _product(self, parts: Sequence[nn.Linear | Quantised]) -> Product:
-        """One product of the parts' outputs side by side."""
-        first = parts[0]
-        biases = [part.bias.float() for part in parts if part.bias is not None]
-        bias = torch.cat(biases) if biases else None
+        """One product of the parts' outputs side by side; all of one kind."""
+        kind, inputs = kind_of(parts[0]), parts[0].in_features
+        biases = [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
+        biased = any(part.bias is not None for part in parts)
         outputs = sum(part.out_features for part in parts)
         weights = [part.stored if isinstance(part, Quantised) else part.weight.detach() for part in parts]
-        kind = kind_of(weights)
-        if kind == "float32":
-            weights = [weight.float() if isinstance(weight, Tensor) else weight.dequantised() for weight in weights]
-        to = self._weight(weights, FORMS[kind](first.in_features), outputs)
+        weights = [weight.weight if isinstance(weight, Bf16) else weight for weight in weights]
         return Product(
             KINDS[kind],
             outputs,
-            first.in_features,
-            to,
+            inputs,
+            self._weight(weights, FORMS[kind](inputs), outputs),
             self._scale(weights),
-            None if bias is None else self._keep(bias),
+            self._keep(torch.cat(biases)) if biased else None,
         )
 
     def _weight(self, weights: Sequence[Weight], form: Form, outputs: int) -> int:
         """Where these weights will be, below each other; what is to be done for it joins `packings`."""
-        to = self._memory.room(-(-outputs // LANES) * form.groups * (form.words * 4 + form.halves * 2) * LANES)
+        lanes = self._lanes
+        to = self._memory.room(-(-outputs // lanes) * form.groups * (form.words * 4 + form.halves * 2) * lanes)
         sources = (Source * len(weights))(*map(self._source, weights))
-        blocks = sum(-(-packing.outputs // LANES) for packing in self.packings[-1:])
+        blocks = sum(-(-packing.outputs // lanes) for packing in self.packings[-1:])
         before = blocks + sum(packing.first for packing in self.packings[-1:])
         self.packings.append(Packing(sources, len(sources), outputs, *form, before, to))
         return to
@@ -268,8 +275,5 @@ FORMS = {
 }
 
 
-def kind_of(weights: Sequence[Weight]) -> str:
-    """What all of them are stored as; float32 where they differ, as any of them can be that."""
-    names: dict[object, str] = {Int8: "int8", Int8Groups: "int8-groups", Int4: "int4", torch.bfloat16: "bf16"}
-    kinds = {weight.dtype if isinstance(weight, Tensor) else type(weight) for weight in weights}
-    return names.get(kinds.pop(), "float32") if len(kinds) == 1 else "float32"
+def kind_of(part: nn.Linear | Quantised) -> str:
+    return part.kind if isinstance(part, Quantised) else "float32"

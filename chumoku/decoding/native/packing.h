@@ -1,6 +1,6 @@
-// Weights into the order that products.h reads: of 16 outputs' rows, word by word, the words of all 16 side by side.
+// Weights into the order that products.h reads: the rows of n = LANES outputs, word by word, the words of all n side by side.
 //
-//     rows [16][groups][words]  →  [groups] × ([words][16], then 16 halves of each row's scale, then of its shift)
+//     rows [n][groups][words]  →  [groups] × ([words][n], then n 16-bit floats of the rows' scales, then of their shifts)
 //
 // Floats are words; two bf16, four int8 and eight q of 4 bits are too, so every kind of weight is packed by the same loop.
 // Where a row ends inside a word, or before the last one, zeros follow.
@@ -23,7 +23,7 @@ uint32_t word(const uint8_t* from, int at, int bytes) {
     return found;
 }
 
-// A word of each of 16 rows.
+// A word of each of LANES rows.
 Words column(const uint8_t* from, int64_t row) {
 #if defined(__AVX512F__)
     __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
@@ -37,16 +37,17 @@ Words column(const uint8_t* from, int64_t row) {
 
 // Rows `first` … of one source into lanes `lane` … of a block.
 void pack_rows(const Packing& p, const Source& s, int first, int lane, int count, uint8_t* block) {
-    size_t size = p.words * 64 + p.halves * 2 * LANES;
+    size_t size = p.words * sizeof(Words) + p.halves * 2 * LANES;
+    uint32_t flip = OFFSET ? p.flip : 0;
     const uint8_t *rows = s.q + first * s.row, *scales = s.scale + first * s.scale_row, *lows = s.low + first * s.low_row;
     for (int g = 0; g < p.groups; g++, block += size) {
         uint32_t* to = reinterpret_cast<uint32_t*>(block) + lane;
         const uint8_t* from = rows + g * s.group;
         int quick = count == LANES && s.row < (1 << 26) ? p.bytes / 4 : 0;
-        for (int w = 0; w < quick; w++) store(to + w * LANES, column(from + w * 4, s.row) ^ p.flip);
+        for (int w = 0; w < quick; w++) store(to + w * LANES, column(from + w * 4, s.row) ^ flip);
         for (int w = quick; w < p.words; w++)
-            for (int r = 0; r < count; r++) to[w * LANES + r] = word(from + r * s.row, w * 4, p.bytes) ^ p.flip;
-        uint8_t* half = block + p.words * 64 + lane * 2;
+            for (int r = 0; r < count; r++) to[w * LANES + r] = word(from + r * s.row, w * 4, p.bytes) ^ flip;
+        uint8_t* half = block + p.words * sizeof(Words) + lane * 2;
         for (int r = 0; r < count; r++) {
             if (p.halves > 0) std::memcpy(half + r * 2, scales + r * s.scale_row + g * s.scale_group, 2);
             if (p.halves > 1) std::memcpy(half + 2 * LANES + r * 2, lows + r * s.low_row + g * s.low_group, 2);
@@ -54,9 +55,9 @@ void pack_rows(const Packing& p, const Source& s, int first, int lane, int count
     }
 }
 
-// One block of 16 outputs, whose rows may be of several sources. What lies beyond the last row stays what it was: zeros.
+// One block of LANES outputs, whose rows may be of several sources. What lies beyond the last row stays what it was: zeros.
 void pack_block(const Packing& p, int block) {
-    size_t size = size_t(p.groups) * (p.words * 64 + p.halves * 2 * LANES);
+    size_t size = size_t(p.groups) * (p.words * sizeof(Words) + p.halves * 2 * LANES);
     int begin = block * LANES, end = std::min(p.outputs, begin + LANES), first = 0;
     for (int i = 0; i < p.sources; first += p.source[i++].rows) {
         int from = std::max(begin, first), to = std::min(end, first + p.source[i].rows);

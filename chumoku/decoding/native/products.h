@@ -1,12 +1,12 @@
 // Products: y[o] = Σ_i W[o, i] x[i] + b[o]
 //
-// Weights lie in blocks of 16 outputs, so that a vector register holds one sum for each of them and nothing is ever added
-// up across a register:
+// Weights lie in blocks of as many outputs as a register has lanes (n = 16, or 4 on ARM), so that a register holds one sum
+// for each of them and nothing is ever added up across a register:
 //
-//     float32, bf16   [N/16][K][16]                     products of floats
-//     int8            [N/16][K/4][16][4], q + 128       inputs as int8 with one scale
-//     int8-groups     [N/16][K/32] × 544 bytes          q + 128 [8][16][4] and s [16]; a scale for 32 inputs
-//     int4            [N/16][K/32] × 320 bytes          two q in a byte [4][16][4], s [16] and m [16]; a scale for 32 inputs
+//     float32, bf16   [N/n][K][n]                products of floats
+//     int8            [N/n][K/4][n][4]           q; one step for all inputs of a row
+//     int8-groups     [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
+//     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
 #pragma once
 
 #include <algorithm>
@@ -24,21 +24,25 @@ namespace {
 
 int padded(int inputs) { return (inputs + 63) / 64 * 64; }
 
-// The inputs of a product, in the form its weights want: floats, or q with x ≈ scale · q for each `group` of them.
+constexpr float LEVELS = 32512;  // an input is one of the whole numbers −LEVELS … LEVELS, times its group's step
+constexpr float TINY = 1e-30f;   // a group whose largest input is not above this counts as zeros
+
+// The inputs of a product, in the form its weights want: floats, or x ≈ step · (256 high + low) for each group of them
+// (nn/quantised.py has the formula).
 struct Inputs {
     int stride = 0, groups = 0;
-    std::vector<float> floats, scale;
-    std::vector<int8_t> q;
-    std::vector<int32_t> sum;
+    std::vector<float> floats, step;
+    std::vector<int8_t> high, low;
+    std::vector<int32_t> sum_high, sum_low;
 
     void reserve(int count, int inputs) {
         stride = padded(inputs);
         groups = stride / GROUP;
         size_t rows = (count + TILE - 1) / TILE * TILE;  // whole tiles are read
         floats.resize(rows * stride);
-        q.resize(floats.size());
-        scale.resize(rows * groups);
-        sum.resize(rows * groups);
+        for (auto* part : {&high, &low}) part->resize(floats.size());
+        step.resize(rows * groups);
+        for (auto* part : {&sum_high, &sum_low}) part->resize(step.size());
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
 
@@ -46,12 +50,12 @@ struct Inputs {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
         if (product.kind < INT8) return;
         int group = product.kind == INT8 ? stride : GROUP;
-        for (int g = 0; g < stride / group; g++) quantise(r, g, group);
+        for (int g = 0; g < stride / group; g++) quantize(r, g, group);
     }
-    void quantise(int r, int g, int group) {
-        const float* from = row(r) + g * group;
-        int8_t* to = q.data() + size_t(r) * stride + g * group;
-        // Sizes compare as their bits do, and what is no number is above them all, so that it is not lost.
+    void quantize(int r, int g, int group) {
+        size_t first = size_t(r) * stride + size_t(g) * group, place = size_t(r) * groups + g;
+        const float* from = floats.data() + first;
+        // Magnitudes compare as their bits do, and NaN is above them all, so that it is not lost.
         Ints far = {};
         for (int i = 0; i < group; i += LANES) {
             Ints size = load<Ints>(from + i) & 0x7fffffff;
@@ -59,17 +63,21 @@ struct Inputs {
         }
         int32_t bits = far[0];
         for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
-        float top = load<float>(&bits), inverse = top > 0 ? 127 / top : 0;
-        Ints sums = {};
+        float top = load<float>(&bits), inverse = top > TINY ? LEVELS / top : 0;
+        Ints highs = {}, lows = {};
         for (int i = 0; i < group; i += LANES) {
-            Ints whole = nearest(load<Floats>(from + i) * inverse);
-            store(to + i, __builtin_convertvector(whole, Chars));
-            sums += whole;
+            Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
+            store(high.data() + first + i, __builtin_convertvector(upper, Chars));
+            store(low.data() + first + i, __builtin_convertvector(lower, Chars));
+            highs += upper;
+            lows += lower;
         }
-        int32_t all = 0;
-        for (int i = 0; i < LANES; i++) all += sums[i];
-        scale[size_t(r) * groups + g] = top / 127;
-        sum[size_t(r) * groups + g] = all;
+        step[place] = top / LEVELS;
+        sum_high[place] = sum_low[place] = 0;
+        for (int i = 0; i < LANES; i++) {
+            sum_high[place] += highs[i];
+            sum_low[place] += lows[i];
+        }
     }
 };
 
@@ -78,7 +86,7 @@ inline void ahead(const void* from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + AHEAD + i);
 }
 
-// R rows against B blocks of 16 outputs, the sums of which stay in registers.
+// R rows against B blocks of LANES outputs, the sums of which stay in registers.
 template <int R, int B> struct Sums {
     Floats of[B][R] = {};
 };
@@ -88,10 +96,10 @@ template <int R, int B> void multiply_float32(const Product& p, int block, const
     for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
     for (int i = 0; i < p.inputs; i++)
         for (int b = 0; b < B; b++) {
-            ahead(w[b] + i, 64);
+            ahead(w[b] + i, sizeof(Floats));
             Floats weights = load<Floats>(w[b] + i);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) sums.of[b][r] += weights * x[r * stride + i];
+            for (int r = 0; r < R; r++) sums.of[b][r] = fma(weights, spread(x[r * stride + i]), sums.of[b][r]);
         }
 }
 
@@ -101,70 +109,102 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
     for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
     for (int i = 0; i < p.inputs; i += 2)
         for (int b = 0; b < B; b++) {
-            ahead(w[b] + i / 2, 64);
+            ahead(w[b] + i / 2, sizeof(Words));
             Words both = load<Words>(w[b] + i / 2);
             Floats first = (Floats)(both << 16), second = (Floats)(both & 0xffff0000u);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) sums.of[b][r] += first * x[r * stride + i] + second * x[r * stride + i + 1];
+            for (int r = 0; r < R; r++) {
+                const float* from = x + r * stride + i;
+                sums.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), sums.of[b][r]));
+            }
         }
 }
 
-// Once for all who need it: left to itself, the compiler orders the three factors otherwise in each place, and a row's
-// numbers would depend on how many rows there are.
-__attribute__((noinline)) Floats scaled(Ints dots, Floats channel, float each) {
-    return __builtin_convertvector(dots, Floats) * channel * each;
+// Weights · inputs in whole numbers, back in floats.
+inline Floats scaled(Ints high, Ints low, Floats channel, float step) {
+    Floats dots = fma(__builtin_convertvector(high, Floats), spread(256.0f), __builtin_convertvector(low, Floats));
+    return dots * channel * step;
 }
 
 template <int R, int B> void multiply_int8(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
     int parts = in.stride / 4;
     const Bytes* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
-    const int8_t* q = in.q.data() + size_t(first) * in.stride;
-    Ints dots[B][R];
-    // Weights are stored with 128 added, which is taken off here.
+    const int8_t *h = in.high.data() + size_t(first) * in.stride, *l = in.low.data() + size_t(first) * in.stride;
+    Ints high[B][R], low[B][R];
     for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) dots[b][r] = Ints{} - 128 * in.sum[size_t(first + r) * in.groups];
+        for (int r = 0; r < R; r++) {
+            size_t place = size_t(first + r) * in.groups;
+            high[b][r] = Ints{} - OFFSET * in.sum_high[place];
+            low[b][r] = Ints{} - OFFSET * in.sum_low[place];
+        }
     for (int i = 0; i < parts; i++)
         for (int b = 0; b < B; b++) {
-            ahead(w[b] + i, 64);
+            ahead(w[b] + i, sizeof(Bytes));
             Bytes weights = load<Bytes>(w[b] + i);
 #pragma GCC unroll 8
-            for (int r = 0; r < R; r++) dots[b][r] = dot4(dots[b][r], weights, q + r * in.stride + i * 4);
+            for (int r = 0; r < R; r++) {
+                high[b][r] = dot4(high[b][r], weights, h + r * in.stride + i * 4);
+                low[b][r] = dot4(low[b][r], weights, l + r * in.stride + i * 4);
+            }
         }
-    for (int b = 0; b < B; b++)
-        for (int r = 0; r < R; r++) {
-            Floats channel = load<Floats>(p.scale + (block + b) * LANES);
-            sums.of[b][r] = scaled(dots[b][r], channel, in.scale[size_t(first + r) * in.groups]);
-        }
+    for (int b = 0; b < B; b++) {
+        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
+        for (int r = 0; r < R; r++)
+            sums.of[b][r] = scaled(high[b][r], low[b][r], channel, in.step[size_t(first + r) * in.groups]);
+    }
 }
 
-// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits, which are stored with 128 added.
-template <int R, bool FOUR>
-void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
-    constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * 64 + (FOUR ? 4 : 2) * LANES;
+// Σ_{i<32} w[o][i] · (256 h[i] + l[i])
+inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
+    Ints high = {}, low = {};
+#if defined(__ARM_FEATURE_DOTPROD)
+#define HALF(PART, SUM, FROM, LANE) \
+    SUM = (Ints)vdotq_laneq_s32((int32x4_t)SUM, vreinterpretq_s8_u8((uint8x16_t)w[PART * 4 + LANE]), FROM, LANE);
+#define QUARTERS(PART, SUM, FROM) HALF(PART, SUM, FROM, 0) HALF(PART, SUM, FROM, 1) HALF(PART, SUM, FROM, 2) HALF(PART, SUM, FROM, 3)
+    int8x16_t h0 = vld1q_s8(h), h1 = vld1q_s8(h + 16), l0 = vld1q_s8(l), l1 = vld1q_s8(l + 16);
+    QUARTERS(0, high, h0) QUARTERS(0, low, l0) QUARTERS(1, high, h1) QUARTERS(1, low, l1)
+#undef QUARTERS
+#undef HALF
+#else
+    for (int j = 0; j < 8; j++) {
+        high = dot4(high, w[j], h + j * 4);
+        low = dot4(low, w[j], l + j * 4);
+    }
+#endif
+    return high * 256 + low;
+}
+
+// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
+template <int R, int B, bool FOUR>
+void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
     int groups = p.inputs / GROUP;
     const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * SIZE;
-    const int8_t* q = in.q.data() + size_t(first) * in.stride;
-    const float* scale = in.scale.data() + size_t(first) * in.groups;
-    const int32_t* sum = in.sum.data() + size_t(first) * in.groups;
-    for (int g = 0; g < groups; g++, w += SIZE) {
-        ahead(w, SIZE);
-        Bytes part[8];
-        for (int j = 0; j < WORDS; j++) {
-            Bytes both = load<Bytes>(w + j * 64);
-            part[j] = FOUR ? both & 15 : both;
-            if (FOUR) part[j + 4] = both >> 4;
-        }
-        Floats steps = from_half(w + WORDS * 64), lows = FOUR ? from_half(w + WORDS * 64 + 2 * LANES) : Floats{};
+    const int8_t *h = in.high.data() + size_t(first) * in.stride, *l = in.low.data() + size_t(first) * in.stride;
+    for (int g = 0; g < groups; g++, w += SIZE)
+        for (int b = 0; b < B; b++) {
+            const uint8_t* from = w + size_t(b) * groups * SIZE;
+            ahead(from, SIZE);
+            Bytes part[8];
+            for (int j = 0; j < WORDS; j++) {
+                Bytes both = load<Bytes>(from + j * sizeof(Bytes));
+                part[j] = FOUR ? both & 15 : both;
+                if (FOUR) part[j + 4] = both >> 4;
+            }
+            Floats scale = from_halves(from + WORDS * sizeof(Bytes)), low = {};
+            if (FOUR) low = from_halves(from + WORDS * sizeof(Bytes) + 2 * LANES);
 #pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            Ints dots = FOUR ? Ints{} : Ints{} - 128 * sum[r * in.groups + g];
-            for (int j = 0; j < 8; j++) dots = dot4(dots, part[j], q + r * in.stride + g * GROUP + j * 4);
-            float each = scale[r * in.groups + g];
-            sums.of[0][r] += steps * (__builtin_convertvector(dots, Floats) * each);
-            if (FOUR) sums.of[0][r] += lows * (each * float(sum[r * in.groups + g]));
+            for (int r = 0; r < R; r++) {
+                size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
+                Ints dots = dot_group(part, h + at, l + at);
+                int32_t sum = in.sum_high[place] * 256 + in.sum_low[place];
+                if (!FOUR) dots -= OFFSET * sum;
+                float step = in.step[place];
+                sums.of[b][r] = fma(scale, __builtin_convertvector(dots, Floats) * step, sums.of[b][r]);
+                if (FOUR) sums.of[b][r] = fma(low, spread(step * float(sum)), sums.of[b][r]);
+            }
         }
-    }
 }
 
 // Where results go: y = W x + b, or y += it.
@@ -191,10 +231,8 @@ struct Output {
 template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
     Sums<R, B> sums;
     const float* x = in.floats.data() + size_t(first) * in.stride;
-    if constexpr (B == 1) {
-        if (p.kind == INT4) multiply_groups<R, true>(p, block, in, first, sums);
-        if (p.kind == INT8_GROUPS) multiply_groups<R, false>(p, block, in, first, sums);
-    }
+    if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
+    if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
     if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
@@ -205,11 +243,7 @@ template <int R, int B> void multiply_rows(const Product& p, int block, const In
 template <int B, int R = ROWS>
 void multiply_some(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
     if constexpr (R == 1) multiply_rows<1, B>(p, block, in, first, out);
-    else if (R == 2 && B == 1 && rows == 2) {
-        // Of two rows at once the compiler adds up a group's two terms first, and of any other number it does not.
-        multiply_rows<1, B>(p, block, in, first, out);
-        multiply_rows<1, B>(p, block, in, first + 1, out);
-    } else if (rows == R) multiply_rows<R, B>(p, block, in, first, out);
+    else if (rows == R) multiply_rows<R, B>(p, block, in, first, out);
     else multiply_some<B, R - 1>(p, block, in, first, rows, out);
 }
 
@@ -230,12 +264,12 @@ void tiles_begin() {
     _tile_loadconfig(&form);
 }
 
-// 32 rows against two blocks of outputs, in four tiles of sums.
+// 16 rows, high and low halves, against two blocks of outputs, in four tiles of sums.
 void multiply_tiles(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
-    int stride = in.stride, parts = stride / 4, two = (block + 1) * LANES < p.outputs, more = rows > TILE;
+    int stride = in.stride, parts = stride / 4, two = (block + 1) * LANES < p.outputs;
     const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * parts * 64;
     const uint8_t* v = w + two * parts * 64;
-    const int8_t *q = in.q.data() + size_t(first) * stride, *s = q + more * TILE * stride;
+    const int8_t *h = in.high.data() + size_t(first) * stride, *l = in.low.data() + size_t(first) * stride;
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
@@ -243,8 +277,8 @@ void multiply_tiles(const Product& p, int block, const Inputs& in, int first, in
     for (int i = 0; i < stride; i += 64) {
         ahead(w + i * LANES, 1024);
         ahead(v + i * LANES, 1024);
-        _tile_loadd(4, q + i, stride);
-        _tile_loadd(5, s + i, stride);
+        _tile_loadd(4, h + i, stride);
+        _tile_loadd(5, l + i, stride);
         _tile_loadd(6, w + i * LANES, 64);
         _tile_loadd(7, v + i * LANES, 64);
         _tile_dpbsud(0, 4, 6);
@@ -261,8 +295,9 @@ void multiply_tiles(const Product& p, int block, const Inputs& in, int first, in
         Floats channel = load<Floats>(p.scale + (block + b) * LANES);
         for (int r = 0; r < rows; r++) {
             size_t place = size_t(first + r) * in.groups;
-            Ints dots = load<Ints>(sums[r / TILE][b][r % TILE]) - 128 * in.sum[place];
-            out.write(p, block + b, first + r, scaled(dots, channel, in.scale[place]));
+            Ints high = load<Ints>(sums[0][b][r]) - OFFSET * in.sum_high[place];
+            Ints low = load<Ints>(sums[1][b][r]) - OFFSET * in.sum_low[place];
+            out.write(p, block + b, first + r, scaled(high, low, channel, in.step[place]));
         }
     }
 }
@@ -272,21 +307,27 @@ void tiles_begin() {}
 void multiply_tiles(const Product&, int, const Inputs&, int, int, const Output&) {}
 #endif
 
+// How many rows go through one kernel: as many sums as stay in registers.
+int rows_at_once(const Product& p, bool tiles) {
+    if (tiles) return TILE;
+    return p.kind == INT8 ? ROWS / 2 : ROWS;
+}
+
 void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool tiles = p.kind == INT8 && count >= TILE / 2 && tiles_there();
-    int blocks = (p.outputs + LANES - 1) / LANES, rows = tiles ? 2 * TILE : ROWS;
-    // A few pairs of blocks an item: taking one costs more than a small block does.
-    int each = std::max(1, std::min(4, blocks / (crew.size * 16))) * 2;
+    bool tiles = p.kind == INT8 && count >= TILE / 2 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
+    int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
+    // A few of these an item: taking one costs more than a small block does.
+    int each = std::max(1, std::min(4, blocks / (crew.size * 8 * BLOCKS))) * BLOCKS;
     if (tiles) tiles_begin();
     crew.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         for (int r = 0; r < count; r += rows) {
             int some = std::min(rows, count - r);
-            for (int b = item * each; b < end; b += 2) {
+            for (int b = item * each; b < end; b += BLOCKS) {
                 if (tiles) multiply_tiles(p, b, in, r, some, out);
-                else if (p.kind < INT8_GROUPS && b + 1 < end) multiply_some<2>(p, b, in, r, some, out);
+                else if (!grouped && b + BLOCKS <= end) multiply_some<BLOCKS>(p, b, in, r, some, out);
                 else
-                    for (int one = b; one < std::min(end, b + 2); one++) multiply_some<1>(p, one, in, r, some, out);
+                    for (int one = b; one < std::min(end, b + BLOCKS); one++) multiply_some<1>(p, one, in, r, some, out);
             }
         }
     });

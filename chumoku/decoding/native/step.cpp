@@ -28,15 +28,22 @@ struct Worker {
     Inputs &in, &hidden;
     std::vector<float>&projected, &gates;
 
-    static void normalise(const Norm& norm, int width, const float* x, float* y) {
-        float mean = 0, square = 0;
-        if (norm.kind == LAYER) {
-            for (int i = 0; i < width; i++) mean += x[i];
-            mean /= width;
+    // Σ (x − mean)^power, power 1 or 2.
+    static float sum(const float* x, int width, float mean, bool square) {
+        Floats sums = {};
+        int i = 0;
+        for (; i + LANES <= width; i += LANES) {
+            Floats part = load<Floats>(x + i) - mean;
+            sums = square ? fma(part, part, sums) : sums + part;
         }
-        if (norm.kind != AFFINE)
-            for (int i = 0; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
-        float by = norm.kind == AFFINE ? 1.0f : 1 / std::sqrt(square / width + norm.epsilon);
+        float all = total(sums);
+        for (; i < width; i++) all += square ? (x[i] - mean) * (x[i] - mean) : x[i] - mean;
+        return all;
+    }
+
+    static void normalize(const Norm& norm, int width, const float* x, float* y) {
+        float mean = norm.kind == LAYER ? sum(x, width, 0, false) / width : 0;
+        float by = norm.kind == AFFINE ? 1 : 1 / std::sqrt(sum(x, width, mean, true) / width + norm.epsilon);
         for (int i = 0; i < width; i++) y[i] = (x[i] - mean) * by * norm.gamma[i] + (norm.beta ? norm.beta[i] : 0.0f);
     }
 
@@ -45,9 +52,9 @@ struct Worker {
         int width = stack.width;
         crew.each(batch.count, [&](int r) {
             float* x = batch.x + size_t(r) * width;
-            if (behind) normalise(*behind, width, x, x);
+            if (behind) normalize(*behind, width, x, x);
             if (stack.post) std::memcpy(in.row(r), x, width * sizeof(float));
-            else normalise(norm, width, x, in.row(r));
+            else normalize(norm, width, x, in.row(r));
             in.form(r, product);
         });
     }
@@ -72,7 +79,7 @@ struct Worker {
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
-        multiply(crew, l.attention, in, batch.count, {projected.data(), wide, false});
+        multiply_all(l.attention, in, {projected.data(), wide, false});
         crew.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
@@ -113,7 +120,7 @@ struct Worker {
     void feed_forward(int layer) {
         const Layer& l = stack.layer[layer];
         int F = stack.hidden, wide = F * (1 + stack.gated);
-        multiply(crew, l.up, in, batch.count, {gates.data(), wide, false});
+        multiply_all(l.up, in, {gates.data(), wide, false});
         // Rows in pieces of a few groups, since a step has often one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
         crew.each(batch.count * pieces, [&](int item) {
@@ -129,6 +136,15 @@ struct Worker {
         multiply(crew, l.down, hidden, batch.count, {batch.x, stack.width, true});
     }
 
+    // Products of the same inputs, their outputs side by side. The inputs are in the form that the first one wants.
+    template <int N> void multiply_all(const Product (&products)[N], Inputs& inputs, Output out) {
+        for (int i = 0; i < N && products[i].outputs; i++) {
+            if (i) formed(products[i], inputs);
+            multiply(crew, products[i], inputs, batch.count, out);
+            out.y += products[i].outputs;
+        }
+    }
+
     void formed(const Product& product, Inputs& inputs) {
         crew.each(batch.count, [&](int r) { inputs.form(r, product); });
     }
@@ -137,7 +153,7 @@ struct Worker {
         crew.each(batch.asked, [&](int r) {
             const float* x = batch.x + size_t(batch.wanted[r]) * stack.width;
             const Norm& last = stack.post ? stack.layer[stack.layers - 1].feed_norm : stack.last;
-            normalise(last, stack.width, x, in.row(r));
+            normalize(last, stack.width, x, in.row(r));
             if (stack.logits.outputs) in.form(r, stack.logits);
             else std::memcpy(batch.logits + size_t(r) * stack.width, in.row(r), stack.width * sizeof(float));
         });
@@ -149,7 +165,7 @@ struct Worker {
         const Norm* behind = nullptr;
         for (int layer = 0; layer < stack.layers; layer++) {
             const Layer& l = stack.layer[layer];
-            prepare(l.attention_norm, l.attention, behind);
+            prepare(l.attention_norm, l.attention[0], behind);
             self_attention(layer);
             behind = stack.post ? &l.attention_norm : nullptr;
             if (stack.cross) {
@@ -157,7 +173,7 @@ struct Worker {
                 cross_attention(layer);
                 behind = stack.post ? &l.cross_norm : nullptr;
             }
-            prepare(l.feed_norm, l.up, behind);
+            prepare(l.feed_norm, l.up[0], behind);
             feed_forward(layer);
             behind = stack.post ? &l.feed_norm : nullptr;
         }
@@ -176,6 +192,7 @@ void* crew_open(int size) try {
     return nullptr;
 }
 void crew_close(void* crew) { delete static_cast<Crew*>(crew); }
+int lanes() { return LANES; }
 int sizes(int which) {
     const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch),
                        sizeof(Source),  sizeof(Packing)};

@@ -1,35 +1,73 @@
-// Registers of 16 numbers, and the few functions that every part of a step needs on them.
+// Registers of LANES numbers, and the few functions that every part of a step needs on them.
+//
+// Results must not depend on how many rows are computed together, so no arithmetic is left to the compiler's choice: the
+// library is compiled without contraction and reassociation, and a fused multiply-add is written as `fma`.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace {
 
-constexpr int LANES = 16, GROUP = 32, ROWS = 8, TILE = 16, AHEAD = 2048;
+#if defined(__aarch64__)
+constexpr int LANES = 4, BLOCKS = 4, ROWS = 4;  // 16-byte registers, 32 of them
+#else
+constexpr int LANES = 16, BLOCKS = 2, ROWS = 8;  // 64-byte registers, 32 of them
+#endif
+#if defined(__ARM_FEATURE_DOTPROD)
+constexpr int OFFSET = 0;  // int8 weights are stored as they are: the processor multiplies signed by signed bytes
+#else
+constexpr int OFFSET = 128;  // int8 weights are stored with 128 added: unsigned by signed bytes
+#endif
+constexpr int GROUP = 32, TILE = 16, AHEAD = 2048;
 
-typedef float Floats __attribute__((vector_size(64)));
-typedef int32_t Ints __attribute__((vector_size(64)));
-typedef uint32_t Words __attribute__((vector_size(64)));
-typedef uint8_t Bytes __attribute__((vector_size(64)));
-typedef int8_t Chars __attribute__((vector_size(16)));
-typedef _Float16 Halves __attribute__((vector_size(32)));
+typedef float Floats __attribute__((vector_size(4 * LANES)));
+typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+typedef uint32_t Words __attribute__((vector_size(4 * LANES)));
+typedef uint8_t Bytes __attribute__((vector_size(4 * LANES)));
+typedef int8_t Chars __attribute__((vector_size(LANES)));
 
-template <class V> V load(const void* from) {
+template <class V> inline V load(const void* from) {
     V v;
     std::memcpy(&v, from, sizeof v);
     return v;
 }
-template <class V> void store(void* to, V v) { std::memcpy(to, &v, sizeof v); }
+template <class V> inline void store(void* to, V v) { std::memcpy(to, &v, sizeof v); }
 
-Floats from_half(const void* from) {
+inline Floats spread(float value) { return value - Floats{}; }
+
+// a · b + c, rounded once where the processor can do that.
+inline Floats fma(Floats a, Floats b, Floats c) {
+#if defined(__AVX512F__)
+    return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__aarch64__)
+    return (Floats)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
+#else
+    return a * b + c;
+#endif
+}
+
+inline float from_half(uint16_t half) {
+    int32_t sign = (half & 0x8000) << 16, exponent = half >> 10 & 31, fraction = half & 1023;
+    if (exponent == 0) return (sign ? -1.0f : 1.0f) * std::ldexp(float(fraction), -24);
+    int32_t bits = sign | (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
+    return load<float>(&bits);
+}
+inline Floats from_halves(const void* from) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_maskz_cvtph_ps(0xffff, load<__m256i>(from));
+#elif defined(__aarch64__)
+    return (Floats)vcvt_f32_f16(load<float16x4_t>(from));
 #else
-    return __builtin_convertvector(load<Halves>(from), Floats);
+    Floats found;
+    for (int i = 0; i < LANES; i++) found[i] = from_half(load<uint16_t>(static_cast<const uint16_t*>(from) + i));
+    return found;
 #endif
 }
 
@@ -37,6 +75,9 @@ Floats from_half(const void* from) {
 inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 #if defined(__AVX512VNNI__)
     return (Ints)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, _mm512_set1_epi32(load<int32_t>(x)));
+#elif defined(__ARM_FEATURE_DOTPROD)
+    int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(load<int32_t>(x)));
+    return (Ints)vdotq_s32((int32x4_t)sums, vreinterpretq_s8_u8((uint8x16_t)w), four);
 #else
     for (int o = 0; o < LANES; o++)
         for (int i = 0; i < 4; i++) sums[o] += int32_t(w[4 * o + i]) * x[i];
@@ -44,48 +85,51 @@ inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 #endif
 }
 
-Floats least(Floats a, Floats b) { return a < b ? a : b; }
-Floats most(Floats a, Floats b) { return a > b ? a : b; }
-Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
+// Of two numbers the smaller or larger; NaN where `value` is NaN, whatever the bound is.
+inline Floats at_most(Floats value, Floats bound) { return value > bound ? bound : value; }
+inline Floats at_least(Floats value, Floats bound) { return value < bound ? bound : value; }
+inline Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
 
 // The nearest whole numbers: added to 1.5 · 2²³, a float has no room for anything behind the point.
-Ints nearest(Floats x) { return (Ints)(x + 12582912.0f) - 0x4b400000; }
+inline Ints nearest(Floats x) { return (Ints)(x + 12582912.0f) - 0x4b400000; }
 
-// eˣ to 1e-7: 2ⁿ · e^r with |r| ≤ ln 2 / 2.
-Floats exponential(Floats x) {
-    x = most(least(x, Floats{} + 88.0f), Floats{} - 87.0f);
-    Ints n = nearest(x * 1.44269504f);
+// eˣ to 1e-7: 2ⁿ · e^r with |r| ≤ ln 2 / 2. NaN stays NaN; ∞ where PyTorch has ∞, 0 below −87.
+inline Floats exponential(Floats x) {
+    Floats bounded = at_least(at_most(x, spread(88.0f)), spread(-87.0f));
+    Ints n = nearest(bounded * 1.44269504f);
     Floats whole = __builtin_convertvector(n, Floats);
-    Floats r = x - whole * 0.693145752f - whole * 1.42860677e-6f;
-    Floats p = 0.00833333333f + r * 0.00138888889f;
-    p = 1.0f + r * (1.0f + r * (0.5f + r * (0.166666667f + r * (0.0416666667f + r * p))));
-    return p * (Floats)((n + 127) << 23);
+    Floats r = fma(whole, spread(-1.42860677e-6f), fma(whole, spread(-0.693145752f), bounded));
+    Floats p = fma(r, spread(0.00138888889f), spread(0.00833333333f));
+    for (float next : {0.0416666667f, 0.166666667f, 0.5f, 1.0f, 1.0f}) p = fma(r, p, spread(next));
+    p = p * (Floats)((n + 127) << 23);
+    p = x > 88.0f ? spread(INFINITY) : p;
+    return x < -87.0f ? Floats{} : p;
 }
-Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
+inline Floats sigmoid(Floats x) { return 1.0f / (1.0f + exponential(-x)); }
 // Abramowitz and Stegun 7.1.26, to 1.5e-7.
-Floats error_function(Floats x) {
-    Floats a = magnitude(x), t = 1.0f / (1.0f + 0.3275911f * a);
-    Floats p = t * (0.254829592f + t * (-0.284496736f + t * (1.421413741f + t * (-1.453152027f + t * 1.061405429f))));
-    Floats above = 1.0f - p * exponential(-a * a);
+inline Floats error_function(Floats x) {
+    Floats a = magnitude(x), t = 1.0f / fma(a, spread(0.3275911f), spread(1.0f)), p = spread(1.061405429f);
+    for (float next : {-1.453152027f, 1.421413741f, -0.284496736f, 0.254829592f}) p = fma(t, p, spread(next));
+    Floats above = 1.0f - t * p * exponential(-a * a);
     return x < 0.0f ? -above : above;
 }
 
 enum Activation { RELU, GELU, GELU_TANH, SILU };
-Floats activated(int kind, Floats x) {
+inline Floats activated(int kind, Floats x) {
     switch (kind) {
-        case RELU: return most(x, Floats{});
+        case RELU: return at_least(x, Floats{});
         case GELU: return 0.5f * x * (1.0f + error_function(x * 0.707106781f));
-        case GELU_TANH: return x * sigmoid(1.59576912f * (x + 0.044715f * x * x * x));  // ½(1 + tanh u) = σ(2u)
+        case GELU_TANH: return x * sigmoid(1.59576912f * fma(x * x * x, spread(0.044715f), x));  // ½(1 + tanh u) = σ(2u)
         default: return x * sigmoid(x);
     }
 }
 
-float total(Floats x) {
+inline float total(Floats x) {
     float sum = 0;
     for (int i = 0; i < LANES; i++) sum += x[i];
     return sum;
 }
-float largest(Floats x) {
+inline float largest(Floats x) {
     float found = x[0];
     for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;
     return found;

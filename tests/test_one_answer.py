@@ -1,0 +1,432 @@
+"""One model, one answer: whatever engine computes it, at whatever precision, recorded or not, changed or not.
+
+engine × precision × {record, cache, batch mates, padding, packing, hooks, replaced modules, edits}
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import itertools
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import laws
+import pytest
+import torch
+import torch.nn.functional as F
+from cells import Cell, model_of
+from engines import check_engine
+from torch import Tensor, nn
+
+from chumoku import lora
+from chumoku.decoding import open_engine as opening
+from chumoku.decoding import translate
+from chumoku.decoding.beam import search
+from chumoku.decoding.engine import Engine, TorchEngine
+from chumoku.decoding.generate import generate
+from chumoku.decoding.native import build as native_build
+from chumoku.decoding.native.engine import NativeEngine
+from chumoku.decoding.open_engine import open_engine
+from chumoku.decoding.recorded import RecordedEngine
+from chumoku.decoding.unmodified import modification
+from chumoku.evaluation.perplexity import score_text
+from chumoku.lora.settings import LoraSettings
+from chumoku.models.model import Model
+from chumoku.models.precision import PRECISIONS, at_precision
+from chumoku.nn import attention, norms, quantised
+from chumoku.nn.attention import Attention
+from chumoku.nn.tap import addresses, edit, record
+from chumoku.text import train
+
+KINDS = ("encoder", "decoder", "encoder-decoder")
+DECODING = ("decoder", "encoder-decoder")
+SIZES = {"width": 96, "heads": 3, "feedforward_width": 64, "layers": 3, "feedforward": "swiglu"}
+# Rounding of sums: float32, and the 16 bits of an input's group.
+CLOSE = {"float32": 1e-5, "bf16": 1e-5, "int8": 1e-3, "int4": 1e-3}
+NATIVE = native_build.library() is not None
+needs_library = pytest.mark.skipif(not NATIVE, reason=native_build.why_not() or "")
+ENGINES = [TorchEngine, *([NativeEngine] if NATIVE else [])]
+
+
+def model_at(kind: str, precision: str, **changes: Any) -> Model:
+    return at_precision(model_of(Cell(kind, "rotary"), torch.float32, **{**SIZES, **changes}), precision)
+
+
+def prompts(count: int = 3) -> list[list[int]]:
+    return [[5 + row, 7, 11 * row % 29] for row in range(count)]
+
+
+# The laws of models
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_laws_hold_at_every_precision(kind: str, precision: str) -> None:
+    model = model_at(kind, precision)
+    for length, seed in ((5, 1), (13, 2)):
+        assert laws.padding_noticed(model, length, seed) < CLOSE[precision]
+        if kind != "encoder-decoder":
+            assert laws.packing_noticed(model, length, seed) < CLOSE[precision]
+        if kind != "encoder":
+            assert laws.future_leak(model, length, seed) < CLOSE[precision]
+            assert laws.cache_noticed(model, length, seed) < CLOSE[precision]
+
+
+@pytest.mark.parametrize("kind", ["int8", "int4"])
+def test_a_last_digit_moves_an_input_by_little(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Why an input has 16 bits: with 8, a sum in another order moves some inputs by whole steps of 1/127."""
+    random = torch.Generator().manual_seed(5)
+    x, noise = torch.randn(503, 96, generator=random), 1e-6 * torch.randn(503, 96, generator=random)
+    moved = []
+    for levels in (quantised.LEVELS, 127.0):
+        monkeypatch.setattr(quantised, "LEVELS", levels)
+        far = quantised.round_inputs(x, kind) - quantised.round_inputs(x + noise, kind)  # type: ignore[arg-type]
+        moved.append(float((far / x.abs().amax(-1, keepdim=True)).abs().max()))
+    assert moved[0] < 4e-5
+    assert moved[1] > 5e-3
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("rows", [1, 31, 37])
+def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
+    model = model_at("decoder", precision)
+    table = torch.randint(29, (rows, 19), generator=torch.Generator().manual_seed(rows))
+    together = model(table).logits
+    for row in range(0, rows, 7):
+        assert laws.distance(model(table[row : row + 1]).logits[0], together[row]) < CLOSE[precision]
+
+
+# Engines compute what the model computes
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", DECODING)
+def test_every_engine_answers_as_the_model(engine: Any, kind: str, precision: str) -> None:
+    check_engine(engine, model_at(kind, precision), seed=3, turns=23, tolerance=20 * CLOSE[precision])
+
+
+@needs_library
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_at("decoder", precision)
+    changed = copy.deepcopy(model)
+    part = changed.decoder.blocks[1].feedforward.down
+    with torch.no_grad():
+        part.get_parameter("weight").mul_(1.1) if precision == "float32" else part.get_buffer(
+            "weight" if precision == "bf16" else "scale"
+        ).mul_(1.1)
+
+    def wrong(given: Model, **sizes: Any) -> Engine:
+        return NativeEngine(changed, **sizes)
+
+    with pytest.raises(AssertionError):
+        check_engine(wrong, model, seed=3, turns=23, tolerance=20 * CLOSE[precision])
+
+
+@needs_library
+@pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
+@pytest.mark.parametrize("feedforward", ["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision: str) -> None:
+    """NaN and ∞ anywhere in the weights: where PyTorch's logits are not finite, no engine's are."""
+    base = model_of(Cell("decoder", "rotary", norm), torch.float32, **{**SIZES, "feedforward": feedforward})
+    for odd, name in itertools.product((math.nan, math.inf, -math.inf), ("attention.query", "feedforward.up")):
+        broken = copy.deepcopy(base)
+        linear = broken.decoder.blocks[1].get_submodule(name)
+        with torch.no_grad():
+            linear.bias[3] = odd
+        model = at_precision(broken, precision)
+        finite = []
+        for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
+            engine.enter(1)
+            finite.append(engine.extend(torch.tensor([[5, 7, 11]])).isfinite().all(-1))
+        # Some of PyTorch's own attention kernels lose a NaN, so it is asked in one direction.
+        assert not (finite[1] & ~finite[0]).any(), (odd, name)
+
+
+# Recording
+
+
+@contextlib.contextmanager
+def looked(model: Model, how: str) -> Iterator[None]:
+    with contextlib.nullcontext() if how == "unseen" else record(model, debug=how == "debug"):
+        yield
+
+
+@pytest.mark.parametrize("how", ["recorded", "debug"])
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None:
+    model = model_at("decoder", precision)
+    for options in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3}):
+        plain = generate(model, prompts(), new=13, **options)
+        with looked(model, how):
+            assert generate(model, prompts(), new=13, **options) == plain
+    logits = []
+    for one in ("unseen", how):
+        with looked(model, one):
+            engine = open_engine(model, rows=3, capacity=17)
+            engine.enter(3)
+            said = [
+                engine.read(prompts()),
+                engine.step(torch.tensor([3, 1, 2])),
+                engine.extend(torch.ones(3, 2).long()),
+            ]
+            engine.take([2, 0])
+            engine.forget([3, 4])
+            logits.append([*said, engine.step(torch.tensor([2, 2]))])
+    assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_recording_changes_no_translation(precision: str) -> None:
+    model = model_at("encoder-decoder", precision)
+    sources = torch.tensor([[5, 3, 11, 2], [7, 2, 3, 9], [13, 1, 4, 8]])
+    plain = search(model, sources, beam=3, limit=11, begin=1, end=2, best=3)
+    with record(model) as tape:
+        seen = search(model, sources, beam=3, limit=11, begin=1, end=2, best=3)
+    assert [[(one.tokens, one.score) for one in row] for row in seen] == [
+        [(one.tokens, one.score) for one in row] for row in plain
+    ]
+    assert set(tape) == set(addresses(model))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", DECODING)
+def test_what_is_recorded_belongs_to_what_was_written(kind: str, precision: str) -> None:
+    """Every tensor of every step is what the plain model has there, given the same tokens; logits are the engine's."""
+    model, source = model_at(kind, precision), [[5, 3, 11]]
+    with record(model) as tape:
+        engine = open_engine(model, rows=1, capacity=11)
+        engine.enter(1, source if kind == "encoder-decoder" else None)
+        chosen, text = [engine.read([[7, 2]])], [7, 2]
+        for _ in range(4):
+            text.append(int(chosen[-1].argmax()))
+            chosen.append(engine.step(torch.tensor(text[-1:])))
+    assert all(torch.equal(a.flatten(), b.flatten()) for a, b in zip(tape.history["logits"], chosen, strict=True))
+    with record(model) as whole, torch.inference_mode():
+        tokens = torch.tensor([text])
+        model(torch.tensor(source), tokens) if kind == "encoder-decoder" else model(tokens)
+    for address in ("decoder.norm", "decoder.blocks.2.attention.queries", "decoder.blocks.1.feedforward.hidden"):
+        steps = torch.cat(list(tape.history[address]), dim=-2)
+        assert laws.distance(whole[address], steps) < 20 * CLOSE[precision], address
+
+
+@needs_library
+def test_an_engine_that_changes_while_recorded_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it was: while somebody recorded, another engine computed."""
+    model = model_at("decoder", "int8")
+    assert isinstance(open_engine(model, rows=1, capacity=5), NativeEngine)
+    monkeypatch.setattr(opening, "RecordedEngine", lambda engine: TorchEngine(model, rows=3, capacity=17))
+    with pytest.raises(AssertionError):
+        test_recording_changes_no_token_and_no_bit("int8", "recorded")
+
+
+# Changed models
+
+
+class Louder(Attention):
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        return 2 * super().forward(*given, **named)
+
+
+class Other(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        return -self.inner(*given, **named)
+
+
+class Twice(nn.Module):
+    def forward(self, weight: Tensor) -> Tensor:
+        return 2 * weight
+
+
+def hook(model: Model) -> None:
+    model.decoder.blocks[1].register_forward_hook(lambda module, given, out: 2 * out)
+
+
+def pre_hook(model: Model) -> None:
+    model.decoder.blocks[1].feedforward.register_forward_pre_hook(lambda module, given: (3 * given[0],))
+
+
+def replace_module(model: Model) -> None:
+    model.decoder.blocks[0].attention = Other(model.decoder.blocks[0].attention)
+
+
+def subclass(model: Model) -> None:
+    model.decoder.blocks[0].attention.__class__ = Louder
+
+
+def own_forward(model: Model) -> None:
+    norm = model.decoder.norm
+    norm.forward = lambda x: type(norm).forward(norm, x).flip(-1)
+
+
+def parametrize(model: Model) -> None:
+    nn.utils.parametrize.register_parametrization(model.decoder.blocks[0].attention.output, "weight", Twice())
+
+
+def setting(model: Model) -> None:
+    model.decoder.blocks[2].placement = "post"
+
+
+def other_scale(model: Model) -> None:
+    model.decoder.blocks[0].attention_norm.epsilon = 0.5
+
+
+def without_a_block(model: Model) -> None:
+    model.decoder.blocks = model.decoder.blocks[:2]
+
+
+def adapter(model: Model) -> None:
+    lora.attach(model, LoraSettings(rank=3))
+    for name, tensor in model.named_parameters():
+        if name.endswith(".b"):
+            tensor.data.normal_(generator=torch.Generator().manual_seed(1))
+
+
+CHANGES: dict[str, tuple[Callable[[Model], None], str]] = {
+    "hook": (hook, "decoder.blocks.1 has a forward hook"),
+    "pre-hook": (pre_hook, "decoder.blocks.1.feedforward has a forward hook"),
+    "replaced": (replace_module, "decoder.blocks.0.attention is a Other, not a Attention"),
+    "subclass": (subclass, "decoder.blocks.0.attention is a Louder, not a Attention"),
+    "own forward": (own_forward, "decoder.norm has a forward of its own"),
+    "parametrization": (parametrize, "decoder.blocks.0.attention.output is a ParametrizedLinear, not a Linear"),
+    "setting": (setting, "decoder.blocks.2 has placement = 'post', not 'pre'"),
+    "epsilon": (other_scale, "decoder.blocks.0.attention_norm has epsilon = 0.5, not 1e-05"),
+    "fewer blocks": (without_a_block, "it has no module decoder.blocks.2"),
+    "adapter": (adapter, "is a Adapted, not a Linear"),
+}
+
+
+def by_hand(model: Model, prompt: list[int], new: int) -> list[int]:
+    """Greedy decoding without a cache or an engine."""
+    text = list(prompt)
+    with torch.inference_mode():
+        for _ in range(new):
+            text.append(int(model(torch.tensor([text])).logits[0, -1].argmax()))
+    return text[len(prompt) :]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_model_is_what_decodes(name: str) -> None:
+    change, said = CHANGES[name]
+    model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
+    assert modification(model) is None
+    before = generate(model, prompts(), new=13, temperature=0)
+    assert before == [by_hand(model, prompt, 13) for prompt in prompts()]
+    change(model)
+    assert said in str(modification(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        after = generate(model, prompts(), new=13, temperature=0)
+    assert after == [by_hand(model, prompt, 13) for prompt in prompts()]
+    assert after != before, "the change is seen in the text"
+
+
+@needs_library
+@pytest.mark.parametrize("name", ["hook", "replaced", "own forward"])
+def test_an_engine_that_ignores_a_change_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "modification", lambda model: None)
+    with pytest.raises((AssertionError, AttributeError)):
+        test_a_changed_model_is_what_decodes(name)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Attention, "forward"), (attention, "attend_fused"), (norms.LayerNorm, "forward")]
+)
+def test_replaced_code_is_what_decodes(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of(Cell("decoder", "rotary"), torch.float32, **SIZES)
+    usual = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *given, **named: -usual(*given, **named))
+    assert f"{name} was replaced" in str(modification(model))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert generate(model, prompts(1), new=7, temperature=0) == [by_hand(model, prompts(1)[0], 7)]
+
+
+@needs_library
+def test_a_changed_model_says_why_it_is_slow() -> None:
+    model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
+    hook(model)
+    with pytest.warns(
+        UserWarning, match=r"differs from its config: decoder\.blocks\.1 has a forward hook\. So the model"
+    ):
+        assert type(open_engine(model, rows=1, capacity=3)) is TorchEngine
+
+
+def test_quantized_models_are_as_their_config_says() -> None:
+    for kind, precision in itertools.product(KINDS, PRECISIONS):
+        assert modification(model_at(kind, precision)) is None
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_edits_work_while_text_is_written(precision: str) -> None:
+    """A head that is switched off stays off from the first token to the last."""
+    model = model_at("decoder", precision)
+
+    def off(heads: Tensor) -> Tensor:
+        return heads * torch.tensor([0.0, 1.0, 1.0])[:, None, None]
+
+    before = generate(model, prompts(), new=13, temperature=0)
+    with edit(model, {"decoder.blocks.0.attention.heads": off}), record(model, "logits") as tape:
+        after = generate(model, prompts(), new=13, temperature=0)
+        expected = [by_hand(model, prompt, 13) for prompt in prompts()]
+    assert after == expected != before
+    assert "logits" in tape
+    assert generate(model, prompts(), new=13, temperature=0) == before
+
+
+def test_a_hook_is_called_while_text_is_translated() -> None:
+    model = copy.deepcopy(model_of(Cell("encoder-decoder", "rotary"), torch.float32, **SIZES))
+    plain = search(model, torch.tensor([[5, 3, 11]]), beam=2, limit=7, begin=1, end=2)
+    calls: list[int] = []
+    model.encoder.blocks[0].register_forward_hook(lambda module, given, out: calls.append(1))
+    model.decoder.blocks[0].register_forward_hook(lambda module, given, out: -out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        changed = search(model, torch.tensor([[5, 3, 11]]), beam=2, limit=7, begin=1, end=2)
+    assert calls
+    assert changed[0][0].score != plain[0][0].score
+
+
+# What is measured is what runs
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_perplexity_is_of_the_engine_that_writes(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = train(["abcdefgh ijklm nop"], kind="character")
+    model = model_at("decoder", precision, vocabulary=tokenizer.size)
+    text = "an old man and a lamp, a fan, a plan " * 2
+    opened: list[Engine] = []
+
+    def watched(*given: Any, **named: Any) -> Engine:
+        opened.append(open_engine(*given, **named))
+        return opened[-1]
+
+    monkeypatch.setattr("chumoku.evaluation.perplexity.open_engine", watched)
+    score = score_text(model, [text[:20]], tokenizer=tokenizer)
+    assert type(opened[0]) is type(open_engine(model, rows=1, capacity=5))
+    ids = [*tokenizer.frame[0], *tokenizer.encode(text[:20])]
+    edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
+    ids = [*(edge if not tokenizer.frame[0] else []), *ids, *edge]
+    engine = open_engine(model, rows=1, capacity=len(ids))
+    engine.enter(1)
+    logits = torch.stack([engine.step(torch.tensor([token]))[0] for token in ids[:-1]])
+    expected = F.cross_entropy(logits, torch.tensor(ids[1:]))
+    assert score.loss == pytest.approx(float(expected), abs=1e-5)
+    assert score.tokens == len(ids) - 1
+
+
+def test_the_recording_engine_is_used_only_while_recording() -> None:
+    model = model_at("decoder", "float32")
+    assert not isinstance(open_engine(model, rows=1, capacity=3), RecordedEngine)
+    with record(model, "logits"):
+        assert isinstance(open_engine(model, rows=1, capacity=3), RecordedEngine) == NATIVE
+    assert translate.open_engine is open_engine
