@@ -89,11 +89,14 @@ class TorchEngine(Rows):
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
         super().__init__(model, rows=rows, capacity=capacity)
-        # Quantized matrices stay dequantized for as long as the engine lives: a step uses each of them.
-        self._floats = [part.floats() for part in self._parts if isinstance(part, Quantised)]
+        self._floats = self._dequantized()
         self._store = self._nothing()
         self._places: Tensor | None = None  # the lengths where the model is, until something but a step changes them
         self._sources = Sources(rows)
+
+    def _dequantized(self) -> list[Tensor]:
+        """Quantized matrices in floats, kept for as long as the engine lives, because every step uses each of them."""
+        return [part.floats() for part in self._parts if isinstance(part, Quantised)]
 
     @property
     def nbytes(self) -> int:

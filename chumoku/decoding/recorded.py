@@ -17,6 +17,7 @@ from torch import Tensor
 from chumoku.decoding.engine import Engine, TorchEngine
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.tap import tap
+from chumoku.nn.unseen import unseen
 
 
 class Beside(TorchEngine):
@@ -57,21 +58,25 @@ class RecordedEngine:
         return self.engine.nbytes + self.beside.nbytes
 
     def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        self.engine.enter(count, sources)
+        with unseen():
+            self.engine.enter(count, sources)
         self.beside.enter(count, sources)
 
     def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        self.beside.given = self.engine.read(pieces, first=first)
+        with unseen():
+            self.beside.given = self.engine.read(pieces, first=first)
         self.beside.read(pieces, first=first)
         return self.beside.given
 
     def step(self, tokens: Tensor) -> Tensor:
-        self.beside.given = self.engine.step(tokens)
+        with unseen():
+            self.beside.given = self.engine.step(tokens)
         self.beside.step(tokens)
         return self.beside.given
 
     def extend(self, tokens: Tensor) -> Tensor:
-        self.beside.given = self.engine.extend(tokens)
+        with unseen():
+            self.beside.given = self.engine.extend(tokens)
         self.beside.extend(tokens)
         return self.beside.given
 

@@ -33,25 +33,35 @@ def blind() -> bool:
 
 
 @contextlib.contextmanager
+def unseen() -> Iterator[None]:
+    """Inside, nothing that this thread computes is recorded."""
+    before = blind()
+    _blind.on = True
+    try:
+        yield
+    finally:
+        _blind.on = before
+
+
+@contextlib.contextmanager
 def checked(model: nn.Module) -> Iterator[None]:
     """Inside, every pass of the model, and of each stack that is called by itself, is compared with an unseen one."""
-    unseen: dict[nn.Module, Any] = {}
+    alone: dict[nn.Module, Any] = {}
     names = {model: "the answer", **{module: name for name, module in model.named_children()}}
 
     def begins(module: nn.Module, args: Any, kwargs: Any) -> None:
         if blind():
             return
         chance = _Chance(module)
-        _blind.on = True
         try:
-            unseen[module] = module.forward(*args, **kwargs)
+            with unseen():
+                alone[module] = module.forward(*args, **kwargs)
         finally:
-            _blind.on = False
             chance.restore()
 
     def ends(module: nn.Module, args: Any, kwargs: Any, seen: Any) -> None:
         if not blind():
-            check_same(unseen.pop(module), seen, "recorded", names[module])
+            check_same(alone.pop(module), seen, "recorded", names[module])
 
     for function in (begins, ends):
         function.only_compares = True  # type: ignore[union-attr]

@@ -23,7 +23,6 @@ from chumoku.decoding.gpu import launch
 from chumoku.decoding.gpu.weights import read_layers, read_logits, read_norm, unsupported
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
-from chumoku.nn.tap import recording
 
 AT_ONCE = 2 << 30  # bytes of cache that are taken before they are needed
 PACK, LEAST_PACK = 2048, 16  # tokens side by side
@@ -80,9 +79,11 @@ class GpuEngine(TorchEngine):
             self._rows = torch.arange(rows, device=self.device)
             self._pack = self._numbers(3, PACK)  # tokens, rows, positions
 
+    def _dequantized(self) -> list[Tensor]:
+        """None: its kernels read the quantized numbers."""
+        return []
+
     def step(self, tokens: Tensor) -> Tensor:
-        if recording():
-            return super().step(tokens)
         count = len(tokens)
         self.check_tokens(tokens, 1)
         longest = max(self.lengths[:count]) + 1
@@ -141,7 +142,7 @@ class GpuEngine(TorchEngine):
         self.lengths, self._places = [self.lengths[row] for row in rows], None
 
     def _near(self, tokens: int, furthest: int) -> bool:
-        return not recording() and tokens <= PACK and furthest <= self.capacity and tokens * furthest <= NEAR
+        return tokens <= PACK and furthest <= self.capacity and tokens * furthest <= NEAR
 
     def _pass(self, tokens: Tensor, first: int, starts: Sequence[int], new: Sequence[int]) -> Tensor:
         """The last block's output for the next new[i] tokens of row first + i, side by side."""
