@@ -102,8 +102,9 @@ def round_inputs(x: Tensor, kind: Kind) -> Tensor:
         return x
     groups = x.detach().reshape(*x.shape[:-1], -1, x.shape[-1] if kind == "int8" else GROUP)
     top = groups.abs().amax(-1, keepdim=True)
-    whole = (groups * torch.where(top > TINY, LEVELS / top, 0.0)).round()
-    rounded: Tensor = (whole * (top / LEVELS)).flatten(-2)
+    levels = torch.full_like(top, LEVELS)  # a tensor, because PyTorch divides a number by multiplying with 1 / top
+    whole = (groups * torch.where(top > TINY, levels / top, 0.0)).round()
+    rounded: Tensor = (whole * (top / levels)).flatten(-2)
     return rounded + (x - x.detach()) if x.requires_grad and torch.is_grad_enabled() else rounded
 
 

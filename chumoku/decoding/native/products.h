@@ -155,17 +155,25 @@ template <int R, int B> void multiply_int8(const Product& p, int block, const In
     }
 }
 
+#if defined(__ARM_FEATURE_DOTPROD)
+// sums[o] += Σ_{i<16} w[o][i] · x[i]
+inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
+    int32x4_t found = (int32x4_t)sums;
+    found = vdotq_laneq_s32(found, (int8x16_t)w[0], x, 0);
+    found = vdotq_laneq_s32(found, (int8x16_t)w[1], x, 1);
+    found = vdotq_laneq_s32(found, (int8x16_t)w[2], x, 2);
+    return (Ints)vdotq_laneq_s32(found, (int8x16_t)w[3], x, 3);
+}
+#endif
+
 // Σ_{i<32} w[o][i] · (256 h[i] + l[i])
 inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
     Ints high = {}, low = {};
 #if defined(__ARM_FEATURE_DOTPROD)
-#define HALF(PART, SUM, FROM, LANE) \
-    SUM = (Ints)vdotq_laneq_s32((int32x4_t)SUM, vreinterpretq_s8_u8((uint8x16_t)w[PART * 4 + LANE]), FROM, LANE);
-#define QUARTERS(PART, SUM, FROM) HALF(PART, SUM, FROM, 0) HALF(PART, SUM, FROM, 1) HALF(PART, SUM, FROM, 2) HALF(PART, SUM, FROM, 3)
-    int8x16_t h0 = vld1q_s8(h), h1 = vld1q_s8(h + 16), l0 = vld1q_s8(l), l1 = vld1q_s8(l + 16);
-    QUARTERS(0, high, h0) QUARTERS(0, low, l0) QUARTERS(1, high, h1) QUARTERS(1, low, l1)
-#undef QUARTERS
-#undef HALF
+    for (int half = 0; half < 2; half++, h += 16, l += 16, w += 4) {
+        high = dot16(high, w, vld1q_s8(h));
+        low = dot16(low, w, vld1q_s8(l));
+    }
 #else
     for (int j = 0; j < 8; j++) {
         high = dot4(high, w[j], h + j * 4);
@@ -176,35 +184,33 @@ inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
 }
 
 // 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
-template <int R, int B, bool FOUR>
-void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+template <int R, bool FOUR>
+void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
     constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
     int groups = p.inputs / GROUP;
     const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * SIZE;
     const int8_t *h = in.high.data() + size_t(first) * in.stride, *l = in.low.data() + size_t(first) * in.stride;
-    for (int g = 0; g < groups; g++, w += SIZE)
-        for (int b = 0; b < B; b++) {
-            const uint8_t* from = w + size_t(b) * groups * SIZE;
-            ahead(from, SIZE);
-            Bytes part[8];
-            for (int j = 0; j < WORDS; j++) {
-                Bytes both = load<Bytes>(from + j * sizeof(Bytes));
-                part[j] = FOUR ? both & 15 : both;
-                if (FOUR) part[j + 4] = both >> 4;
-            }
-            Floats scale = from_halves(from + WORDS * sizeof(Bytes)), low = {};
-            if (FOUR) low = from_halves(from + WORDS * sizeof(Bytes) + 2 * LANES);
-#pragma GCC unroll 8
-            for (int r = 0; r < R; r++) {
-                size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
-                Ints dots = dot_group(part, h + at, l + at);
-                int32_t sum = in.sum_high[place] * 256 + in.sum_low[place];
-                if (!FOUR) dots -= OFFSET * sum;
-                float step = in.step[place];
-                sums.of[b][r] = fma(scale, __builtin_convertvector(dots, Floats) * step, sums.of[b][r]);
-                if (FOUR) sums.of[b][r] = fma(low, spread(step * float(sum)), sums.of[b][r]);
-            }
+    for (int g = 0; g < groups; g++, w += SIZE) {
+        ahead(w, SIZE);
+        Bytes part[8];
+        for (int j = 0; j < WORDS; j++) {
+            Bytes both = load<Bytes>(w + j * sizeof(Bytes));
+            part[j] = FOUR ? both & 15 : both;
+            if (FOUR) part[j + 4] = both >> 4;
         }
+        Floats scale = from_halves(w + WORDS * sizeof(Bytes)), low = {};
+        if (FOUR) low = from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES);
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+            size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
+            Ints dots = dot_group(part, h + at, l + at);
+            int32_t sum = in.sum_high[place] * 256 + in.sum_low[place];
+            if (!FOUR) dots -= OFFSET * sum;
+            float step = in.step[place];
+            sums.of[0][r] = fma(scale, __builtin_convertvector(dots, Floats) * step, sums.of[0][r]);
+            if (FOUR) sums.of[0][r] = fma(low, spread(step * float(sum)), sums.of[0][r]);
+        }
+    }
 }
 
 // Where results go: y = W x + b, or y += it.
@@ -231,9 +237,12 @@ struct Output {
 template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
     Sums<R, B> sums;
     const float* x = in.floats.data() + size_t(first) * in.stride;
-    if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
-    if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
-    if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
+    if constexpr (B == 1) {
+        if (p.kind == INT4) multiply_groups<R, true>(p, block, in, first, sums);
+        if (p.kind == INT8_GROUPS) multiply_groups<R, false>(p, block, in, first, sums);
+    }
+    if constexpr (R <= ROWS / 2)
+        if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
     for (int b = 0; b < B; b++)
