@@ -200,13 +200,16 @@ def run(
     seen: Tensor,
     past: Past,
     asked: Sequence[int],
+    rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """The logits (of an encoder, the vectors) after the tokens asked for."""
-    x = stack.embed(tokens[None], position[None], int(position.max()) + 1, None)[0].float().contiguous()
+    """The logits (of an encoder, the vectors) after the tokens asked for.
+
+    `rotation` is cos and sin of rotary positions, for every position that the past has room for.
+    """
+    x = stack.embed(tokens[None], position[None], int(position.max()) + 1, None)[0].contiguous()
     outputs = packed.fields.logits.outputs or x.shape[1]
     answer = torch.empty(len(asked), outputs)
-    rotation = () if stack.rotary is None else stack.rotary(position, torch.float32)[:2]
-    cos, sin = [part.contiguous() for part in rotation] or (None, None)
+    cos, sin = (None, None) if rotation is None else (part[position] for part in rotation)
     numbers = [part.int() for part in (row, position, seen, torch.tensor(asked, dtype=torch.int32))]
     addresses = (ctypes.c_void_p * len(past.memory))(*(source.data_ptr() for source in past.memory))
     lengths = (ctypes.c_int32 * len(past.memory))(*(source.shape[2] for source in past.memory))
@@ -265,4 +268,13 @@ def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence
     store = torch.empty(model.config.encoder_depth, 2, len(sources), max(lengths), wide)
     origin = torch.arange(len(sources), dtype=torch.int32)[:, None].repeat(1, max(lengths))
     tokens = torch.tensor(list(itertools.chain.from_iterable(sources)))
-    return run(packed, model.encoder, tokens, row, position, seen, Past(store, origin), range(len(tokens)))
+    turns = rotation(model.encoder, max(lengths))
+    return run(packed, model.encoder, tokens, row, position, seen, Past(store, origin), range(len(tokens)), turns)
+
+
+def rotation(stack: Stack, positions: int) -> tuple[Tensor, Tensor] | None:
+    """cos and sin [positions, K/2] of a stack's rotary positions."""
+    if stack.rotary is None:
+        return None
+    cos, sin, _ = stack.rotary(torch.arange(positions), torch.float32)
+    return cos.contiguous(), sin.contiguous()

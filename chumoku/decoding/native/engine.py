@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.batch import answering
-from chumoku.decoding.native.call import Past, encoded, run, unsupported, weights
+from chumoku.decoding.native.call import Past, encoded, rotation, run, unsupported, weights
 from chumoku.decoding.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 
 AT_ONCE = 256  # tokens in one call
+FIRST = 512  # positions whose angles are computed at first; then twice as many, and so on
 
 
 class NativeEngine(Rows):
@@ -46,6 +47,9 @@ class NativeEngine(Rows):
         self._homes: list[int] = []
         self._shared = False  # whether a past may be several rows'
         self._memory: list[Tensor] = []  # a row's source
+        self._rotation = rotation(model.decoder, min(FIRST, self.capacity))
+        # The modules that a step calls; all others are only weights to it.
+        self._called = (model.decoder, *(part for name, part in model.decoder.named_modules() if "blocks" not in name))
 
     @property
     def nbytes(self) -> int:
@@ -141,7 +145,10 @@ class NativeEngine(Rows):
         row, position, homes, numbers = torch.tensor([rows, places, [self._homes[r] for r in rows], tokens])
         self._origin[row, position] = homes.int()
         past = Past(self._store, self._origin, self._memory)
-        with answering(self.model, self._parts):
-            said = run(self._weights.decoder, self.model.decoder, numbers, row, position, position + 1, past, asked)
+        stack = self.model.decoder
+        if self._rotation is not None and max(lengths) > len(self._rotation[0]):
+            self._rotation = rotation(stack, min(2 * max(lengths), self.capacity))
+        with answering(self.model, self._called):
+            said = run(self._weights.decoder, stack, numbers, row, position, position + 1, past, asked, self._rotation)
         self.lengths = lengths
         return said

@@ -52,6 +52,12 @@ struct Inputs {
         int group = product.kind == INT8 ? stride : GROUP;
         for (int g = 0; g < stride / group; g++) quantize(r, g, group);
     }
+    // Inputs `from` … `to` of a row, which is formed in parts by several threads.
+    void form_part(int r, const Product& product, int from, int to) {
+        if (to == product.inputs) std::fill(row(r) + to, row(r) + stride, 0.0f);
+        if (product.kind >= INT8_GROUPS)
+            for (int g = from / GROUP; g < to / GROUP; g++) quantize(r, g, GROUP);
+    }
     void quantize(int r, int g, int group) {
         size_t first = size_t(r) * stride + size_t(g) * group, place = size_t(r) * groups + g;
         const float* from = floats.data() + first;
@@ -316,6 +322,9 @@ void tiles_begin() {}
 void multiply_tiles(const Product&, int, const Inputs&, int, int, const Output&) {}
 #endif
 
+// Whether inputs can be formed in parts of this size: int8 needs the largest of all of them first.
+bool formed_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.kind > INT8 && part % GROUP == 0); }
+
 // How many rows go through one kernel: as many sums as stay in registers.
 int rows_at_once(const Product& p, bool tiles) {
     if (tiles) return TILE;
@@ -326,18 +335,20 @@ void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const O
     bool tiles = p.kind == INT8 && count >= TILE / 2 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
     int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
     // A few of these an item: taking one costs more than a small block does.
-    int each = std::max(1, std::min(4, blocks / (crew.size * 8 * BLOCKS))) * BLOCKS;
+    int each = std::max(1, std::min(2, blocks / (crew.size * 16 * BLOCKS))) * 2 * BLOCKS;
     if (tiles) tiles_begin();
     crew.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         for (int r = 0; r < count; r += rows) {
             int some = std::min(rows, count - r);
-            for (int b = item * each; b < end; b += BLOCKS) {
-                if (tiles) multiply_tiles(p, b, in, r, some, out);
-                else if (!grouped && b + BLOCKS <= end) multiply_some<BLOCKS>(p, b, in, r, some, out);
-                else
-                    for (int one = b; one < std::min(end, b + BLOCKS); one++) multiply_some<1>(p, one, in, r, some, out);
-            }
+            int b = item * each;
+            if (tiles)
+                for (; b < end; b += 2) multiply_tiles(p, b, in, r, some, out);
+            if (!grouped && some == 1)  // one row leaves registers free
+                for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, out);
+            if (!grouped)
+                for (; b + BLOCKS <= end; b += BLOCKS) multiply_some<BLOCKS>(p, b, in, r, some, out);
+            for (; b < end; b++) multiply_some<1>(p, b, in, r, some, out);
         }
     });
 }

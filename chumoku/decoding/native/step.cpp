@@ -90,14 +90,16 @@ struct Worker {
         });
         size_t one = size_t(batch.rows) * batch.capacity * G * width;
         const float* keys = batch.store + size_t(layer) * 2 * one;
+        bool parts = formed_in_parts(l.output, shared * width);
         crew.each(batch.count * G, [&](int item) {
             int r = item / G, g = item % G;
             const int32_t* origin = batch.origin + size_t(batch.row[r]) * batch.capacity;
             auto at = [&](int t) { return keys + ((size_t(origin[t]) * batch.capacity + t) * G + g) * width; };
             look(projected.data() + size_t(r) * wide + g * shared * width, shared, width, batch.seen[r], one, at,
                  in.row(r) + g * shared * width);
+            if (parts) in.form_part(r, l.output, g * shared * width, (g + 1) * shared * width);
         });
-        formed(l.output, in);
+        if (!parts) formed(l.output, in);
         multiply(crew, l.output, in, batch.count, {batch.x, stack.width, true});
     }
 
@@ -105,6 +107,7 @@ struct Worker {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G;
         multiply(crew, l.cross_query, in, batch.count, {projected.data(), stack.width, false});
+        bool parts = formed_in_parts(l.cross_output, shared * width);
         crew.each(batch.count * G, [&](int item) {
             int r = item / G, g = item % G, length = batch.memory_length[batch.row[r]];
             size_t one = size_t(length) * G * width;
@@ -112,8 +115,9 @@ struct Worker {
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
             look(projected.data() + size_t(r) * stack.width + g * shared * width, shared, width, length, one, at,
                  in.row(r) + g * shared * width);
+            if (parts) in.form_part(r, l.cross_output, g * shared * width, (g + 1) * shared * width);
         });
-        formed(l.cross_output, in);
+        if (!parts) formed(l.cross_output, in);
         multiply(crew, l.cross_output, in, batch.count, {batch.x, stack.width, true});
     }
 
@@ -123,6 +127,7 @@ struct Worker {
         multiply_all(l.up, in, {gates.data(), wide, false});
         // Rows in pieces of a few groups, since a step has often one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
+        bool parts = formed_in_parts(l.down, GROUP);
         crew.each(batch.count * pieces, [&](int item) {
             int r = item / pieces, from = item % pieces * 8 * GROUP, to = std::min(F, from + 8 * GROUP);
             const float *gate = gates.data() + size_t(r) * wide, *up = gate + F;
@@ -131,8 +136,9 @@ struct Worker {
                 Floats value = activated(stack.activation, load<Floats>(gate + i));
                 store(h + i, stack.gated ? value * load<Floats>(up + i) : value);
             }
+            if (parts) hidden.form_part(r, l.down, from, to);
         });
-        formed(l.down, hidden);
+        if (!parts) formed(l.down, hidden);
         multiply(crew, l.down, hidden, batch.count, {batch.x, stack.width, true});
     }
 
