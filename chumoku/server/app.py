@@ -53,8 +53,8 @@ async def session(request: Request) -> Response:
     if key is None:
         raise Refusal(404, "This server asks for no key.")
     asked = await house_of(request).asked(request, schemas.Session)
-    if not key.opens(asked.key, address_of(request.scope)):
-        await asyncio.sleep(key.missed())
+    if not key.opens(asked.key):
+        await asyncio.sleep(key.missed(address_of(request.scope)))
         raise Refusal(401, "This key does not fit.", param="key", code="invalid_api_key")
     response = answer({"status": "ok"})
     response.set_cookie(cookie_name(request.headers["host"]), key.cookie, httponly=True, samesite="strict", path="/")
