@@ -62,13 +62,14 @@ async def session(request: Request) -> Response:
 
 
 async def lab_there(request: Request) -> Response:
-    folder = house_of(request).lab
-    return answer({"report": folder is not None and lab.exists(folder)})
+    house = house_of(request)
+    there = house.lab is not None and await house.files.read("lab exists", lab.exists, house.lab)
+    return answer({"report": there})
 
 
 async def lab_report(request: Request) -> Response:
     house = house_of(request)
-    report = None if house.lab is None else await house.aside(lab.report, house.lab)
+    report = None if house.lab is None else await house.files.read("lab", lab.report, house.lab)
     if report is None:
         raise Refusal(404, "There is no report yet. Make one with: chumoku lab run all.")
     return Response(
