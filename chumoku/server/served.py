@@ -112,7 +112,9 @@ class Served:
         rows = self.rows
         while True:
             try:
-                return Scheduler(open_engine(model, rows=rows, capacity=self.capacity), queue=rows, chunk=CHUNK)
+                engine = open_engine(model, rows=rows, capacity=self.capacity)
+                # `admit` says how many may wait.
+                return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK)
             except TooLargeError:
                 if rows == 1:
                     raise
