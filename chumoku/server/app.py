@@ -68,8 +68,13 @@ async def lab_there(request: Request) -> Response:
 
 
 async def lab_report(request: Request) -> Response:
-    house = house_of(request)
-    report = None if house.lab is None else await house.files.read("lab", lab.report, house.lab)
+    house, asked = house_of(request), []
+    for name, known in (("language", lab.LANGUAGES), ("theme", lab.THEMES)):
+        asked.append(request.query_params.get(name))
+        if asked[-1] not in (None, *known):
+            raise Refusal(400, f"The parameter '{name}' is {' or '.join(known)}.", param=name)
+    what = ("lab", *asked)
+    report = None if house.lab is None else await house.files.read(what, lab.report, house.lab, *asked)
     if report is None:
         raise Refusal(404, "There is no report yet. Make one with: chumoku lab run all.")
     return Response(
