@@ -23,7 +23,8 @@ LANGUAGES, THEMES = ("ja", "en"), ("light", "dark")
 DARK = """
 @media screen {
 :root { color-scheme: dark; --ink: #e4eaf0; --soft: #9aa8b6; --rule: #303b46; --paper: #1a2128; --tint: #12171c;
-  --holds: #6cc792; --partly: #e8a35c; --fails: #f08793; --failed: #9aa8b6; }
+  --holds: #6cc792; --partly: #e8a35c; --fails: #f08793; --failed: #9aa8b6;
+  --unjudged: #9db4e0; }
 #l-ja:checked ~ .page label[for="l-ja"], #l-en:checked ~ .page label[for="l-en"],
 #l-both:checked ~ .page label[for="l-both"] { color: var(--paper); }
 figure img { background: #fff; border-radius: 4px; }
