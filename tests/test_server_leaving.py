@@ -24,9 +24,9 @@ from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
 from chumoku.server import embeddings
+from chumoku.server.checkpoints import bundle
 from chumoku.server.limits import Limits
 from chumoku.server.refusals import from_error
-from chumoku.server.runs import bundle
 
 PARTS = [{"part": "decoder", "layer": 0, "head": 0}]
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {

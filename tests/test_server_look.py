@@ -26,7 +26,7 @@ from chumoku.nn.tap import addresses
 from chumoku.probe import lens
 from chumoku.probe.editing import patch
 from chumoku.probe.watching import watch
-from chumoku.server import answers, lab, look_shared, looking, runs
+from chumoku.server import answers, checkpoints, lab, look_shared, looking, runs
 from chumoku.server import look_schemas as schemas
 from chumoku.server.runs import Runs, UnknownRun
 from chumoku.speaker import Speaker
@@ -419,6 +419,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "runs"
 
 
+def look_at(seen: Runs, request: schemas.RunLook) -> dict[str, Any]:
+    return seen.look(seen.model("one", request.checkpoint), request)
+
+
 def test_runs_are_listed(folder: Path) -> None:
     (only,) = Runs(folder).listing()["runs"]
     updated = only.pop("updated")
@@ -475,9 +479,9 @@ def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
     file.symlink_to(tmp_path / "tokenizer.json")
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     with pytest.raises(UsageError, match="This checkpoint cannot be read") as refused:
-        Runs(folder).look("one", schemas.RunLook(checkpoint=30, **base))
+        look_at(Runs(folder), schemas.RunLook(checkpoint=30, **base))
     assert str(tmp_path) not in str(refused.value)
-    assert Runs(folder).look("one", schemas.RunLook(checkpoint=50, **base))["step"] == 50
+    assert look_at(Runs(folder), schemas.RunLook(checkpoint=50, **base))["step"] == 50
     (tmp_path / "elsewhere" / "report.html").write_text("<p>", "utf-8")
     (folder / "lab").symlink_to(tmp_path / "elsewhere")
     assert lab.report(folder / "lab") is None
@@ -488,20 +492,20 @@ def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pyt
     for name in ("locked", "vanishing"):
         (folder / name).mkdir()
         (folder / name / "metrics.jsonl").write_text(line(1) + "\n", "utf-8")
-    there, opened = Path.exists, Path.open
+    there, opened = Path.exists, checkpoints.open_regular
 
     def exists(self: Path) -> bool:
         if self.parent.name == "locked":
             raise PermissionError(13, "Permission denied", str(self))
         return there(self)
 
-    def vanished(self: Path, *given: Any, **named: Any) -> Any:
-        if self.parent.name == "vanishing":
-            raise FileNotFoundError(2, "No such file or directory", str(self))
-        return opened(self, *given, **named)
+    def vanished(path: Path) -> Any:
+        if path.parent.name == "vanishing":
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return opened(path)
 
     monkeypatch.setattr(Path, "exists", exists)
-    monkeypatch.setattr(Path, "open", vanished)
+    monkeypatch.setattr(runs, "open_regular", vanished)
     assert [run["id"] for run in Runs(folder).listing()["runs"]] == ["one"]
     with pytest.raises(UnknownRun, match="The run vanishing cannot be read"):
         Runs(folder).points("vanishing")
@@ -530,29 +534,29 @@ def test_runs_are_found_by_name_alone(folder: Path, name: str) -> None:
 def test_a_head_at_a_checkpoint(folder: Path) -> None:
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
-    told = as_json(seen.look("one", schemas.RunLook(checkpoint=30, **base)))
+    told = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
     speaker_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
     ids, _ = question(speaker_, "abc", "de", None)
     expected = watch(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
     assert np.abs(unpacked({**told, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
     assert told["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):
-        seen.look("one", schemas.RunLook(checkpoint=70, **base))
+        look_at(seen, schemas.RunLook(checkpoint=70, **base))
     with pytest.raises(UsageError, match="does not look across"):
-        seen.look("one", schemas.RunLook(checkpoint=50, **{**base, "map": "cross"}))
+        look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "map": "cross"}))
     with pytest.raises(UsageError, match="There is no head 3"):
-        seen.look("one", schemas.RunLook(checkpoint=50, **{**base, "head": 3}))
+        look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "head": 3}))
 
 
 def test_only_a_few_models_are_held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
-    load = runs.bundle.load
-    monkeypatch.setattr(runs.bundle, "load", lambda path: opened.append(path) or load(path))
-    monkeypatch.setattr(runs, "MOST_HELD", 1)
+    load = checkpoints.bundle.load
+    monkeypatch.setattr(checkpoints.bundle, "load", lambda path: opened.append(path) or load(path))
+    monkeypatch.setattr(checkpoints, "MOST_HELD", 1)
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     for step in (30, 30, 50, 30):
-        seen.look("one", schemas.RunLook(checkpoint=step, **base))
+        look_at(seen, schemas.RunLook(checkpoint=step, **base))
     assert [path.name[-2:] for path in opened] == ["30", "50", "30"]
 
 

@@ -1,72 +1,33 @@
 """The scheduler: many requests, one batch that they enter and leave at any step.
 
-    waiting  →  reading  →  writing  →  finished           rows of the engine:   writing … | the one being read
+    waiting  →  reading  →  writing  →  finished           rows of the engine:   writing … | reading …
 
-    step     read on in prompts, at most `chunk` tokens, so that a long one does not make the others wait
+    step     read on in prompts, about `chunk` tokens shared by all who read, so that a long one delays nobody
              choose a token for every row that writes, tell it, and let finished rows leave
              compute what follows for the rows that stay
 
-Memory is bounded by the engine's rows and positions, and the queue by `queue`. A request's text is what it would be
-alone: its row sees no other, and its random numbers are its own. On a GPU the next step is under way before the tokens
-just chosen are waited for; a row that turns out to have ended has then taken one step in vain.
+Memory is bounded by the engine's rows and positions, and the queue by `queue`. Rows and reading are shared as
+`fairness` says; a text that has to give up its row is read again later and goes on. A request's text is what it would
+be alone: its row sees no other, and its random numbers are its own. On a GPU the next step is under way before the
+tokens just chosen are waited for; a row that turns out to have ended has then taken one step in vain.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import close_ranks, longest
-from chumoku.decoding.choosers import Choice
-from chumoku.decoding.chosen import BROKEN, Chooser, Voice
+from chumoku.decoding.batch import close_ranks
+from chumoku.decoding.chosen import BROKEN, Chooser
 from chumoku.decoding.engine import Engine
+from chumoku.decoding.fairness import Owner, Waiting, gives_way, settled, shares_of_owners
 from chumoku.decoding.measured import Likelihood, Measured
-from chumoku.errors import BusyError, LengthError, UsageError
-
-# failed: the model answered a row with no finite numbers; the others go on.
-Reason = Literal["end", "length", "cancelled", "failed"]
-
-
-@dataclass(frozen=True)
-class Request:
-    """A text to be written: at most `new` tokens behind the prompt, at least `least`, up to a token of `end`.
-
-    With `logprobs`, each token comes with how likely it was, and so many of the likeliest beside it.
-    """
-
-    prompt: Sequence[int]
-    new: int
-    choice: Choice = field(default_factory=Choice)
-    end: Sequence[int] = ()
-    least: int = 0
-    source: Sequence[int] | None = None
-    logprobs: int | None = None
-
-
-class Event(NamedTuple):
-    """What happened to a request: a token was written, or it is finished, or both."""
-
-    number: int
-    token: int | None
-    finished: Reason | None = None
-    likelihood: Likelihood | None = None
-
-
-class Text:
-    """A request on its way."""
-
-    def __init__(self, number: int, request: Request, *, room: int, vocabulary: int) -> None:
-        self.number, self.request, self.room = number, request, room
-        self.voice = Voice(
-            request.choice, vocabulary=vocabulary, prompt=request.prompt, end=request.end, least=request.least
-        )
-        self.read = 0  # tokens of the prompt
-        self.finished: Reason | None = None
+from chumoku.decoding.requests import Event as Event
+from chumoku.decoding.requests import Request as Request
+from chumoku.decoding.requests import Text, check_request
+from chumoku.errors import BusyError
 
 
 class Told:
@@ -99,9 +60,9 @@ class Scheduler:
         self.engine, self.queue, self.chunk = engine, queue, chunk
         engine.take([])
         self._chooser = Chooser(engine.vocabulary, engine.device)
-        self._waiting: deque[Text] = deque()
+        self._waiting: Waiting[Text] = Waiting()
         self._writing: list[Text] = []  # rows 0 …
-        self._reading: Text | None = None  # the row behind them
+        self._reading: list[Text] = []  # the rows behind them
         self._logits: Tensor | None = None  # of the rows that write
         self._told: list[Event] = []  # what is known before a step
         self._submitted = 0
@@ -115,31 +76,36 @@ class Scheduler:
         return len(self._waiting)
 
     @property
+    def begun(self) -> set[int]:
+        """The numbers of requests under way of which something was computed."""
+        return {text.number for text in (*self._waiting, *self._reading, *self._writing) if text.begun}
+
+    @property
     def nbytes(self) -> int:
         return self.engine.nbytes
 
-    def submit(self, request: Request) -> int:
-        """The number under which this request's events will come."""
+    def submit(self, request: Request, owner: Owner = (None, None)) -> int:
+        """The number under which this request's events will come; rows are shared fairly between owners."""
         if len(self._waiting) >= self.queue:
             raise BusyError(f"{self.queue} requests are waiting, and no more can. Try again when some are finished.")
-        self._check(request)
+        check_request(request, self.engine)
         number, self._submitted = self._submitted, self._submitted + 1
         room = min(request.new, self.engine.capacity - len(request.prompt))
-        text = Text(number, request, room=room, vocabulary=self.engine.vocabulary)
+        text = Text(number, request, owner, room=room, vocabulary=self.engine.vocabulary)
         if room:
-            self._waiting.append(text)
+            self._waiting.add(text)
         else:
             self._told.append(Event(number, None, "length"))
         return number
 
     def cancel(self, number: int) -> bool:
         """Whether the request was still on its way; its last event then comes with the next step."""
-        known = (*self._waiting, *self._writing, *([self._reading] if self._reading else []))
+        known = (*self._waiting, *self._writing, *self._reading)
         text = next((text for text in known if text.number == number and text.finished is None), None)
         if text is None:
             return False
         text.finished = "cancelled"
-        if text in self._waiting:
+        if text not in self._writing and text not in self._reading:
             self._waiting.remove(text)
         self._told.append(Event(number, None, "cancelled"))
         return True
@@ -147,7 +113,7 @@ class Scheduler:
     def close(self) -> None:
         """Everything asked for is dropped, and the engine is empty."""
         self._waiting.clear()
-        self._writing, self._reading, self._logits, self._told = [], None, None, []
+        self._writing, self._reading, self._logits, self._told = [], [], None, []
         self._chooser.take([])
         self.engine.take([])
 
@@ -182,6 +148,8 @@ class Scheduler:
                 events.append(Event(text.number, None, text.finished))
             else:
                 over = text.voice.written >= text.room
+                text.tokens.append(token)
+                text.read += 1  # by the step that follows
                 events.append(Event(text.number, token, "length" if over else None, likely.get(row)))
         return events
 
@@ -196,75 +164,103 @@ class Scheduler:
         # Of a broken row we hear later; until then it needs some token.
         self._logits = self.engine.step(chosen.clamp(min=0) if late else chosen)
 
-    def _leave(self) -> list[int]:
-        """Finished rows go; of those that stay, which stands where now."""
-        staying = [row for row, text in enumerate(self._writing) if text.finished is None]
-        order = list(range(len(staying))) if len(staying) == len(self._writing) else close_ranks(staying)
-        reading = [len(self._writing)] if self._reading is not None and self._reading.finished is None else []
-        if len(staying) < len(self._writing) or (self._reading is not None and not reading):
-            self.engine.take([*order, *reading])
-        if not reading:
-            self._reading = None
-        if len(staying) < len(self._writing):
+    def _leave(self, paused: Collection[Text] = ()) -> list[int]:
+        """Finished and paused rows go; of those that stay and write, which stands where now."""
+        count = len(self._writing)
+        going = {text for text in (*self._writing, *self._reading) if text.finished or text in paused}
+        if not going:
+            return list(range(count))
+        staying = [row for row, text in enumerate(self._writing) if text not in going]
+        order = list(range(count)) if len(staying) == count else close_ranks(staying)
+        reading = [row for row, text in enumerate(self._reading, start=count) if text not in going]
+        reading = settled(reading, len(order))
+        self.engine.take([*order, *reading])
+        self._reading = [self._reading[row - count] for row in reading]
+        if len(order) < count:
             self._chooser.take(order)
             self._writing = [self._writing[row] for row in order]
         return order
 
-    def _clear(self) -> None:
-        """Rows found to be finished since the last step leave before this one."""
+    def _clear(self, paused: Collection[Text] = ()) -> None:
+        """Rows found to be finished since the last step, and those that are paused, leave before this one."""
         before = len(self._writing)
-        order = self._leave()
+        order = self._leave(paused)
         if self._logits is not None and len(order) < before:
             self._logits = self._logits[torch.tensor(order, device=self._logits.device)] if order else None
 
     def _read(self) -> None:
-        """Up to `chunk` tokens of prompts; those read to their end begin to write."""
-        left, texts, pieces = self.chunk, [], []
-        entering: list[Text] = []
-        if self._reading is not None:
-            texts.append(self._reading)
-        while self._waiting and len(self._writing) + len(texts) < self.engine.rows:
-            if sum(len(text.request.prompt) - text.read for text in texts) >= self.chunk:
-                break
-            entering.append(self._waiting.popleft())
-            texts.append(entering[-1])
-        if not texts:
+        """About `chunk` tokens of prompts; those read to their end begin to write."""
+        planned = self._plan()
+        if not planned:
             return
+        entering = [text for text in planned if text not in self._reading]
         if entering:
+            for text in entering:
+                text.begun = True
             sources = [text.request.source for text in entering if text.request.source is not None]
             self.engine.enter(len(entering), sources or None)
-        for text in texts:
-            pieces.append(text.request.prompt[text.read : text.read + left])
-            text.read += len(pieces[-1])
-            left -= len(pieces[-1])
+            self._reading += entering
+        pieces = [text.tokens[text.read : text.read + planned[text]] for text in self._reading]
+        for text in self._reading:
+            text.read += planned[text]
         logits = self.engine.read(pieces, first=len(self._writing))
-        whole = [text for text in texts if text.read == len(text.request.prompt)]
-        self._reading = texts[-1] if len(whole) < len(texts) else None
-        if whole:
-            new = logits[: len(whole)]
-            self._logits = new if self._logits is None else torch.cat([self._logits, new])
-            self._writing += whole
-            self._chooser.enter([text.voice for text in whole])
+        self._begin(logits)
 
-    def _check(self, request: Request) -> None:
-        if request.new < 0 or request.least < 0 or not request.prompt:
-            raise UsageError(
-                f"{request.new} new tokens, at least {request.least}, were asked for after a prompt of "
-                f"{len(request.prompt)} tokens; a prompt has 1 or more (a begin token, where there is nothing else), "
-                "and the others are 0 or more."
-            )
-        if request.logprobs is not None and request.logprobs < 0:
-            raise UsageError(f"{request.logprobs} of the likeliest tokens were asked for; give 0 or more.")
-        config, source = self.engine.model.config, request.source
-        if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):
-            raise UsageError(
-                f"A request came with a source of {len(source or ())} tokens to a model of kind '{config.kind}'; an "
-                "encoder-decoder needs one of 1 or more, and a decoder reads none."
-            )
-        room = longest(self.engine.model, self.engine.capacity)
-        sizes = self.engine.vocabulary, config.source_vocabulary or config.vocabulary
-        for what, tokens, size in zip(("prompt", "source"), (request.prompt, source or ()), sizes, strict=True):
-            if len(tokens) > room:
-                raise LengthError(f"A {what} has {len(tokens)} tokens, and there is room for {room}. Shorten it.")
-            if tokens and not 0 <= min(tokens) <= max(tokens) < size:
-                raise UsageError(f"A {what}'s tokens are numbers from 0 to {size - 1}.")
+    def _begin(self, logits: Tensor) -> None:
+        """Rows that are read to their end begin to write: they come to stand behind those that do."""
+        first = len(self._writing)
+        whole = [first + row for row, text in enumerate(self._reading) if not text.unread]
+        if not whole:
+            return
+        part = [first + row for row, text in enumerate(self._reading) if text.unread]
+        whole, part = settled(whole, first), settled(part, first + len(whole))
+        if part and [*whole, *part] != sorted([*whole, *part]):
+            self.engine.take([*range(first), *whole, *part])
+        new = logits[torch.tensor([row - first for row in whole], device=logits.device)]
+        self._logits = new if self._logits is None else torch.cat([self._logits, new])
+        texts, self._reading = self._reading, [self._reading[row - first] for row in part]
+        self._writing += [texts[row - first] for row in whole]
+        self._chooser.enter([texts[row - first].voice for row in whole])
+
+    def _plan(self) -> dict[Text, int]:
+        """How many tokens of which texts are read in this step; whoever is new among them waits no longer."""
+        new = self._newcomers()
+        texts = [*self._reading, *new]
+        given = shares_of_owners([text.owner for text in texts], [text.unread for text in texts], self.chunk)
+        planned = dict(zip(texts, given, strict=True))
+        left, rows = self.chunk - sum(given), [*self._writing, *texts]
+        while left > 0 and self._waiting and len(rows) < self.engine.rows:  # all of these are read to their end
+            text = self._waiting.in_order(rows)[0]
+            self._waiting.remove(text)
+            rows.append(text)
+            planned[text] = min(left, text.unread)
+            left -= planned[text]
+        return planned
+
+    def _newcomers(self) -> list[Text]:
+        """A text of every owner that is reading none, while there are rows or somebody has to give one up."""
+        rows = [*self._writing, *self._reading]
+        new: list[Text] = []
+        paused: list[Text] = []
+        reading = {text.owner for text in self._reading}
+        while self._waiting and len(reading) < self.chunk:
+            for text in self._waiting.in_order(rows, without=reading):
+                other = None if len(rows) < self.engine.rows else gives_way(text, rows, spared=new)
+                if other is not None or len(rows) < self.engine.rows:
+                    break
+            else:
+                break
+            if other is not None:
+                rows.remove(other)
+                paused.append(other)
+            self._waiting.remove(text)
+            reading.add(text.owner)
+            rows.append(text)
+            new.append(text)
+        for text in paused:
+            text.pause()
+        if paused:
+            self._clear(paused)
+        for text in reversed(paused):
+            self._waiting.add_first(text)
+        return new

@@ -53,8 +53,8 @@ async def session(request: Request) -> Response:
     if key is None:
         raise Refusal(404, "This server asks for no key.")
     asked = await house_of(request).asked(request, schemas.Session)
-    if not key.opens(asked.key, address_of(request.scope)):
-        await asyncio.sleep(key.missed())
+    if not key.opens(asked.key):
+        await asyncio.sleep(key.missed(address_of(request.scope)))
         raise Refusal(401, "This key does not fit.", param="key", code="invalid_api_key")
     response = answer({"status": "ok"})
     response.set_cookie(cookie_name(request.headers["host"]), key.cookie, httponly=True, samesite="strict", path="/")
@@ -62,13 +62,19 @@ async def session(request: Request) -> Response:
 
 
 async def lab_there(request: Request) -> Response:
-    folder = house_of(request).lab
-    return answer({"report": folder is not None and lab.exists(folder)})
+    house = house_of(request)
+    there = house.lab is not None and await house.files.read("lab exists", lab.exists, house.lab)
+    return answer({"report": there})
 
 
 async def lab_report(request: Request) -> Response:
-    house = house_of(request)
-    report = None if house.lab is None else await house.aside(lab.report, house.lab)
+    house, asked = house_of(request), []
+    for name, known in (("language", lab.LANGUAGES), ("theme", lab.THEMES)):
+        asked.append(request.query_params.get(name))
+        if asked[-1] not in (None, *known):
+            raise Refusal(400, f"The parameter '{name}' is {' or '.join(known)}.", param=name)
+    what = ("lab", *asked)
+    report = None if house.lab is None else await house.files.read(what, lab.report, house.lab, *asked)
     if report is None:
         raise Refusal(404, "There is no report yet. Make one with: chumoku lab run all.")
     return Response(

@@ -51,9 +51,9 @@ async def done(request: Request, worker: Worker, job: Job) -> Any:
 
 
 @contextlib.contextmanager
-def listening() -> Any:
+def listening(client: str) -> Any:
     """A listener that is gone when its reader is."""
-    listener = Listener()
+    listener = Listener(client)
     try:
         yield listener
     finally:

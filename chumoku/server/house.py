@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.requests import Request
 
+from chumoku.server.file_reader import FileReader
 from chumoku.server.jobs import Left
 from chumoku.server.limits import Limits
 from chumoku.server.metrics import Metrics
@@ -47,7 +48,8 @@ class House:
         self.turns = next((served.turns for served in self.models.values()), Turns())
         self.runs_there = None if self.runs is None else Runs(self.runs)
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="reader")
-        # Models of runs are opened and asked apart: readers that waited for a turn would make texts wait too.
+        self.files = FileReader(self.limits.file_seconds)
+        # Models of runs are asked apart: readers that waited for a turn would make texts wait too.
         self._visitor = ThreadPoolExecutor(1, thread_name_prefix="visitor")
         self._visits = 0
 
@@ -57,6 +59,7 @@ class House:
 
     def stop(self, seconds: float = 5.0) -> bool:
         """Whether all workers have ended by then; they share the time."""
+        self.files.stop()
         for pool in (self._readers, self._visitor):
             pool.shutdown(wait=False, cancel_futures=True)
         end = time.monotonic() + seconds

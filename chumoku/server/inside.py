@@ -12,12 +12,13 @@ from chumoku.models.model import Model
 from chumoku.probe.pausing import Going, pausing
 from chumoku.server import look_schemas, looking
 from chumoku.server.answers import answer, encoded
+from chumoku.server.checkpoints import UnknownRun
 from chumoku.server.hearing import done, unless_gone
 from chumoku.server.house import House, house_of
 from chumoku.server.jobs import Job, Left
 from chumoku.server.openai import admitted
 from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.runs import Runs, UnknownRun
+from chumoku.server.runs import Runs
 from chumoku.server.served import found
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -70,23 +71,24 @@ async def listing(request: Request) -> Response:
     house = house_of(request)
     if house.runs_there is None:
         return answer({"runs": []})
-    return answer(await house.aside(house.runs_there.listing))
+    return answer(await house.files.read("runs", house.runs_there.listing))
 
 
 async def points(request: Request) -> Response:
     house, after = house_of(request), request.query_params.get("after", "0")
     if not (after.isascii() and after.isdigit() and len(after) <= 12):
         raise Refusal(400, "The parameter 'after' is the number of a step.", param="after")
-    return answer(await house.aside(_known, runs_of(house).points, request.path_params["run"], int(after)))
+    name, step = request.path_params["run"], int(after)
+    return answer(await house.files.read(("points", name, step), _known, runs_of(house).points, name, step))
 
 
 async def run_look(request: Request) -> Response:
     house = house_of(request)
     asked = await house.asked(request, look_schemas.RunLook)
-    look, name = runs_of(house).look, request.path_params["run"]
-    return answer(
-        await unless_gone(request, house.visit(lambda turns, going: encoded(_known(look, name, asked, turns, going))))
-    )
+    runs, name, step = runs_of(house), request.path_params["run"], asked.checkpoint
+    speaker = await unless_gone(request, house.files.read(("model", name, step), _known, runs.model, name, step))
+    look = house.visit(lambda turns, going: encoded(_known(runs.look, speaker, asked, turns, going)))
+    return answer(await unless_gone(request, look))
 
 
 def _known(work: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,10 +1,10 @@
-"""The key: never compared letter by letter, exchanged for a cookie, and not to be guessed in a hurry.
+"""The key: compared in constant time, exchanged for a cookie, and slow to guess.
 
-    wrong key    BURST at once, then PACE seconds from one to the next: whoever guesses waits for the answer
-    too many     a line of LONGEST seconds is full: strangers are not looked at (429) until it is shorter
-    right key    is never made to wait, where an address has shown it before or the line is not full
+    right key    is always let in at once, whatever anybody else does
+    wrong key    of one address: BURST at once, then one in PACE seconds; the answer is held back for that long
+                 beyond a wait of LONGEST seconds, or when all addresses together try too often: 429 at once
 
-Wrong keys are counted when they are seen, so leaving before the answer comes gains nothing.
+Wrong keys are counted when they arrive, so leaving before the answer comes gains nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import hashlib
 import hmac
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
@@ -22,7 +23,22 @@ from chumoku.server.refusals import busy
 
 COOKIE = "chumoku_key"
 BURST, PACE, LONGEST = 10, 0.125, 4.0
-ADDRESSES = 256  # remembered for having shown the key
+ALL = 10  # times as many wrong keys from all addresses together
+ADDRESSES = 1024  # counted one by one; of more, those that tried least recently are forgotten
+
+
+class Brake:
+    """Counts tries; each takes `pace` seconds, and the first `BURST` of them are free."""
+
+    def __init__(self, pace: float) -> None:
+        self._pace, self._free = pace, 0.0  # the moment at which no try has to wait any more
+
+    def wait(self, now: float) -> float:
+        """The seconds for which the next try would wait."""
+        return max(0.0, max(self._free, now) - now - (BURST - 1) * self._pace)
+
+    def count(self, now: float) -> None:
+        self._free = max(self._free, now) + self._pace
 
 
 class Key:
@@ -32,28 +48,26 @@ class Key:
         self._digest = _digest(key.encode())
         self.cookie = hmac.new(secrets.token_bytes(32), self._digest, hashlib.sha256).hexdigest()
         self._clock = clock
-        self._free = 0.0  # the moment at which no wrong key has to wait any more
-        self._friends: dict[str, None] = {}
+        self._everyone = Brake(PACE / ALL)
+        self._addresses: OrderedDict[str, Brake] = OrderedDict()
 
-    def opens(self, key: str, address: str = "") -> bool:
-        """Whether it is the key; whoever guessed too often is not told."""
-        if self._wait() > LONGEST and address not in self._friends:
+    def opens(self, key: str) -> bool:
+        """Whether it is the key. No limit applies here: whoever has the key is never made to wait."""
+        return hmac.compare_digest(_digest(key.encode("utf-8", "surrogatepass")), self._digest)
+
+    def missed(self, address: str) -> float:
+        """Count a wrong key; the seconds for which its answer is held back, or 429 where they would be too many."""
+        now = self._clock()
+        own = self._addresses.pop(address, None) or Brake(PACE)
+        self._addresses[address] = own
+        if len(self._addresses) > ADDRESSES:
+            self._addresses.popitem(last=False)
+        wait = own.wait(now)
+        if wait > LONGEST or self._everyone.wait(now) > LONGEST:
             raise busy("Too many wrong keys were given. Try again later.", seconds=round(LONGEST))
-        if not hmac.compare_digest(_digest(key.encode("utf-8", "surrogatepass")), self._digest):
-            return False
-        self._friends.pop(address, None)
-        self._friends[address] = None
-        if len(self._friends) > ADDRESSES:
-            del self._friends[next(iter(self._friends))]
-        return True
-
-    def missed(self) -> float:
-        """Count a wrong key; the seconds for which its answer is held back."""
-        self._free = max(self._free, self._clock()) + PACE
-        return min(self._wait(), LONGEST)
-
-    def _wait(self) -> float:
-        return max(0.0, self._free - self._clock() - BURST * PACE)
+        own.count(now)
+        self._everyone.count(now)
+        return wait
 
     def held(self, headers: Headers) -> bool:
         """Whether the cookie is there. It cannot be guessed, and an old one is no guess."""

@@ -35,6 +35,7 @@ class Limits:
     connections: int = _limit(512, "Most connections at once; beyond them 503.", 1, 1 << 16)
     header_seconds: float = _limit(10.0, "Time for a request's head.", 0.1, 3600)
     body_seconds: float = _limit(30.0, "Time for a request's body, and for a client to take what is sent.", 0.1, 3600)
+    file_seconds: float = _limit(30.0, "Time for reading the files of a run that is looked at.", 0.1, 3600)
     drain_seconds: float = _limit(30.0, "Time for answers under way when the server is told to end.", 0, 3600)
 
     def __post_init__(self) -> None:

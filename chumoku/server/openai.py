@@ -20,6 +20,7 @@ from chumoku.server.answers import EventStream, answer, event
 from chumoku.server.hearing import listening, pieces_of, unless_gone
 from chumoku.server.house import House, house_of
 from chumoku.server.refusals import Refusal, from_error
+from chumoku.server.security import address_of
 from chumoku.server.served import Served, found
 from chumoku.server.shapes import SHAPES, Shape, Written, usage_of
 from chumoku.server.spelling import Spellings
@@ -36,6 +37,7 @@ class Writing:
     served: Served
     asked: schemas.Writing
     plan: writing.Plan
+    client: str  # its address
     began: float
     shape: Shape = field(init=False)
 
@@ -91,10 +93,10 @@ async def _written(
     with contextlib.ExitStack() as held:
         held.enter_context(admitted(served, texts))
         plan = await unless_gone(request, house.aside(_planned, served, asked))
-        under_way = Writing(house, served, asked, plan, began)
+        under_way = Writing(house, served, asked, plan, address_of(request.scope), began)
         if asked.stream:
             return EventStream(_events(under_way), held.pop_all())
-        with listening() as listener:
+        with listening(under_way.client) as listener:
             return await unless_gone(request, _whole(under_way, listener))
 
 
@@ -147,7 +149,7 @@ async def _events(under_way: Writing) -> AsyncGenerator[bytes]:
     options = under_way.asked.stream_options
     usage = options is not None and options.include_usage
     shape, tokens = under_way.shape, 0
-    with listening() as listener:
+    with listening(under_way.client) as listener:
         if opening := shape.opening(under_way.count, dropped=under_way.plan.dropped):
             yield b"".join(event({**one, "usage": None} if usage else one) for one in opening)
         texts = [Written(under_way.plan.trim) for _ in range(under_way.count)]

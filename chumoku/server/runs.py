@@ -2,7 +2,7 @@
 
     folder/name/metrics.jsonl        points: loss, validation loss, rate, norm, tokens a second by step
     folder/name/recipe.json          what is trained
-    folder/name/checkpoints/step-…   models, to watch a head form
+    folder/name/checkpoints/step-…   models, to watch a head form (`checkpoints` opens them)
 
 A run's files may be anybody's: so much of each is read and no more, lines that are no points are skipped and counted,
 and a run is found by its name in a listing, never by a path made of what was asked.
@@ -13,48 +13,39 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import logging
 import math
-import re
-import threading
+import os
 import time
-from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
 from chumoku.asking import longest
-from chumoku.errors import ChumokuError, UsageError
+from chumoku.errors import UsageError
 from chumoku.probe.page import packed
 from chumoku.probe.pausing import Going, on, pausing
 from chumoku.probe.seen import see
+from chumoku.server.checkpoints import Checkpoints, UnknownRun, checkpoints, listed, open_regular
 from chumoku.server.look_schemas import RunLook
 from chumoku.server.look_shared import MOST, ROOM, check_head, check_layer, holes, number, put
-from chumoku.untrusted import check_links, leads_out, read_json
-from chumoku.weights import bundle
+from chumoku.untrusted import leads_out
+from chumoku.weights.bundle import Bundle
 
-log = logging.getLogger("chumoku.server")
 LARGEST, TAIL = 16 << 20, 1 << 16  # bytes of metrics that are read: those at the end
 LARGEST_RECIPE = 1 << 20
-MOST_RUNS, MOST_POINTS, MOST_HELD = 500, 2000, 3
+MOST_RUNS, MOST_POINTS = 500, 2000
 LIVE = 60.0  # seconds since something was written
-STEP = re.compile(r"step-([0-9]{8,12})")
 FIELDS = {  # theirs → ours
     **{name: name for name in ("loss", "rate", "norm", "tokens_per_second")},
     "validation_loss": "validation",
 }
 
 
-class UnknownRun(UsageError):
-    """No run, or no checkpoint of a run, has this name."""
-
-
 class Runs:
-    """The runs in a folder. Models of checkpoints are opened when looked at, and the last few are kept."""
+    """The runs in a folder. What reads files (`listing`, `points`, `model`) may take as long as a disk does."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._held: OrderedDict[tuple[Path, int], bundle.Bundle] = OrderedDict()
-        self._lock = threading.Lock()
+        self._checkpoints = Checkpoints()
         self._last: tuple[Any, tuple[list[dict[str, Any]], int]] = (None, ([], 0))
 
     def listing(self) -> dict[str, Any]:
@@ -75,23 +66,22 @@ class Runs:
         later = [line for line in lines if line["step"] > after]
         return {"id": name, "points": thinned(later), "total": len(later), "skipped": skipped}
 
+    def model(self, name: str, step: int) -> Bundle:
+        """The model that a run was at a step."""
+        return self._checkpoints.open(self._run(name), step)
+
     def look(
         self,
-        name: str,
+        speaker: Bundle,
         request: RunLook,
         turn: contextlib.AbstractContextManager[None] | None = None,
         going: Going = on,
     ) -> dict[str, Any]:
-        """One head's map of a text, by the model that a run was at a step; what computes has the `turn`."""
-        path = self._run(name)
-        steps = checkpoints(path)
-        if request.checkpoint not in steps:
-            raise UnknownRun(f"The run {name} has no checkpoint of step {request.checkpoint}. It has {told(steps)}.")
-        speaker = self._opened(steps[request.checkpoint])
+        """One head's map of a text, by a run's model; what computes has the `turn`."""
         with turn or contextlib.nullcontext(), pausing(speaker.model, going):
             return self._seen(speaker, request, going)
 
-    def _seen(self, speaker: bundle.Bundle, request: RunLook, going: Going) -> dict[str, Any]:
+    def _seen(self, speaker: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
         if request.map == "cross" and speaker.config.kind != "encoder-decoder":
             raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
         check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
@@ -134,7 +124,7 @@ class Runs:
     def _run(self, name: str) -> Path:
         found = self._found()
         if name not in found:
-            raise UnknownRun(f"There is no run {name[:80]!r} in the folder of runs. It has {told(found)}.")
+            raise UnknownRun(f"There is no run {name[:80]!r} in the folder of runs. It has {listed(found)}.")
         return found[name]
 
     def _described(self, name: str, path: Path) -> dict[str, Any]:
@@ -155,27 +145,6 @@ class Runs:
             "skipped": skipped,
         }
 
-    def _opened(self, path: Path) -> bundle.Bundle:
-        with self._lock:
-            try:
-                key = (path, (path / "manifest.json").stat().st_mtime_ns)
-                if key not in self._held:
-                    check_links(path)
-                    self._held[key] = bundle.load(path)
-            except FileNotFoundError as error:  # gone meanwhile: a run lets its oldest go
-                raise UnknownRun(
-                    f"The checkpoint {path.name} is not there any more. Ask for the list again."
-                ) from error
-            except Exception as error:  # whatever is wrong with it, and wherever it lies
-                log.warning("%s cannot be read", path, exc_info=error)
-                raise UsageError(
-                    f"This checkpoint cannot be read: the files of {path.name} are not those that were saved."
-                ) from error
-            self._held.move_to_end(key)
-            while len(self._held) > MOST_HELD:
-                self._held.popitem(last=False)
-            return self._held[key]
-
 
 def is_run(path: Path) -> bool:
     """Whether this is a folder with a run in it, and no link."""
@@ -187,21 +156,12 @@ def is_run(path: Path) -> bool:
         return False
 
 
-def checkpoints(path: Path) -> dict[int, Path]:
-    """Checkpoints by their step."""
-    folder = path / "checkpoints"
-    if not folder.is_dir() or leads_out(folder):
-        return {}
-    named = ((STEP.fullmatch(one.name), one) for one in folder.iterdir() if one.is_dir() and not one.is_symlink())
-    return {int(match[1]): one for match, one in named if match}
-
-
 def read_points(path: Path, *, largest: int = LARGEST) -> tuple[list[dict[str, Any]], int]:
     """The points of a metrics file, one a step, and how many lines were none."""
     if not path.is_file() or leads_out(path):
         return [], 0
-    with path.open("rb") as stream:
-        if (size := path.stat().st_size) > largest:
+    with open_regular(path) as stream:
+        if (size := os.fstat(stream.fileno()).st_size) > largest:
             stream.seek(size - largest)
             stream.readline()
         data = stream.read(largest)
@@ -250,13 +210,15 @@ def thinned(points: list[dict[str, Any]], most: int = MOST_POINTS) -> list[dict[
 
 def read_recipe(path: Path) -> dict[str, Any]:
     """A recipe's tables, or none where there is none to be read."""
-    if leads_out(path):
-        return {}
     try:
-        found = read_json(path, largest=LARGEST_RECIPE)
-    except ChumokuError:
+        if leads_out(path):
+            return {}
+        with open_regular(path) as stream:
+            data = stream.read(LARGEST_RECIPE + 1)
+        found = json.loads(data) if len(data) <= LARGEST_RECIPE else None
+    except (OSError, ValueError, RecursionError):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, dict)}
+    return {key: value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
 
 
 def _kind(recipe: dict[str, Any]) -> str:
@@ -267,9 +229,3 @@ def _kind(recipe: dict[str, Any]) -> str:
 def _count(recipe: dict[str, Any], table: str, key: str) -> int | None:
     found = recipe.get(table, {}).get(key)
     return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= 10**12 else None
-
-
-def told(names: Any) -> str:
-    """A few names in a line."""
-    some = [str(name)[:80] for name in sorted(names)]
-    return ", ".join([*some[:10], *(["…"] if len(some) > 10 else [])]) or "none"

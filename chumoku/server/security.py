@@ -141,9 +141,9 @@ class Guard:
             return True
         if (given := bearer(headers)) is None:
             return False
-        if self._key.opens(given, address_of(scope)):
+        if self._key.opens(given):
             return True
-        scope["chumoku.held_back"] = self._key.missed()
+        scope["chumoku.held_back"] = self._key.missed(address_of(scope))
         return False
 
     def _check_host(self, headers: Headers) -> None:
@@ -245,8 +245,17 @@ def _client_headers(headers: Headers) -> dict[str, str]:
 
 
 def address_of(scope: Scope) -> str:
+    """Whom a request comes from; in IPv6, where everybody has very many addresses, the network of 64 bits."""
     client = scope.get("client")
-    return client[0] if client else ""
+    try:
+        address = ipaddress.ip_address(client[0] if client else "")
+    except ValueError:
+        return client[0] if client else ""
+    if isinstance(address, ipaddress.IPv6Address):
+        if address.ipv4_mapped is not None:
+            return str(address.ipv4_mapped)
+        return str(ipaddress.ip_network((int(address) >> 64 << 64, 64)))
+    return str(address)
 
 
 def hostname(host: str) -> str | None:

@@ -112,7 +112,9 @@ class Served:
         rows = self.rows
         while True:
             try:
-                return Scheduler(open_engine(model, rows=rows, capacity=self.capacity), queue=rows, chunk=CHUNK)
+                engine = open_engine(model, rows=rows, capacity=self.capacity)
+                # `admit` says how many may wait.
+                return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK)
             except TooLargeError:
                 if rows == 1:
                     raise
@@ -141,10 +143,10 @@ def found(models: Mapping[str, Served], name: str) -> Served:
 def open_models(
     given: Sequence[str], limits: Limits, *, device: str = "cpu", precision: str | None = None
 ) -> dict[str, Served]:
-    """Open each model once; those on one device take turns."""
+    """Open each model once, independent of its files from then on; those on one device take turns."""
     turns = Turns()
     return {
-        name: Served(name, load(path, device=device, precision=precision), limits, turns)
+        name: Served(name, load(path, device=device, precision=precision, in_memory=True), limits, turns)
         for name, path in named(given).items()
     }
 

@@ -1,6 +1,6 @@
 """A worker: the thread in which one model computes.
 
-    inbox → waiting → rows of the scheduler → pieces, handed to the loop once a step
+    inbox → scheduler, which shares its rows fairly → pieces, handed to the loop once a step
             jobs    → one between two steps (a translation, vectors, a look inside); like ones together
 
 Whoever no longer listens is `gone`: a text leaves the queue or its row before the next step, a job before it begins or,
@@ -48,7 +48,8 @@ class Piece(NamedTuple):
 class Listener:
     """Where the pieces of a request's texts arrive; when its client has gone, `gone` says so to the worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, client: str = "") -> None:
+        self.client = client
         self.loop = asyncio.get_running_loop()
         self.pieces: asyncio.Queue[Piece] = asyncio.Queue()
         self.gone = False
@@ -85,9 +86,9 @@ class Worker:
 
     def __init__(self, name: str, open_scheduler: Callable[[], Scheduler], turns: Turns) -> None:
         self.name, self._open, self._turns = name, open_scheduler, turns
-        self._waiting: deque[Text] = deque()
+        self._waiting: deque[Text] = deque()  # until the next step
         self._jobs: deque[Job] = deque()
-        self._rows: dict[int, Text] = {}
+        self._texts: dict[int, Text] = {}  # of the scheduler, by its numbers
         self._scheduler: Scheduler | None = None
         self._news = threading.Condition()
         self._inbox: list[Text | Job] = []
@@ -98,11 +99,16 @@ class Worker:
 
     @property
     def queue(self) -> int:
-        return len(self._waiting) + len(self._jobs) + len(self._inbox)
+        return len(self._waiting) + len(self._jobs) + len(self._inbox) + self._without_row
 
     @property
     def running(self) -> int:
-        return len(self._rows) + sum(job.size for job in self._doing)
+        return len(self._texts) - self._without_row + sum(job.size for job in self._doing)
+
+    @property
+    def _without_row(self) -> int:
+        scheduler = self._scheduler
+        return 0 if scheduler is None else scheduler.waiting
 
     @property
     def cache_tokens(self) -> int:
@@ -113,7 +119,7 @@ class Worker:
     @property
     def _writing(self) -> bool:
         """Whether a step has something to do, be it only to clear rows that were given up."""
-        return bool(self._waiting or self._rows or (self._scheduler is not None and not self._scheduler.idle))
+        return bool(self._waiting or self._texts or (self._scheduler is not None and not self._scheduler.idle))
 
     def start(self) -> None:
         self._thread.start()
@@ -151,7 +157,7 @@ class Worker:
     def _give_up(self, error: Exception) -> None:
         """What no one was prepared for: all that was at hand hears of it, and the thread goes on."""
         jobs, self._doing = self._doing, []
-        if not jobs and not self._rows:  # then it is among those that wait, and must not come again
+        if not jobs and not self._texts:  # then it is among those that wait, and must not come again
             jobs = [self._jobs.popleft() for _ in range(len(self._jobs))]
         for job in jobs:
             job.answer(None, from_error(error))
@@ -174,14 +180,14 @@ class Worker:
         """Nobody waits any more for these."""
         self._waiting = deque(text for text in self._waiting if not text.listener.gone)
         self._jobs = deque(job for job in self._jobs if not job.gone)
-        for number, text in list(self._rows.items()):
+        for number, text in list(self._texts.items()):
             if text.listener.gone:
                 self._drop(number)
 
     def _drop(self, number: int) -> None:
         if self._scheduler is not None:
             self._scheduler.cancel(number)
-        del self._rows[number]
+        del self._texts[number]
 
     def _step(self) -> None:
         pieces: list[tuple[Text, Piece]] = []
@@ -193,36 +199,39 @@ class Worker:
                 events = self._scheduler.step()
                 self._scheduler.chunk = paced(self._scheduler.chunk, time.monotonic() - began)
             for event in events:
-                if (text := self._rows.get(event.number)) is not None:
+                if (text := self._texts.get(event.number)) is not None:
                     pieces.append((text, self._heard(text, event)))
         except Exception as error:
             pieces += self._failed(error)
         self._deliver(pieces)
 
     def _enter(self, scheduler: Scheduler, pieces: list[tuple[Text, Piece]]) -> None:
-        """Who waits enters while there are rows; what cannot be asked is told to whoever asked it."""
-        while self._waiting and len(self._rows) < scheduler.engine.rows:
+        """Whoever came goes to the scheduler; what cannot be asked is told to whoever asked it."""
+        while self._waiting:
             text = self._waiting.popleft()
             try:
-                number = scheduler.submit(text.request)
+                number = scheduler.submit(text.request, (text.listener.client, text.listener))
             except ChumokuError as error:
                 pieces.append((text, Piece(text.place, "", failure=from_error(error))))
                 continue
-            self._rows[number] = text
+            self._texts[number] = text
             self.tokens["prompt"] += len(text.request.prompt)
 
     def _heard(self, text: Text, event: Event) -> Piece:
         piece = text.hear(event)
         self.tokens["completion"] += event.token is not None
         if event.finished is not None:
-            del self._rows[event.number]
+            del self._texts[event.number]
         elif piece.finished is not None:
             self._drop(event.number)
         return piece
 
     def _failed(self, error: Exception) -> list[tuple[Text, Piece]]:
         """Those that were in the step hear of it; the next one begins with nothing of it."""
-        texts, self._rows, self._scheduler = list(self._rows.values()), {}, None
+        begun = set() if self._scheduler is None else self._scheduler.begun
+        texts = [text for number, text in self._texts.items() if number in begun]
+        self._waiting.extendleft(text for number, text in reversed(self._texts.items()) if number not in begun)
+        self._texts, self._scheduler = {}, None
         # Where no scheduler could be opened nobody had a row yet, and waiting would not help.
         texts = texts or [self._waiting.popleft() for _ in range(len(self._waiting))]
         failure = from_error(error, by=f"a step of {self.name}")

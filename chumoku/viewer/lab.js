@@ -20,23 +20,24 @@ export const strings = {
 
 const REPORT = "/lab/report.html";
 
-export function mount(root, { api }) {
+export function mount(root, { api, language, onLanguage, theme }) {
   const abort = new AbortController();
+  const report = () => `${REPORT}?language=${language()}&theme=${theme.now() === "dark" ? "dark" : "light"}`;
   const body = el("div", { class: "lab" });
   root.append(body);
 
   async function look() {
     try {
-      const { report } = await api.get("/v1/lab", { signal: abort.signal });
-      body.replaceChildren(...(report ? framed() : missing()));
+      const there = (await api.get("/v1/lab", { signal: abort.signal })).report;
+      body.replaceChildren(...(there ? framed() : missing()));
     } catch (error) {
       if (!dropped(error)) body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message), ...missing());
     }
   }
 
   const framed = () => [
-    el("p", { class: "lab-open" }, el("a", { href: REPORT, target: "_blank", rel: "noopener", t: "lab_open" })),
-    el("iframe", { src: REPORT, class: "lab-frame", "t-title": "lab_title", sandbox: "" }),
+    el("p", { class: "lab-open" }, el("a", { href: report(), target: "_blank", rel: "noopener", t: "lab_open" })),
+    el("iframe", { src: report(), class: "lab-frame", "t-title": "lab_title", sandbox: "" }),
   ];
   const missing = () => [
     el(
@@ -48,6 +49,10 @@ export function mount(root, { api }) {
       el("button", { type: "button", t: "lab_again", onclick: look }),
     ),
   ];
+  // The report has no scripts: in another language or theme it is asked for again.
+  const again = () => body.querySelector(".lab-frame") && body.replaceChildren(...framed());
+  onLanguage(again);
+  theme.onChange(again);
   look();
   return { refresh: look, unmount: () => abort.abort() };
 }

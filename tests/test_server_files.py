@@ -1,0 +1,107 @@
+"""A served model does not depend on its files any more: they may be truncated or replaced while it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+from bundles import bytewise, chatty, made
+from serving import until
+
+import chumoku
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.ggml import write_gguf_model
+from chumoku.weights.in_memory import copy_into_memory
+
+WHEREVER_MAPPED = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Only Linux lists a process's maps.")
+# Weights of several pages: what a truncated file leaves of its last page can still be read.
+SIZES = {"width": 96, "heads": 3, "feedforward_width": 64, "layers": 2, "context": 61}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
+    """Where each model lies, and which of its files holds the weights."""
+    folder = tmp_path_factory.mktemp("models")
+    bundle = made(folder / "bundle", "decoder", chatty(), **SIZES)
+    translator = made(folder / "translator", "encoder-decoder", bytewise(), **SIZES)
+    found = {
+        name: (path, path / "model.safetensors") for name, path in (("bundle", bundle), ("translator", translator))
+    }
+    llama = {"position": "rotary", "norm": "rms", "feedforward": "swiglu", "bias": False, "tie_output": True}
+    source = made(folder / "source", "decoder", chatty(), **SIZES, **llama)
+    opened = chumoku.load(source)
+    for kind in ("q8_0", "f32"):
+        file = folder / f"{kind}.gguf"
+        write_gguf_model(file, opened.model, Tokenizers(opened.tokenizer, opened.tokenizer), kind=kind)
+        found[kind] = file, file
+    return found
+
+
+@contextlib.contextmanager
+def served(*paths: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    words = [sys.executable, "-m", "chumoku", "serve", *map(str, paths), "--port", "0"]
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = process.stderr.readline().split()[-1]
+        until(lambda: answers(url), 30)
+        yield process, url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/health").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def ask(url: str, name: str) -> str:
+    body = {"model": name, "temperature": 0, "max_tokens": 7, "prompt": "the cat"}
+    if name == "translator":
+        body = {"model": name, "text": "the cat", "max_tokens": 7, "alignment": True}
+    answer = httpx.post(f"{url}/v1/{'translate' if name == 'translator' else 'completions'}", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    look = httpx.post(f"{url}/v1/look", json={"model": name, "text": "the cat", "new": 3}, timeout=60)
+    assert look.status_code == 200, look.text
+    told = answer.json()
+    return str((told.get("choices") or told["translations"], look.json()))
+
+
+@WHEREVER_MAPPED
+def test_nothing_of_a_loaded_model_is_mapped(models: dict[str, tuple[Path, Path]]) -> None:
+    def is_mapped(weights: Path) -> bool:
+        gc.collect()
+        return str(weights) in Path("/proc/self/maps").read_text()
+
+    for path, weights in models.values():
+        mapped = chumoku.load(path)
+        before = [one.clone() for one in mapped.model.state_dict().values()]
+        assert is_mapped(weights), "otherwise this test shows nothing"
+        copy_into_memory(mapped.model)
+        assert not is_mapped(weights), weights
+        kept = chumoku.load(path, in_memory=True)
+        assert not is_mapped(weights), weights
+        for model in (mapped.model, kept.model):
+            assert all(map(torch.equal, model.state_dict().values(), before))
+
+
+def test_a_served_model_outlives_its_files(models: dict[str, tuple[Path, Path]]) -> None:
+    with served(*(path for path, _ in models.values())) as (process, url):
+        before = {name: ask(url, name) for name in models}
+        for name, (_, weights) in models.items():
+            os.truncate(weights, 0)
+            assert ask(url, name) == before[name], name
+            weights.write_bytes(b"\xff" * 100_000)  # replaced in place
+            assert ask(url, name) == before[name], name
+        assert process.poll() is None

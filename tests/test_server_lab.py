@@ -1,0 +1,66 @@
+"""The laboratory's report opens in the language and the theme of the page around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import visit
+from bundles import made
+from serving import Serving, serving
+
+from chumoku.lab import report
+from chumoku.server import lab
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Serving]:
+    (tmp_path / "lab").mkdir()
+    (tmp_path / "lab" / "report.html").write_text(report.page([]), "utf-8")
+    with serving({"decoder": made(tmp_path / "decoder", "decoder")}, lab=tmp_path / "lab") as running:
+        yield running
+
+
+def test_the_report_is_given_as_it_is_asked_for(server: Serving, tmp_path: Path) -> None:
+    plain = server.client.get("/lab/report.html")
+    assert plain.content == (tmp_path / "lab" / "report.html").read_bytes()
+    english = server.client.get("/lab/report.html?language=en&theme=light")
+    assert english.text.count(" checked>") == 1
+    assert 'id="l-en" aria-label="English" checked>' in english.text
+    assert '<html lang="en">' in english.text
+    dark = server.client.get("/lab/report.html?language=ja&theme=dark")
+    assert 'id="l-ja" aria-label="日本語" checked>' in dark.text
+    assert dark.text.count("<style>") == 2
+    assert dark.headers["content-security-policy"].count("'sha256-") == 2
+    assert "<script" not in dark.text
+    for wrong in ("language=fr", "theme=%3Cscript%3E", "language="):
+        assert server.client.get(f"/lab/report.html?{wrong}").status_code == 400
+
+
+def test_a_report_of_another_form_stays_what_it_is() -> None:
+    html = "<!doctype html><h1>Found</h1>"
+    assert lab.opened_in(html, "en", "dark") == html
+
+
+@pytest.mark.parametrize(("language", "theme"), [("en-GB", "dark"), ("ja-JP", "light")])
+def test_the_frame_follows_the_page(browser: Any, server: Serving, language: str, theme: str) -> None:
+    seen = visit(browser, server.url, hash="#/lab", language=language, theme=theme)
+
+    def shown() -> tuple[str, bool]:
+        seen.page.wait_for_selector(".lab-frame")
+        frame = seen.page.frame_locator(".lab-frame")
+        frame.locator("h1").wait_for()
+        color = frame.locator(".page").evaluate("one => getComputedStyle(one).backgroundColor")
+        return frame.locator("h1").inner_text(), color != "rgb(255, 255, 255)"
+
+    before = shown()
+    assert ("executed" in before[0], before[1]) == (language == "en-GB", theme == "dark")
+    for switch in ("#language", "#theme"):
+        with seen.page.expect_response(lambda answer: "/lab/report.html" in answer.url):
+            seen.page.click(switch)
+    seen.page.wait_for_timeout(200)
+    after = shown()
+    assert ("executed" in after[0], after[1]) == (language != "en-GB", theme != "dark")
+    seen.clean()
