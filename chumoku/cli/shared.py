@@ -19,7 +19,8 @@ LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
 
 KNOWN = (
-    "a run's folder or a model's, ours or of transformers, a .gguf file, llama2.c's .bin, an adapter, or hf:owner/name"
+    "a run's folder, a model's folder (ours or transformers'), a .gguf file, llama2.c's .bin, an adapter, or "
+    "hf:owner/name"
 )
 Adapter = Annotated[Path | None, typer.Option(help="Lay this adapter (LoRA, a folder) over the model.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]

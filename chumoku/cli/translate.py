@@ -111,7 +111,7 @@ def _file(file: Path, out: Path, say: Translate, job: dict[str, Any], as_json: b
     if as_json:
         print(as_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"{counted(lines, 'line')} in {out}.")
+        print(f"{counted(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
 class Told:

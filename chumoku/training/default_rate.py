@@ -2,7 +2,7 @@
 
     adamw   r(D) = 6e-4 · (768 / D)^0.8, at most 5e-3        D: the model's width
     muon    2 · r(D)
-    sgd     0.3, with the default momentum and clipping
+    sgd     0.01, with the default momentum and clipping
 
 r(D) goes through both ends of the table of rates in Brown et al. 2020 (GPT-3, table 2.1: 6e-4 at D = 768, 0.6e-4 at
 D = 12,288) and on to small models. The rates tuned for our own recipes lie within a factor of 2 of it. A model that is
@@ -12,7 +12,7 @@ already trained (`model.init`) is changed more gently, at a quarter of it; an ad
 from __future__ import annotations
 
 HIGHEST = 5e-3
-SGD = 0.3
+SGD = 0.01
 FINE_TUNING = 0.25
 
 

@@ -125,7 +125,7 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
         f"{found['device']}: about {duration(found['seconds'])} for {number_of(recipe.train.steps, 'step')}.\n"
-        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimiser, about "
+        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
         f"{', which already holds a run: --resume goes on with it' if found['out_exists'] else ''}.\n"
