@@ -447,7 +447,7 @@ def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch)
 
 def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
     model = lively("decoder", "none")
-    free: dict[str, Any] = {"new": 1, "temperature": 1.0, "top_p": None}
+    free = {"new": 1, "temperature": 1.0, "top_p": None}
     many = generate(model, [[5]] * 2000, **free)
     with torch.no_grad():
         chances = model(torch.tensor([[5]])).logits[0, -1].softmax(-1)
