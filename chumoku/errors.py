@@ -10,6 +10,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """A number with its noun: "1 file", "2,000 files"; `plural` for nouns that do not end in s."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 class ChumokuError(Exception):
     """The root: catch this to catch everything of ours."""
 

@@ -25,7 +25,7 @@ from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import at_precision
 from chumoku.weights import opening
-from chumoku.weights.bundle import Bundle
+from chumoku.weights.bundle import CONFIG, Bundle
 from chumoku.weights.families import rows_of
 from chumoku.weights.hub import HUB
 from chumoku.weights.in_memory import copy_into_memory
@@ -109,9 +109,10 @@ def load(
 ) -> Speaker:
     """Open a model, whoever trained it, its weights as they are stored or in another precision.
 
-    `path` is a folder of ours or of transformers, a GGUF or llama2.c file, hf:owner/name, or an adapter's folder, which
-    knows its model; `adapter` is one to be laid over the model. With `in_memory` the weights are copied, and the model
-    does not depend on its files any more; otherwise they stay mapped, which opens faster and takes less memory.
+    `path` is a folder of ours or of transformers, a run's folder (then its last/), a GGUF or llama2.c file,
+    hf:owner/name, or an adapter's folder, which knows its model; `adapter` is one to be laid over the model. With
+    `in_memory` the weights are copied, and the model does not depend on its files any more; otherwise they stay mapped,
+    which opens faster and takes less memory.
     """
     if in_memory:
         speaker = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
@@ -129,20 +130,32 @@ def _open(
     adapter: Path | str | None,
     meanwhile: Callable[[Model], None],
 ) -> Speaker:
-    place = there(device)
+    place, path = there(device), model_of_run(path)
     if adapter is None and is_adapter(path):
         path, adapter = base_of(Path(path)), path
     if precision is None and adapter is None:
         # Graphs on a GPU are made for floats.
         opened = opening.load(path, device=place, whole=place.type == "cuda", meanwhile=meanwhile)
-        return Speaker(opened.model, opened.tokenizer, opened.source_tokenizer)
+        model = opened.model
+        if model.dtype == torch.bfloat16 and place.type == "cpu":
+            model = at_precision(model, "bf16")  # processors compute with these numbers in float32
+        return Speaker(model, opened.tokenizer, opened.source_tokenizer)
     opened = opening.load(path, device=place)
     model = opened.model
     if adapter is not None:
-        lora.load(model, adapter, rows=rows_of(model.config))
+        lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
         model = lora.merged(model)
     model = model if precision is None else at_precision(model, precision)
     return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+
+
+def model_of_run(path: Path | str) -> Path | str:
+    """The model in a run's folder: last/, or best/ while the run is not finished. Other paths stay as they are."""
+    folder = Path(path)
+    if opening.exists(folder / CONFIG) or is_adapter(folder):
+        return path
+    inner = (folder / name for name in ("last", "best"))
+    return next((one for one in inner if opening.exists(one / CONFIG) or is_adapter(one)), path)
 
 
 def is_adapter(path: Path | str) -> bool:

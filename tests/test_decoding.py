@@ -433,7 +433,7 @@ def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch)
 
     def noticed() -> bool:
         mates = [prompt if row % 2 else [7, 5] for row, prompt in enumerate(prompts())]
-        one, two = (generate(model, given, new=12, seed=5, end=END) for given in (prompts(), mates))
+        one, two = (generate(model, given, new=12, temperature=1.0, seed=5, end=END) for given in (prompts(), mates))
         return one[1::2] != two[1::2]
 
     assert not noticed()
@@ -447,13 +447,14 @@ def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch)
 
 def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
     model = lively("decoder", "none")
-    many = generate(model, [[5]] * 2000, new=1)
+    free = {"new": 1, "temperature": 1.0, "top_p": None}
+    many = generate(model, [[5]] * 2000, **free)
     with torch.no_grad():
         chances = model(torch.tensor([[5]])).logits[0, -1].softmax(-1)
     counts = torch.bincount(torch.tensor([row[0] for row in many]), minlength=VOCABULARY)
     assert float((counts / 2000 - chances).abs().max()) < 0.04
-    assert many == generate(model, [[5]] * 2000, new=1)
-    assert many != generate(model, [[5]] * 2000, new=1, seed=1)
+    assert many == generate(model, [[5]] * 2000, **free)
+    assert many != generate(model, [[5]] * 2000, **free, seed=1)
 
 
 def test_learned_positions_end_at_the_context() -> None:

@@ -105,11 +105,9 @@ def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
-def test_a_rate_is_needed_where_none_follows() -> None:
+def test_the_papers_schedule_has_the_papers_rate() -> None:
     values = shortest()
     del values["optimizer"]
-    with pytest.raises(ConfigError, match=r"optimizer\.rate: this key is needed"):
-        read_recipe(values)
     assert read_recipe({**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}).peak == pytest.approx(
         (64 * 50) ** -0.5
     )

@@ -150,7 +150,8 @@ def test_the_picture_follows_the_sliders(browser: Any, server: Pretended) -> Non
     page.wait_for_selector("[data-t=ch_take]:visible")
     sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
     assert (sent["temperature"], sent["top_k"]) == (1.5, 7)
-    assert not {"top_p", "min_p", "seed"} & set(sent), "what is off is not sent"
+    assert sent["top_p"] == 1, "off is said: what a request leaves out has a default"
+    assert not {"min_p", "seed"} & set(sent), "what is off is not sent"
     seen.clean()
 
 
@@ -183,7 +184,7 @@ def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) ->
     asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
-        true = shaped(logits, Choice(**rules), seen=torch.zeros(97, dtype=torch.bool)).softmax(-1)
+        true = shaped(logits, Choice(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)).softmax(-1)
         names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
         told = page.evaluate(
             asked,

@@ -26,6 +26,7 @@ from chumoku.cli.shared import (
     quiet_pipe,
     written,
 )
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.errors import LengthError
 
 if TYPE_CHECKING:
@@ -37,9 +38,9 @@ def chat(
     system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
     format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; else what the tokenizer knows.")] = None,
     new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
-    temperature: Temperature = 1.0,
+    temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
-    top_p: TopP = None,
+    top_p: TopP = TOP_P,
     min_p: MinP = None,
     repetition: Repetition = 1.0,
     presence: Presence = 0.0,

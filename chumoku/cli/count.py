@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from chumoku.cli.shared import KNOWN, model_path
 
 if TYPE_CHECKING:
     from chumoku.models.config import ModelConfig
@@ -15,8 +17,17 @@ LARGEST = 1 << 24
 
 
 def count(
-    model: Annotated[str, typer.Argument(help="A preset (gpt2, transformer-base, …) or a recipe file (.toml).")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            help=f"A preset (gpt2, transformer-base, …), a recipe (its name or .toml), or a model: {KNOWN}."
+        ),
+    ],
     changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As in model.layers=2.")] = None,
+    vocabulary: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Tokens of the vocabulary; default: as the recipe's tokenizer asks."),
+    ] = None,
     length: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Tokens a sequence; default: context.")] = None,
     batch: Annotated[int, typer.Option(min=1, max=LARGEST, help="Sequences at a time.")] = 1,
     precision: Annotated[
@@ -27,32 +38,87 @@ def count(
     """Print a model's parameters by part, FLOPs a token, and memory for training and decoding."""
     from chumoku.models.count import count as count_model
 
-    config = read_model(model, changes or [])
+    config, assumed = read_model(model, changes or [], vocabulary)
     counted = count_model(config, length=length, batch=batch, precision=precision)
     if as_json:
         import json
 
-        print(json.dumps({"model": model, **counted.as_dict()}))
+        found = {"model": model, **counted.as_dict(), "vocabulary": config.vocabulary}
+        print(json.dumps({**found, "assumed": assumed or None}, ensure_ascii=False))
     else:
         show(model, config, counted)
+        if assumed:
+            print(assumed)
 
 
-def read_model(model: str, changes: list[str]) -> ModelConfig:
-    """The config of a preset or of a recipe's [model] table, with key=value words laid over it."""
-    from chumoku.config import load_toml, override
+def read_model(model: str, changes: list[str], vocabulary: int | None = None) -> tuple[ModelConfig, str]:
+    """The config of a preset, a recipe or a stored model, with key=value words laid over it, and what was assumed."""
+    from chumoku.config import override
     from chumoku.errors import UsageError
-    from chumoku.models.presets import model_config
 
     for word in changes:
         if "=" in word and not word.startswith("model."):
             raise UsageError(f"{word} does not concern the model; its keys begin with model., as in model.width=64.")
         if word.startswith("model.preset="):
             raise UsageError("The model to count is already named; give the other preset's name instead.")
-    recipe = load_toml(model) if Path(model).suffix == ".toml" else {"model": {"preset": model}}
-    table = override(recipe, changes).get("model")
-    if not isinstance(table, dict):
+    tables = tables_of(model)
+    if tables is None:
+        return of_stored(model, changes, vocabulary), ""
+    tables = override(tables, changes)
+    if not isinstance(tables.get("model"), dict):
         raise UsageError(f"{model} has no [model] table, so there is nothing to count.")
-    return model_config(table)
+    return of_recipe(model, tables, vocabulary)
+
+
+def tables_of(model: str) -> dict[str, Any] | None:
+    """The tables of a recipe or a preset; None where the name is a stored model's."""
+    from chumoku.models.presets import PRESETS
+    from chumoku.training.recipe import SHIPPED, read_tables
+
+    place = Path(model)
+    if place.suffix == ".toml" or (
+        model not in PRESETS and not place.exists() and (SHIPPED / f"{model}.toml").exists()
+    ):
+        return read_tables(model)
+    if model in PRESETS or not (place.exists() or model.startswith("hf:")):
+        return {"model": {"preset": model}}
+    return None
+
+
+def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tuple[ModelConfig, str]:
+    from chumoku.config import read
+    from chumoku.errors import UsageError
+    from chumoku.models.presets import model_config
+    from chumoku.training.recipe import started_from
+    from chumoku.training.settings import TokenizerSettings
+    from chumoku.training.vocabulary import assumed_sizes
+
+    table = tables["model"]
+    init = table.get("init")
+    if init is None:
+        if vocabulary is None and "tokenizer" not in tables and "preset" in table:
+            return model_config(table), ""
+        tokenizer = read(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
+        sizes = assumed_sizes(table, tokenizer, given=vocabulary)
+        return model_config(sizes.over(table)), sizes.sentence
+    if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
+        raise UsageError(
+            f"{name} starts from {init}, which is not here. Name the model, as in model.init=smollm2.gguf."
+        )
+    return started_from(init, table), f"The shape is that of {init}."
+
+
+def of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
+    """The config of a model that is already trained."""
+    from chumoku.errors import UsageError
+    from chumoku.speaker import base_of, is_adapter
+    from chumoku.weights.opening import config_of
+
+    if changes or vocabulary is not None:
+        word = changes[0] if changes else "--vocabulary"
+        raise UsageError(f"{model} is a model that is already trained, so {word} cannot change its shape.")
+    path = model_path(model)
+    return config_of(base_of(Path(path)) if is_adapter(path) else path)
 
 
 def show(name: str, config: ModelConfig, counted: Count) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, model_path
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
@@ -25,7 +25,7 @@ def evaluate(
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translators: hypotheses kept at each word.")] = 4,
     language: Annotated[str | None, typer.Option(help="Of the references; recognised when not given.")] = None,
     tokenised: Annotated[bool, typer.Option("--tokenised", help="Texts are already cut into words by spaces.")] = False,
-    columns: Annotated[str, typer.Option(help="Tables: source and target column, by place or name.")] = "0,1",
+    columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
     save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
@@ -39,6 +39,9 @@ def evaluate(
     import json
 
     import chumoku
+
+    if Path(model).is_dir():
+        model = model_path(model)
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
@@ -111,6 +114,7 @@ def _translations(
 
     from chumoku.cli.prepare import two
     from chumoku.decoding.translate import translate
+    from chumoku.evaluation.translation import POOR, seems_swapped
 
     pairs = _pairs(files, two(columns, "--columns"))
     said: list[str] = []
@@ -126,7 +130,20 @@ def _translations(
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in said), encoding="utf-8")
-    return _scored(said, [pair.target for pair in pairs], language, tokenised)
+    references = [pair.target for pair in pairs]
+    found = _scored(said, references, language, tokenised)
+    if found["bleu"] < POOR and seems_swapped(said, sources=[pair.source for pair in pairs], references=references):
+        typer.echo(f"Source and target seem to be swapped: {_other_way(files, columns)}", err=True)
+    return found
+
+
+def _other_way(files: list[str], columns: str) -> str:
+    """What to try when sources and references are the wrong way round."""
+    told = "the translations are in the language of the sources, not in that of the references."
+    if len(files) == 2:
+        return f"{told} Try the files in the other order: {files[1]} {files[0]}."
+    first, second = columns.split(",")
+    return f"{told} Try --columns {second.strip()},{first.strip()}."
 
 
 def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:

@@ -28,6 +28,7 @@ from chumoku.cli.shared import (
     standard_input,
     written,
 )
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 
 
 def generate(
@@ -35,9 +36,9 @@ def generate(
     text: Annotated[str | None, typer.Argument(help="What to go on from; without it, standard input.")] = None,
     new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to write.")] = 128,
     least: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to write.")] = 0,
-    temperature: Temperature = 1.0,
+    temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
-    top_p: TopP = None,
+    top_p: TopP = TOP_P,
     min_p: MinP = None,
     repetition: Repetition = 1.0,
     presence: Presence = 0.0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.shared import Json, as_line
-from chumoku.errors import UsageError
+from chumoku.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from chumoku.lab.experiment import Budget
@@ -18,6 +18,7 @@ app = typer.Typer(help="What the notes state: each claim is run, drawn and judge
 Out = Annotated[Path, typer.Option(help="The folder of the results.")]
 DEFAULT, SHORT = Path("runs/lab"), Path("runs/lab-quick")  # a short run replaces no result of a full one
 LARGEST = 100.0
+PLURAL = {"holds": "hold", "holds only when": "hold only under a condition", "does not hold": "do not hold"}
 
 
 @app.callback(invoke_without_command=True)
@@ -47,7 +48,10 @@ def run(
     ids: Annotated[
         list[str], typer.Argument(metavar="ID...", help="Claims, as in `chumoku lab run skip rope-relative`; or all.")
     ],
-    quick: Annotated[bool, typer.Option("--quick", help="A tenth of the work: all in two minutes.")] = False,
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="A tenth of the work, in about two minutes; what must be learned is not judged."),
+    ] = False,
     budget: Annotated[float | None, typer.Option(help="How much work: 1 is all in 15 minutes on two cores.")] = None,
     out: Annotated[
         Path | None,
@@ -56,11 +60,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run claims, judge them, and write result.json and figure of each, and report.html of all."""
-    from chumoku.lab.claims import TRIED, chosen
+    from chumoku.lab.claims import chosen
 
     wanted, spent = chosen(ids), allowed(quick, budget)
     out = out or (DEFAULT if spent.scale >= 1 else SHORT)
     from chumoku.lab import report, runner
+    from chumoku.lab.experiment import NOT_JUDGED
 
     results = with_bar(wanted, spent, out, quiet=as_json)
     page = report.write(out)
@@ -69,8 +74,9 @@ def run(
         print(as_line(out=str(out), report=str(page), verdicts=counts, results=[r.as_dict() for r in results]))
     else:
         print(told(results))
-        if spent.scale < 1 and any(id in TRIED for id in wanted):
-            print("What had less than the full budget to learn may be judged otherwise with it.")
+        if any(result.verdict == NOT_JUDGED for result in results):
+            print("Not judged: the models were trained for less than the full time. `chumoku lab run` without --quick")
+            print("or --budget judges them.")
         print(f"The page with all results: {page}")
     if any(result.verdict == runner.FAILED for result in results):
         raise typer.Exit(1)
@@ -144,5 +150,8 @@ def told(results: list[Result]) -> str:
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1
-    total = ", ".join(f"{number} {verdict}" for verdict, number in sorted(counts.items()))
-    return "\n".join([*lines, "", f"{len(results)} claim{'s' * (len(results) != 1)}: {total}."])
+    total = ", ".join(
+        f"{number} {verdict if number == 1 else PLURAL.get(verdict, verdict)}"
+        for verdict, number in sorted(counts.items())
+    )
+    return "\n".join([*lines, "", f"{counted(len(results), 'claim')}: {total}."])

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.asking import MOST, question, said
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, written
-from chumoku.errors import UsageError
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, model_path, written
+from chumoku.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from chumoku.probe.seen import Seen
@@ -40,7 +40,7 @@ def look(
     from chumoku.probe.seen import see
 
     read, target = written(text), None if to is None else written(to, "The target")
-    speaker = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     check(speaker, layer=layer, head=head, to=target, new=new)
     asked, notices = question(speaker, read, target, new)
     seen = see(speaker.model, asked)
@@ -61,7 +61,7 @@ def look(
     show(seen, names["said"])
     for notice, _ in notices:
         print(f"\n{notice}")
-    print(f"\nThe page is {page}; {len(pictures)} pictures lie beside it.")
+    print(f"\nThe page is {page}; {counted(len(pictures), 'picture')} beside it.")
 
 
 def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:

@@ -18,13 +18,20 @@ if TYPE_CHECKING:
 LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
 
-KNOWN = "a folder of ours or of transformers, a .gguf file, llama2.c's .bin, an adapter, or hf:owner/name"
+KNOWN = (
+    "a run's folder, a model's folder (ours or transformers'), a .gguf file, llama2.c's .bin, an adapter, or "
+    "hf:owner/name"
+)
 Adapter = Annotated[Path | None, typer.Option(help="Lay this adapter (LoRA, a folder) over the model.")]
 Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
 Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; else as stored.")]
-Temperature = Annotated[float, typer.Option(help="0: always the likeliest token; 1: as the model says; above: wilder.")]
+Temperature = Annotated[
+    float, typer.Option(help="0: always the likeliest token; 1: the model's own probabilities; above 1: more random.")
+]
 TopK = Annotated[int | None, typer.Option(help="Only among the k likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Only among the fewest likeliest that reach this share together.")]
+TopP = Annotated[
+    float, typer.Option(help="Only the likeliest tokens whose probabilities reach this sum; 1: all tokens.")
+]
 MinP = Annotated[float | None, typer.Option(help="Only tokens at least this share as likely as the likeliest.")]
 Repetition = Annotated[float, typer.Option(help="Above 1: tokens that were written become less likely, by division.")]
 Presence = Annotated[float, typer.Option(help="Above 0: tokens that were written become less likely, by subtraction.")]
@@ -32,12 +39,22 @@ Seed = Annotated[int, typer.Option(help="Another seed, another text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
+def model_path(model: str) -> str:
+    """The model that a name stands for: a run's folder stands for the model in it."""
+    from chumoku.speaker import model_of_run
+
+    found = str(model_of_run(model))
+    if found != model and Path(found).name == "best":
+        typer.echo(f"{model} has no last/ yet, because its run is not finished; {found} is used.", err=True)
+    return found
+
+
 def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Speaker:
     """The model, when it is of the kind this command needs."""
     import chumoku
     from chumoku.speaker import ABILITIES
 
-    speaker = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     found = speaker.config.kind
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")

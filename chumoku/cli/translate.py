@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import KNOWN, LONGEST, Adapter, Device, Json, Precision, as_line, opened, quiet_pipe, written
-from chumoku.errors import UsageError
+from chumoku.cli.shared import (
+    KNOWN,
+    LONGEST,
+    Adapter,
+    Device,
+    Json,
+    Precision,
+    as_line,
+    model_path,
+    opened,
+    quiet_pipe,
+    written,
+)
+from chumoku.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -46,6 +58,7 @@ def translate(
             f"--length-penalty is a number from −{STEEPEST} to {STEEPEST}, and 0 prefers no length; "
             f"{length_penalty} was given."
         )
+    model = model_path(model)
     sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
     speaker = opened(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
@@ -90,13 +103,15 @@ def _file(file: Path, out: Path, say: Translate, job: dict[str, Any], as_json: b
             lines = translate_file(file, out, say, job=job, progress=told)
         except KeyboardInterrupt:
             told.close()
-            typer.echo(f"Stopped after {told.done:,} of {told.total:,} lines. The same command goes on.", err=True)
+            typer.echo(
+                f"Stopped after {told.done:,} of {counted(told.total, 'line')}. The same command goes on.", err=True
+            )
             raise typer.Exit(130) from None
     seconds = round(time.monotonic() - told.began, 1)
     if as_json:
         print(as_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"{lines:,} lines are in {out}.")
+        print(f"{counted(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
 class Told:

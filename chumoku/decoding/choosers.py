@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.errors import UsageError
 
 # Numbers beyond these leave float32, and then nothing is likelier than anything else. Logits themselves stay below 1e3.
@@ -31,11 +32,11 @@ COLD, MOST = 1e-6, 1e6
 
 @dataclass(frozen=True)
 class Choice:
-    """How one text is chosen."""
+    """How one text is chosen. What is left out has the defaults of `decoding.defaults`; top_p=None keeps all tokens."""
 
-    temperature: float = 1.0
+    temperature: float = TEMPERATURE
     top_k: int | None = None
-    top_p: float | None = None
+    top_p: float | None = TOP_P
     min_p: float | None = None
     repetition: float = 1.0
     presence: float = 0.0

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.choosers import Choice
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.engine import TOGETHER, Engine
 from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.scheduler import Request, Scheduler
@@ -34,9 +35,9 @@ def generate(
     tokens: Sequence[Sequence[int]],
     *,
     new: int,
-    temperature: float = 1.0,
+    temperature: float = TEMPERATURE,
     top_k: int | None = None,
-    top_p: float | None = None,
+    top_p: float | None = TOP_P,
     seed: int = 0,
     end: int | Sequence[int] | None = None,
     least: int = 0,

@@ -28,9 +28,8 @@ from chumoku.doctor.patient import Patient
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.text import Tokenizer
 from chumoku.training.material import Material, prepare
-from chumoku.training.recipe import SHIPPED, Recipe, load_recipe, read_recipe
+from chumoku.training.recipe import RECIPE, SHIPPED, Recipe, load_recipe, read_recipe
 from chumoku.training.result import made
-from chumoku.training.run import RECIPE
 from chumoku.training.settings import TrainSettings, listed
 from chumoku.weights import opening
 from chumoku.weights.bundle import Bundle, Tokenizers

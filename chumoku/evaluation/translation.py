@@ -8,11 +8,16 @@ Japanese is cut into words before BLEU (MeCab, the extra `ja`); where words are 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from chumoku.errors import MissingExtraError, UsageError
+from chumoku.errors import MissingExtraError, UsageError, counted
 
+POOR = 5.0  # BLEU below which it is worth asking why
+SURE = 0.1  # how much more alike two languages must be than two others
+COMPARED = 1000  # sentences whose languages are compared
 CUTTERS = {"ja": "ja-mecab", "zh": "zh", "ko": "ko-mecab"}
 
 
@@ -35,7 +40,10 @@ def score_translations(
     import sacrebleu
 
     if len(translations) != len(references):
-        raise UsageError(f"{len(translations)} translations cannot be scored against {len(references)} references.")
+        raise UsageError(
+            f"{counted(len(translations), 'translation')} cannot be scored against "
+            f"{counted(len(references), 'reference')}."
+        )
     if not translations:
         raise UsageError("There are no translations to score.")
     cutter = "none" if tokenised else CUTTERS.get(language, "13a")
@@ -51,3 +59,24 @@ def score_translations(
     return TranslationScore(
         bleu_score, chrf_score, str(bleu.get_signature()), str(chrf.get_signature()), len(translations)
     )
+
+
+def seems_swapped(translations: Sequence[str], *, sources: Sequence[str], references: Sequence[str]) -> bool:
+    """Whether the translations are in the language of the sources and not in that of the references.
+
+    Languages are compared by how often each sequence of three characters occurs, which tells scripts apart and, in
+    enough text, languages of one script.
+    """
+    said, read, wanted = (_trigrams(texts[:COMPARED]) for texts in (translations, sources, references))
+    return _cosine(said, read) > _cosine(said, wanted) + SURE
+
+
+def _trigrams(texts: Sequence[str]) -> Counter[str]:
+    lines = (f" {text.lower()} " for text in texts)
+    return Counter(line[place : place + 3] for line in lines for place in range(len(line) - 2))
+
+
+def _cosine(a: Counter[str], b: Counter[str]) -> float:
+    product = sum(number * b[key] for key, number in a.items())
+    lengths = math.hypot(*a.values()) * math.hypot(*b.values())
+    return product / lengths if lengths else 0.0

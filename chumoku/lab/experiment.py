@@ -2,6 +2,7 @@
 
     claim → run(budget) → numbers → rule → holds | does not hold | holds only when …
 
+A verdict that depends on what a model has learned needs the full budget; with less, the claim is "not judged".
 Everything a reader is shown is said twice, in English and in Japanese (`Words`).
 """
 
@@ -14,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 HOLDS, FAILS, PARTLY = "holds", "does not hold", "holds only when"
-VERDICTS = (HOLDS, PARTLY, FAILS)
+VERDICTS = (HOLDS, PARTLY, FAILS)  # what a rule can say
+NOT_JUDGED = "not judged"  # the models were trained for too short a time for the rule to mean anything
 
 
 class Words(NamedTuple):

@@ -17,9 +17,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from chumoku.errors import UsageError
+from chumoku.errors import UsageError, counted
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, TRIED
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Words
+from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Words
 from chumoku.lab.runner import FAILED, read
 from chumoku.lab.sheet import CSS
 from chumoku.probe.page import fingerprint
@@ -30,9 +30,10 @@ VERDICTS = {
     HOLDS: ("○", Words("holds", "成り立つ")),
     PARTLY: ("△", Words("holds only when …", "条件つきで成り立つ")),
     FAILS: ("×", Words("does not hold", "成り立たない")),
+    NOT_JUDGED: ("?", Words("not judged", "未判定")),
     FAILED: ("–", Words("failed to run", "実行できず")),
 }
-_CLASS = {HOLDS: "holds", PARTLY: "partly", FAILS: "fails", FAILED: "failed"}
+_CLASS = {HOLDS: "holds", PARTLY: "partly", FAILS: "fails", NOT_JUDGED: "unjudged", FAILED: "failed"}
 _SHOWN = 0.85  # of a figure's own pixels, so that its letters are as large as the page's
 _LONG = 8  # numbers of a list that are still shown in a line
 
@@ -80,11 +81,11 @@ def _top(results: list[Found]) -> str:
     tiles = "".join(
         f'<li class="{_CLASS[verdict]}"><b>{counts[verdict]}</b> {mark} {_both(words)}</li>'
         for verdict, (mark, words) in VERDICTS.items()
-        if counts[verdict] or verdict != FAILED
+        if counts[verdict] or verdict not in (NOT_JUDGED, FAILED)
     )
     intro = Words(
         f"Five Japanese notes explain the Transformer. Of what they state, {len(CLAIMS)} claims can be computed, drawn "
-        f"or tried; {len(results)} of them have been run here. Each verdict follows from its numbers by the rule that "
+        f"or tried, and {len(results)} of them were run here. Each verdict follows from its numbers by the rule that "
         "stands beside it. A verdict against a note is as good as one for it.",
         f"五つの日本語ノートが Transformer を説明しています。そのうち計算・作図・実験できる {len(CLAIMS)} 個の主張か"
         f"ら、{len(results)} 個を実際に試しました。判定は、添えられた規則によって数値から自動的に決まります。ノートを支"
@@ -104,15 +105,15 @@ def _top(results: list[Found]) -> str:
 
 
 def _hurried(results: list[Found]) -> str:
-    """What to bear in mind where a run was a short one."""
-    short = sum(result["budget"]["scale"] < 1 for result, _ in results if result["id"] in TRIED)
+    """Why some claims are not judged, where a run was a short one."""
+    short = sum(result["verdict"] == NOT_JUDGED for result, _ in results)
     if not short:
         return ""
     words = Words(
-        f"{short} of the experiments were run with less than the full budget. Models that learnt for a shorter time "
-        "may be judged otherwise; `chumoku lab run all` gives the verdicts meant.",
-        f"{short} 個の実験は、規定より少ない計算量で行いました。学習が短いと判定が変わることがあります。`chumoku lab "
-        "run all` で本来の判定が得られます。",
+        f"{short} {'claim is' if short == 1 else 'claims are'} not judged: the models were trained for less than the "
+        "full time. Numbers and figures show how far they came; `chumoku lab run all` gives the verdicts.",
+        f"{short} 個の主張は未判定です。モデルの学習が規定より短いためで、数値と図はそこまでの様子を示します。"
+        "`chumoku lab run all` で判定が得られます。",
     )
     return f'<p class="intro">{_both(words)}</p>'
 
@@ -262,9 +263,8 @@ def _stamp(result: dict[str, Any]) -> str:
 def _foot(results: list[Found]) -> str:
     seconds = sum(result["seconds"] for result, _ in results)
     words = Words(
-        f"Made by `chumoku lab` from {len(results)} results that took {seconds:,.0f} seconds in all. Every number is "
-        "in "
-        "result.json beside its figure.",
+        f"Made by `chumoku lab` from {counted(len(results), 'result')} that took {counted(round(seconds), 'second')} "
+        "in all. Every number is in result.json beside its figure.",
         f"`chumoku lab` が {len(results)} 件の結果(計算時間は合計 {seconds:,.0f} 秒)から作成しました。"
         "すべての数値は図と同じ場所の result.json にあります。",
     )

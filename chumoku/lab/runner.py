@@ -24,8 +24,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 import chumoku
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lab.claims import ARITHMETIC, ONCE, chosen
-from chumoku.lab.experiment import VERDICTS, Budget, Claim, Experiment, Outcome, opened
+from chumoku.lab.claims import ARITHMETIC, ONCE, UNTRAINED, chosen
+from chumoku.lab.experiment import NOT_JUDGED, VERDICTS, Budget, Claim, Experiment, Outcome, opened
 from chumoku.probe.pictures import style
 from chumoku.weights.sealed import sealed, verify
 
@@ -38,7 +38,7 @@ Progress = Callable[[str, "Result | None"], None]  # an id, and its result once 
 @dataclass(frozen=True)
 class Result:
     id: str
-    verdict: str  # one of VERDICTS, or FAILED
+    verdict: str  # one of VERDICTS, NOT_JUDGED or FAILED
     claim: Claim | None  # None where not even the claim's file could be opened
     outcome: Outcome | None
     sentence: str | None  # why it failed to run
@@ -93,7 +93,7 @@ def read(out: Path, id: str) -> tuple[dict[str, Any], bytes | None] | None:
             raise DamagedError(f"{path} is larger than any result is. Run `chumoku lab run {id}` again.")
     try:
         result = json.loads(file.read_bytes())
-        sound = result["id"] == id and result["verdict"] in (*VERDICTS, FAILED)
+        sound = result["id"] == id and result["verdict"] in (*VERDICTS, NOT_JUDGED, FAILED)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{file} does not read as a result. Run `chumoku lab run {id}` again.") from error
     if not sound:
@@ -123,7 +123,8 @@ def _tried(id: str, budget: Budget, out: Path) -> Result:
             outcome = experiment.run(budget)
             if outcome.verdict not in VERDICTS:
                 raise UsageError(f"'{outcome.verdict}' is no verdict; there are {', '.join(VERDICTS)}.")
-            result = Result(id, outcome.verdict, experiment.claim, outcome, None, budget, time.perf_counter() - started)
+            verdict = outcome.verdict if budget.scale >= 1 or id in UNTRAINED else NOT_JUDGED
+            result = Result(id, verdict, experiment.claim, outcome, None, budget, time.perf_counter() - started)
             _write(result, out, experiment)
         except Exception as error:
             sentence = f"{type(error).__name__}: {error}"

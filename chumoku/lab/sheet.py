@@ -4,7 +4,7 @@ from __future__ import annotations
 
 CSS = """
 :root { --ink: #1c2733; --soft: #5b6670; --rule: #d8dee5; --paper: #fff; --tint: #f5f7f9;
-  --holds: #4f7f5b; --partly: #a06f1c; --fails: #b23a48; --failed: #6d767e; }
+  --holds: #4f7f5b; --partly: #a06f1c; --fails: #b23a48; --failed: #6d767e; --unjudged: #5b6f95; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--tint); color: var(--ink); line-height: 1.65; font-size: 16px;
   font-family: "Hiragino Sans", "Noto Sans JP", "Noto Sans CJK JP", "Yu Gothic", "IPAexGothic", "IPAGothic",
@@ -31,11 +31,11 @@ h3 { font-size: 13px; margin: 0; font-weight: 600; color: var(--soft); }
 .intro { max-width: 46em; margin: 0 0 18px; }
 .stripe { display: block; width: 100%; height: 14px; border-radius: 2px; }
 rect.holds { fill: var(--holds); } rect.partly { fill: #c98b2b; } rect.fails { fill: var(--fails); }
-rect.failed { fill: var(--failed); }
+rect.failed { fill: var(--failed); } rect.unjudged { fill: var(--unjudged); }
 .tiles { list-style: none; display: flex; flex-wrap: wrap; gap: 8px 36px; padding: 0; margin: 12px 0 28px; }
 .tiles b { font-size: 34px; font-weight: 600; margin-right: 8px; line-height: 1.2; }
 .holds { color: var(--holds); } .partly { color: var(--partly); } .fails { color: var(--fails); }
-.failed { color: var(--failed); }
+.failed { color: var(--failed); } .unjudged { color: var(--unjudged); }
 .overview { margin: 0 0 30px; }
 table { border-collapse: collapse; width: 100%; font-size: 14.5px; }
 th { text-align: left; font-weight: 600; color: var(--soft); }

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from chumoku.decoding import chat, generate
 from chumoku.decoding.choosers import Choice
 from chumoku.decoding.chosen import Voice
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stopping import Utterance
 from chumoku.errors import LengthError, UsageError
@@ -135,9 +136,9 @@ def stops_of(asked: schemas.Writing) -> list[str]:
 def choice_of(asked: schemas.Writing) -> Choice:
     """How the texts are chosen; without a seed, each time otherwise."""
     return Choice(
-        temperature=1.0 if asked.temperature is None else asked.temperature,
+        temperature=TEMPERATURE if asked.temperature is None else asked.temperature,
         top_k=asked.top_k,
-        top_p=None if asked.top_p == 1 else asked.top_p,
+        top_p=TOP_P if asked.top_p is None else None if asked.top_p == 1 else asked.top_p,
         min_p=asked.min_p,
         repetition=1.0 if asked.repetition is None else asked.repetition,
         bias=bias_of(asked.logit_bias or {}),

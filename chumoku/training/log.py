@@ -88,6 +88,8 @@ class Log:
         if state.step % self._every and state.step != self.steps:
             return
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
+        # The peak is the fastest arithmetic seen in this run: the product measured at the start, or a step since then.
+        self.tokens_at_peak = max(self.tokens_at_peak, speed)
         values |= {"tokens_per_second": speed, "peak_share": speed / self.tokens_at_peak}
         self._write({"step": state.step, **values})
         shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · rate {rate:.1e}"

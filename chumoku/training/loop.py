@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from chumoku.data.loader import Cursor, load
 from chumoku.data.order import random_numbers
-from chumoku.errors import DivergedError, RoomError
+from chumoku.errors import DivergedError, RoomError, counted
 from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints, Tensors
@@ -84,7 +84,7 @@ class Run:
             if state.due(settings):
                 return self.stop()
         if state.tired(settings):
-            return f"stopped early: {state.waited} validations brought nothing better"
+            return f"stopped early: {counted(state.waited, 'validation')} brought nothing better"
         return "finished"
 
     def stop(self) -> str:
@@ -155,8 +155,8 @@ class Run:
         self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
         if state.bad >= settings.bad_steps:
             raise DivergedError(
-                f"{state.bad} steps in a row gave numbers that are not finite, first in {where}. Nothing of them was "
-                f"saved; {self.checkpoints.described}. Lower optimizer.rate or lengthen schedule.warmup."
+                f"{counted(state.bad, 'step')} in a row gave numbers that are not finite, first in {where}. Nothing of "
+                f"them was saved; {self.checkpoints.described}. Lower optimizer.rate or lengthen schedule.warmup."
             )
 
     def validate(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from chumoku import lora
 from chumoku.data.files import expand
+from chumoku.errors import counted as number_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
@@ -25,18 +26,19 @@ from chumoku.training.optimiser import Optimiser
 from chumoku.training.recipe import Recipe
 from chumoku.training.result import trained_numbers
 from chumoku.training.settings import listed
+from chumoku.training.vocabulary import assumed_sizes
 
 TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
 PAIR_LENGTH = 24  # tokens a sentence, as a guess
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
-    """Sizes, memory and time of a run. The vocabulary is the one asked for; a tokenizer may turn out smaller."""
+    """Sizes, memory and time of a run."""
     files = [
         path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(listed(named))
     ]
-    asked = recipe.tokenizer.target_vocabulary or recipe.tokenizer.vocabulary
-    config = recipe.config(recipe.model.get("vocabulary", asked))
+    sizes = assumed_sizes(recipe.model, recipe.tokenizer)
+    config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
     trained = trained_numbers(recipe, config)
@@ -46,6 +48,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     return {
         "kind": config.kind,
         "parameters": counted.parameters,
+        "vocabulary": sizes.sentence,
+        "rate": recipe.peak,
         "files": len(files),
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
@@ -116,12 +120,12 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     megabyte = 1 << 20
     print(
-        f"\n{found['kind']} of {found['parameters']:,} parameters"
-        f"{'' if recipe.init else ' (vocabulary as asked for)'}, of which {found['trained']:,} are trained.\n"
-        f"{found['files']} files, {found['bytes_read']:,} bytes to learn from.\n"
+        f"\n{found['kind']} of {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
+        + "".join(f"{line}\n" for line in (found["vocabulary"], _rate_line(recipe)) if line)
+        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']}: about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"
-        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimiser, about "
+        f"{found['device']}: about {duration(found['seconds'])} for {number_of(recipe.train.steps, 'step')}.\n"
+        f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
         f"{', which already holds a run: --resume goes on with it' if found['out_exists'] else ''}.\n"
@@ -129,8 +133,14 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     )
 
 
+def _rate_line(recipe: Recipe) -> str:
+    if recipe.optimizer.rate is not None:
+        return ""
+    return f"Learning rate: {recipe.peak:g} at its highest, the default for this optimizer, schedule and width."
+
+
 def duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} seconds"
+    return number_of(round(seconds), "second")

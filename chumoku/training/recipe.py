@@ -10,15 +10,17 @@ reported at once, before anything else happens.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chumoku.config import Settings, find_problems, load_toml, override, read, write
-from chumoku.errors import ChumokuError, ConfigError, Problem
+from chumoku.config import LARGEST_FILE, Settings, find_problems, load_toml, override, parse_value, read, write
+from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import model_config, over
+from chumoku.training.default_rate import default_rate
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     AdapterSettings,
@@ -28,9 +30,12 @@ from chumoku.training.settings import (
     TokenizerSettings,
     TrainSettings,
 )
+from chumoku.untrusted import read_json
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 PLACEHOLDER = 1 << 13  # a vocabulary, until the tokenizer is there
+RECIPE = "recipe.json"  # in a run's folder: the recipe it was trained with
+COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be written with a comma
 BESIDE_INIT = ("dropout", "context")  # keys of [model] that a model which is there leaves open
 
 
@@ -76,35 +81,60 @@ class Recipe:
                 raise ConfigError([Problem(key, sentence)])
         return config
 
-    @property
+    @functools.cached_property
     def peak(self) -> float:
-        """The highest rate."""
+        """The highest learning rate: optimizer.rate, or a default that fits optimizer, schedule and model."""
         if self.optimizer.rate is not None:
             return self.optimizer.rate
-        return paper_peak(self.config().width, self.schedule.warmup)
+        width = self.config().width
+        if self.schedule.kind == "inverse_sqrt" and self.schedule.warmup > 0 and self.init is None:
+            return paper_peak(width, self.schedule.warmup)
+        fine_tuning = self.init is not None and self.lora is None
+        return default_rate(self.optimizer.kind, width, fine_tuning=fine_tuning)
 
     @property
     def curve(self) -> Schedule:
         return Schedule(**write(self.schedule), steps=self.train.steps)
 
     def as_dict(self) -> dict[str, Any]:
-        tables = {name: getattr(self, name) for name in TABLES}
-        return {
-            "model": dict(self.model),
-            **{name: write(table) for name, table in tables.items() if table is not None},
-        }
+        """All tables with every value in use, so that a stored recipe keeps its rate when a default changes."""
+        tables = {name: write(table) for name in TABLES if (table := getattr(self, name)) is not None}
+        if self.init is not None:
+            del tables["tokenizer"]  # it is that of model.init, and a recipe with both is refused
+        tables["optimizer"]["rate"] = self.peak
+        return {"model": dict(self.model), **tables}
 
 
 def load_recipe(path: Path | str, changes: Sequence[str] = ()) -> Recipe:
-    """A recipe file, or the name of one that comes with chumoku, with `key=value` words laid over it."""
-    shipped = SHIPPED / f"{path}.toml"
-    if not Path(path).suffix and not Path(path).exists() and shipped.exists():
-        path = shipped
-    return read_recipe(override(load_toml(path), changes))
+    """A recipe file, a run's folder, or the name of a shipped recipe, with `key=value` words laid over it."""
+    return read_recipe(override(read_tables(path), changes))
+
+
+def read_tables(path: Path | str) -> dict[str, Any]:
+    """The tables of a recipe as they are stored; `load_recipe` says where."""
+    place, shipped = Path(path), SHIPPED / f"{path}.toml"
+    if place.is_dir():
+        return _tables_of_run(place)
+    if not place.suffix and not place.exists() and shipped.exists():
+        place = shipped
+    return load_toml(place)
+
+
+def _tables_of_run(folder: Path) -> dict[str, Any]:
+    """The recipe that a run stored in its folder. `train.out` is where the folder is now."""
+    if not (folder / RECIPE).is_file():
+        raise UsageError(
+            f"{folder} is a folder without {RECIPE}, so it is not a run. Name a recipe file (.toml) or a run's folder."
+        )
+    tables = read_json(folder / RECIPE, largest=LARGEST_FILE)
+    if isinstance(tables.get("train"), dict):
+        tables["train"]["out"] = str(folder)
+    return tables
 
 
 def read_recipe(values: Mapping[str, Any]) -> Recipe:
     """A recipe from nested mappings; everything wrong with it is in the one error raised."""
+    values = _with_lists(values)
     problems = list(_problems(values))
     if problems:
         raise ConfigError(problems)
@@ -115,6 +145,16 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     if problems:
         raise ConfigError(problems)
     return recipe
+
+
+def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same tables, with data.columns=1,0 and data.languages=ja,en, as written on a command line, made lists."""
+    data = values.get("data")
+    if not isinstance(data, Mapping):
+        return values
+    lists = {key: data[key] for key in COMMA_LISTS if isinstance(data.get(key), str) and "," in data[key]}
+    split = {key: [parse_value(part) for part in text.split(",")] for key, text in lists.items()}
+    return {**values, "data": {**data, **split}}
 
 
 def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
@@ -195,10 +235,6 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
         yield Problem(f"train.{key}", "batch norm is there to be compared, in float32 and without recomputing.")
     if train.length is not None and train.length > config.context:
         yield Problem("train.length", f"{train.length} is longer than model.context = {config.context}.")
-    if recipe.optimizer.rate is None and recipe.init is not None:
-        yield Problem("optimizer.rate", "this key is needed: a model that is there is to be moved gently, as by 1e-4.")
-    elif recipe.optimizer.rate is None and (recipe.schedule.kind != "inverse_sqrt" or recipe.schedule.warmup < 1):
-        yield Problem("optimizer.rate", "this key is needed; only inverse_sqrt with a warm-up has a rate of its own.")
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (

@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from chumoku.config import override, write
-from chumoku.errors import UsageError
+from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.probe.pictures import loss_curve
@@ -34,7 +34,7 @@ from chumoku.training.material import Material, prepare
 from chumoku.training.objectives import Objective
 from chumoku.training.optimiser import Optimiser
 from chumoku.training.precision import DTYPES
-from chumoku.training.recipe import Recipe, load_recipe, read_recipe
+from chumoku.training.recipe import RECIPE, Recipe, load_recipe, read_recipe
 from chumoku.training.result import Result, digest, made, trained_numbers
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
@@ -43,7 +43,6 @@ from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.opening import load
 from chumoku.weights.sealed import heal
 
-RECIPE = "recipe.json"
 Examine = Callable[[Material, Model], None]  # raises where a model should not be trained
 
 
@@ -137,7 +136,7 @@ def _train(
     log.say(
         f"{material.config.kind}, {run.result.told}, on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{len(material.train):,} batches an epoch, vocabulary {material.tokenizer.size:,}."
+        f"{counted(len(material.train), 'batch', 'batches')} an epoch, vocabulary {material.tokenizer.size:,}."
     )
     log.open(run.state)
     ended = run.go()
@@ -252,7 +251,9 @@ def finish(run: Run, folder: Path) -> None:
         if loss is not None:
             worse = run.state.best is not None and loss > run.state.best
             warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
-            run.log.say(f"The mean of the last {len(steps)} checkpoints: validation loss {loss:.4f}{warning}.")
+            run.log.say(
+                f"The mean of the last {counted(len(steps), 'checkpoint')}: validation loss {loss:.4f}{warning}."
+            )
     with run.judge.at_rest():
         checkpoint.export(run.result, folder / "last", run.here)
 

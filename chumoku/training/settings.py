@@ -115,7 +115,7 @@ class OptimizerSettings(Settings):
     """The rule by which a step changes the weights."""
 
     kind: Literal["adamw", "sgd", "muon"] = "adamw"
-    rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; inverse_sqrt has the paper's without one
+    rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; without one, see training/default_rate.py
     beta1: Share = 0.9
     beta2: Share = 0.95
     epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8

@@ -1,11 +1,11 @@
 // The controls of sampling: a slider each, and what they are called in a request.
 import { el } from "./dom.js";
 
-// Zero, or for top-p one, switches a rule off; it is then not sent at all.
+// Sliders start at the defaults of chumoku/decoding/defaults.py. Zero, or for top-p one, switches a rule off.
 const SLIDERS = [
-  { name: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.8 },
+  { name: "temperature", key: "ch_temperature", min: 0, max: 2, step: 0.05, start: 0.3 },
   { name: "topK", key: "ch_top_k", min: 0, max: 100, step: 1, start: 0, off: 0 },
-  { name: "topP", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.95, off: 1 },
+  { name: "topP", key: "ch_top_p", min: 0.05, max: 1, step: 0.01, start: 0.9, off: 1 },
   { name: "minP", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0, off: 0 },
 ];
 const TOKENS = 256;
@@ -75,7 +75,7 @@ export class Sampling {
       temperature,
       max_tokens: Math.max(1, whole(this.tokens, MOST_TOKENS) || TOKENS),
       ...(topK === null ? {} : { top_k: topK }),
-      ...(topP === null ? {} : { top_p: topP }),
+      top_p: topP ?? 1, // always sent: what a request leaves out has a default
       ...(minP === null ? {} : { min_p: minP }),
       ...(this.seed.value === "" ? {} : { seed: whole(this.seed, MOST_SEED) }),
     };

@@ -22,6 +22,8 @@ TRIED = (
 )
 TOGETHER = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these look into the same trained translator
 ONCE = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # nothing is learnt, so one seed will do
+# Verdicts that do not depend on how long a model was trained: a short run may give them, too.
+UNTRAINED = (*ONCE, "scale", "self-cross", "pretrain-shift")
 CLAIMS: tuple[str, ...] = ARITHMETIC + TRIED
 ALL = "all"
 

@@ -205,9 +205,9 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left: one vector in the table, many behind every block, nearer within a sense. Right: cosines of マウス"
-            " in 120 sentences behind the last layer (seed 0), animals first, machines after.",
-            "左：埋め込み表では1つのベクトルが、ブロックを通ると文ごとに変わり、同じ意味どうしの方が近くなります。右："
+            "Left: how alike マウス is in two sentences, behind each block, within a sense and across. Right: cosines "
+            "of マウス in 120 sentences behind the last layer (seed 0), animals first, machines after.",
+            "左：2つの文の「マウス」のコサインを、ブロックごとに、同じ意味どうしと違う意味どうしで示します。右："
             "最終層での120文の「マウス」どうしのコサイン（シード0）。前半が動物、後半が機械です。",
         ),
     )

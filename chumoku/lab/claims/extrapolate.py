@@ -96,9 +96,9 @@ def run(budget: Budget) -> Outcome:
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left of the dotted line lie the positions of training; only what sees clipped distances goes on as if "
-            "nothing had happened.",
-            "点線より左が学習で見た位置です。何事もなく続くのは、打ち切られた距離だけを見る方式です。",
+            "Accuracy by position. Left of the dotted line are the positions seen in training, right of it those that "
+            "were not.",
+            "位置ごとの正解率です。点線より左が学習で見た位置、右が見ていない位置です。",
         ),
     )
 

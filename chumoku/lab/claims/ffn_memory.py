@@ -96,10 +96,10 @@ def run(budget: Budget) -> Outcome:
         numbers={**numbers, "bits_a_number_at_128": bits},
         summary=Words(
             f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {told(off, '{:.0f}')} are "
-            f"left (chance {chance:.0f}); attention alone remembers too, so it is not the only memory. What 128 "
-            f"units add is {bits:.2f} bits for each of the feed-forward's numbers.",
-            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると{told(off, '{:.0f}')}件しか残りませ"
-            f"ん（偶然なら{chance:.0f}件）。ただしアテンションだけでも覚えるので、唯一の記憶ではありません。"
+            f"left (chance {chance:.0f}); attention alone is F=0. What 128 units add to it is {bits:.2f} bits for each "
+            "of the feed-forward's numbers.",
+            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{told(off, '{:.0f}')}件で"
+            f"す（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。"
             f"幅128のFFNで増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
         ),
         when=only_when(
@@ -110,10 +110,9 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The wider the feed-forward, the more facts; attention alone (F = 0) keeps some too. Switched off, the "
-            "red line is what is left.",
-            "FFNが広いほど多くの知識が入ります。アテンションだけ（F=0）でもある程度覚えます。赤はFFNを切ったときに残る"
-            "件数です。",
+            "Facts recalled by the width of the feed-forward; F = 0 is attention alone. Red: what is left when the "
+            "feed-forward is switched off.",
+            "FFNの幅ごとの、思い出せた件数です。F=0 はアテンションだけの場合、赤はFFNを切ったときに残る件数です。",
         ),
     )
 

@@ -150,9 +150,9 @@ def run(budget: Budget) -> Outcome:
             Words("only in some of the seeds", "一部のシードのとき"),
         ),
         reading=Words(
-            "Left: at equal size the kinds lie close together. Right: gates that no longer follow the word cost "
-            "dearly.",
-            "左：同じ大きさなら種類による差はわずかです。右：単語に応じて動かないゲートでは、損失が大きく増えます。",
+            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are held "
+            "at their means.",
+            "左：同じ大きさでの種類ごとの損失です。右：ゲート、またはもう一方の因子を平均に固定したときの損失です。",
         ),
     )
 

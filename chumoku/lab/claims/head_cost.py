@@ -67,7 +67,7 @@ def run(budget: Budget) -> Outcome:
         Words(
             f"One head takes {one:,} operations and twelve take {twelve:,}, both 4·n²·768. Timed: {medians['1']:.1f} "
             "ms and "
-            f"{medians['12']:.1f} ms, since twelve heads have twelve softmaxes. Heads add views, not savings.",
+            f"{medians['12']:.1f} ms; twelve heads have twelve softmaxes. Heads add views, not savings.",
             f"1 ヘッドは {one:,} 回、12 ヘッドは {twelve:,} 回で、どちらも 4·n²·768 です。時間は {medians['1']:.1f} ms "
             "と "
             f"{medians['12']:.1f} ms でした(12 ヘッドは softmax も 12 回)。ヘッドが増やすのは観点であり、"
@@ -82,8 +82,8 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The same count; the time differs by the softmaxes.",
-            "計算量は同じで、時間の差は softmax の回数によるものです。",
+            "Left: counted operations beside what the note says. Right: measured time.",
+            "左は数えた計算量とノートの値、右は測った時間です。",
         ),
     )
 

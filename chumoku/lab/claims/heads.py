@@ -151,9 +151,9 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left: more heads, more right answers, at the same width. Right: eight heads (seed 0); a dark cell is a "
+            "Left: right answers by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a "
             "head that looks where that question's answer stands.",
-            "左：幅が同じでもヘッドが多いほど正解が増えます。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位"
+            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位"
             "置を見ているヘッドです。",
         ),
     )

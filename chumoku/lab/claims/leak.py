@@ -108,8 +108,9 @@ def run(budget: Budget) -> Outcome:
             Words("training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"),
         ),
         reading=Words(
-            "Left: without the mask the training loss falls towards 0. Right: hide the future, and nothing was learnt.",
-            "左：マスクがないと学習損失は0へ近づきます。右：未来を隠すと、何も学べていません。",
+            "Left: the training loss with and without the mask. Right: the loss on unseen lines, as trained and with "
+            "the future hidden.",
+            "左：マスクあり・なしの学習損失です。右：見ていない文での損失で、学習時のままの場合と未来を隠した場合です。",
         ),
     )
 

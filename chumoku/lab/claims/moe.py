@@ -176,12 +176,12 @@ def run(budget: Budget) -> Outcome:
             f"{total:,}: {recalled} (mixture / same compute / same size). Of at most {most:.2f} bits about the "
             f"expert the relation tells {bits['relation']} (before training {before['relation']}), the subject "
             f"{bits['subject']} ({before['subject']}). On a processor a step took {speed['mixture']} against "
-            f"{speed['same compute']} ms: sorting tokens by expert is no multiplication, yet it takes time.",
+            f"{speed['same compute']} ms; sorting tokens by expert is no multiplication, but counts in the time.",
             f"パラメータ数は{sizes[0]}、1トークンの乗算は{sizes[1]}（MoE／同じ計算量）。{total:,}件のうち思い出せたの"
             f"は{recalled}（MoE／同じ計算量／同じ大きさ）です。専門家について分かる最大{most:.2f}ビットのうち、関"
             f"係からは{bits['relation']}（学習前は{before['relation']}）、主語からは{bits['subject']}（学習前は"
-            f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、振"
-            "り分けは乗算ではありませんが時間はかかります。",
+            f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、"
+            "乗算ではない振り分けの時間も含みます。",
         ),
         when=only_when(
             judge(numbers),
@@ -196,9 +196,9 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left: at the compute of the small one, the mixture recalls more. Right: which relation goes to which "
+            "Left: facts recalled, by kind. Right: which relation goes to which "
             "expert (seed 0); an even column would be an expert for everything.",
-            "左：小さいFFNと同じ計算量で、MoEはより多く思い出します。右：どの関係がどの専門家へ送られたか（シード0）。"
+            "左：種類ごとの思い出せた件数です。右：どの関係がどの専門家へ送られたか（シード0）。"
             "列が一様なら何でも屋の専門家です。",
         ),
     )

@@ -72,8 +72,8 @@ def run(budget: Budget) -> Outcome:
             f"み、{last['lookup_us']:,.0f} µs です。",
         ),
         reading=Words(
-            "The product grows with the vocabulary, the table does not.",
-            "積の時間は語彙とともに増えますが、表引きは増えません。",
+            "The time of the product and of the table, by vocabulary; both axes logarithmic.",
+            "積と表引きの時間を語彙の大きさごとに示します (両軸とも対数)。",
         ),
     )
 

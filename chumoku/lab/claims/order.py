@@ -88,8 +88,9 @@ def run(budget: Budget) -> Outcome:
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Only attention with neither positions nor a mask stays at chance (dotted).",
-            "偶然 (点線) にとどまるのは、位置もマスクもないアテンションだけです。",
+            "Left: how often it is told rightly which word came first (dotted: chance). Right: how far a sentence's "
+            "vector moves when its words are permuted.",
+            "左は、どちらの語が先かの正解率 (点線は偶然)、右は、語を並べ替えたときの文のベクトルの動きです。",
         ),
     )
 

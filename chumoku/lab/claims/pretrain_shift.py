@@ -122,10 +122,10 @@ def run(budget: Budget) -> Outcome:
         summary=Words(
             "What is fed is what is to be said, moved right by one. One pass over its own words repeats them in "
             f"{repeated} of {total} sentences. Taught, {words} % of words and {taught} % of sentences are right; "
-            f"free, {free} % of sentences: whole sentences fare alike, since the first wrong word spoils both.",
+            f"free, {free} % of sentences; the first wrong word spoils a whole sentence either way.",
             f"入力は正解を1つ右へずらしたものです。自走の出力を一度に与え直すと、{total}文中{repeated}文で同じ語にな"
             f"りました。教師強制では語の{words}％、文の{taught}％が正解で、自走では文の{free}％が正解です。最初の誤り"
-            "で文が崩れるのはどちらも同じなので、文単位の成績は近くなります。",
+            "で文が崩れるのはどちらも同じです。",
         ),
         reading=Words(
             "For each sentence: what was wanted, what is said when fed the right words, and when fed its own.",

@@ -68,8 +68,8 @@ def run(budget: Budget) -> Outcome:
             f"いと {flat:.3f} です。",
         ),
         reading=Words(
-            "With √d both lines are level; without it the weights become one-hot and the gradient goes.",
-            "√d で割ると水平のままですが、割らないと重みが one-hot に近づき、勾配が消えていきます。",
+            "Entropy of the weights and gradient of the softmax by width, with and without √d.",
+            "重みのエントロピーと softmax の勾配を、√d で割るときと割らないときについて、次元ごとに示します。",
         ),
     )
 

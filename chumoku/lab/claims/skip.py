@@ -89,9 +89,9 @@ def run(budget: Budget) -> Outcome:
         ),
         when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。") if verdict == PARTLY else None,
         reading=Words(
-            "Left: the identity, where the skip starts almost at the goal. Right: a rotation, where it is no help.",
-            "左は恒等写像で、スキップ接続ありは初めから目標に近いところにいます。右は回転で、スキップ接続は助けになり"
-            "ません。",
+            "The error over training with and without a skip (dotted: the goal). Left: the identity. Right: a random "
+            "rotation.",
+            "スキップ接続あり・なしの学習中の誤差です (点線は目標)。左は恒等写像、右はランダムな回転です。",
         ),
     )
 

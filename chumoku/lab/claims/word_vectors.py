@@ -180,9 +180,10 @@ def run(budget: Budget) -> Outcome:
         ),
         when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
         reading=Words(
-            "Cosines between the words of six groups (seed 0): random before, squares along the diagonal after.",
-            "6つのグループの単語どうしのコサイン類似度（シード0）。学習前はでたらめで、学習後は対角線に沿って四角い"
-            "まとまりが現れます。",
+            "Cosines between the words of six groups (seed 0), before and after training. Groups that have found "
+            "together show as squares along the diagonal.",
+            "6つのグループの単語どうしのコサイン類似度（シード0、学習前と学習後）。グループがまとまれば、対角線に沿って"
+            "四角い模様になります。",
         ),
     )
 

@@ -1,0 +1,23 @@
+"""The learning rate of a recipe that gives none.
+
+    adamw   r(D) = 6e-4 · (768 / D)^0.8, at most 5e-3        D: the model's width
+    muon    2 · r(D)
+    sgd     0.01, with the default momentum and clipping
+
+r(D) goes through both ends of the table of rates in Brown et al. 2020 (GPT-3, table 2.1: 6e-4 at D = 768, 0.6e-4 at
+D = 12,288) and on to small models. The rates tuned for our own recipes lie within a factor of 2 of it. A model that is
+already trained (`model.init`) is changed more gently, at a quarter of it; an adapter ([lora]) learns at the full rate.
+"""
+
+from __future__ import annotations
+
+HIGHEST = 5e-3
+SGD = 0.01
+FINE_TUNING = 0.25
+
+
+def default_rate(kind: str, width: int, *, fine_tuning: bool = False) -> float:
+    """The peak learning rate for an optimizer kind and a model width, rounded to two digits."""
+    adamw = min(HIGHEST, 6e-4 * (768 / width) ** 0.8)
+    rate = {"adamw": adamw, "muon": 2 * adamw, "sgd": SGD}[kind]
+    return float(f"{rate * FINE_TUNING if fine_tuning else rate:.1e}")

@@ -1,0 +1,133 @@
+"""A run's folder is enough: to resume it, and to use the model in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundles import made
+from commands import Ask, Ended, command
+from rich.console import Console
+
+import chumoku
+from chumoku.data.embedded import generate
+from chumoku.errors import UsageError
+from chumoku.evaluation.translation import seems_swapped
+from chumoku.speaker import model_of_run
+from chumoku.training.log import Log, read_metrics
+from chumoku.training.recipe import load_recipe, read_recipe
+from chumoku.training.settings import TrainSettings
+from chumoku.training.state import State
+
+TABLE: dict[str, Any] = {
+    "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 32},
+    "tokenizer": {"kind": "byte"},
+    "data": {"kind": "pairs", "files": "pairs.tsv", "validation": 0.2},
+    "train": {"out": "runs/x", "steps": 3, "tokens": 400, "device": "cpu", "samples": 0},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a small run of pairs whose columns were swapped by key=value, without a rate."""
+    folder = tmp_path_factory.mktemp("work")
+    pairs = generate(61)
+    (folder / "pairs.tsv").write_text("".join(f"{one.target}\t{one.source}\n" for one in pairs), encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        chumoku.train(TABLE, ["data.columns=1,0"])
+    return folder
+
+
+@pytest.fixture
+def ask(runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    monkeypatch.chdir(runs)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+
+    def run(*words: str) -> Ended:
+        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
+
+    return run
+
+
+def test_columns_and_languages_may_be_written_with_a_comma() -> None:
+    recipe = read_recipe({**TABLE, "data": {**TABLE["data"], "columns": "1,0", "languages": "ja, en"}})
+    assert recipe.data.columns == [1, 0]
+    assert recipe.data.languages == ["ja", "en"]
+    named = read_recipe({**TABLE, "data": {**TABLE["data"], "columns": "text,english"}})
+    assert named.data.columns == ["text", "english"]
+
+
+def test_a_run_is_resumed_by_its_folder(ask: Ask, runs: Path) -> None:
+    shutil.copytree(runs / "runs/x", runs / "moved")
+    ended = ask("train", "moved", "train.steps=5", "--resume")
+    assert ended.code == 0, ended.err
+    assert "Finished at step 5" in ended.out
+    stored = json.loads((runs / "moved/recipe.json").read_text("utf-8"))
+    assert stored["train"]["out"] == "moved", "where the folder is now, not where it was"
+    assert load_recipe(runs / "moved").data.columns == [1, 0]
+    with pytest.raises(UsageError, match=r"already holds a run"):
+        chumoku.train("moved")
+
+
+def test_a_folder_that_is_no_run_is_refused(ask: Ask) -> None:
+    Path("empty").mkdir(exist_ok=True)
+    ended = ask("train", "empty")
+    assert ended.code == 2
+    assert "empty is a folder without recipe.json" in ended.err
+
+
+def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chumoku.load("runs/x").config == chumoku.load("runs/x/last").config
+    monkeypatch.setattr("chumoku.probe.drawings.draw", lambda *_, **__: [])  # pictures take seconds
+    for words in (("translate", "runs/x", "一"), ("count", "runs/x"), ("look", "runs/x", "一", "--out", "looked")):
+        ended = ask(*words)
+        assert ended.code == 0, ended.err
+        assert "is used" not in ended.err
+    ended = ask("evaluate", "runs/x", "pairs.tsv", "--columns", "1,0", "--beam", "1", "--json")
+    assert json.loads(ended.out)["sentences"] == 61
+
+
+def test_a_run_that_is_not_finished_stands_for_its_best_and_says_so(ask: Ask, tmp_path: Path) -> None:
+    made(tmp_path / "run" / "best", "decoder")
+    ended = ask("generate", str(tmp_path / "run"), "ab", "--new", "3")
+    assert ended.code == 0
+    assert "is not finished" in ended.err
+    assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--new", "3").err
+    assert model_of_run(tmp_path / "run/best") == tmp_path / "run/best"
+
+
+def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
+    """A step can be faster than the product that was measured at the start, when the machine was busy then."""
+    log = Log(tmp_path, TrainSettings(steps=7, log_every=1), Console(file=io.StringIO()))
+    log.open(State())
+    log.tokens_at_peak = 100.0
+    for step, speed in ((1, 53.0), (2, 106.0), (3, 53.0)):
+        log.step(State(step=step), loss=1.0, norm=1.0, rate=0.1, speed=speed)
+    log.close()
+    assert [line["peak_share"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0.53, 1.0, 0.5]
+
+
+def test_swapped_columns_are_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A translator into English, fed with English, writes English; the references are Japanese."""
+    monkeypatch.setattr(
+        "chumoku.decoding.translate.translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61
+    )
+    swapped = ask("evaluate", "runs/x", "pairs.tsv", "--json")
+    assert json.loads(swapped.out)["bleu"] < 5
+    assert "seem to be swapped" in swapped.err
+    assert "Try --columns 1,0." in swapped.err
+    assert "swapped" not in ask("evaluate", "runs/x", "pairs.tsv", "--columns", "1,0", "--json").err
+
+
+def test_languages_of_one_script_are_told_apart() -> None:
+    english = ["The dog runs across the green meadow.", "Two men are sitting on a bench.", "A girl with the ball."]
+    german = ["Der Hund läuft über die grüne Wiese.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen mit Ball."]
+    said = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
+    assert seems_swapped(said, sources=english, references=german)
+    assert not seems_swapped(said, sources=german, references=english)
+    assert not seems_swapped(["", ""], sources=["a"], references=["b"])

@@ -1,0 +1,75 @@
+"""What is left out has one default, wherever a text is asked for."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+from bundles import made
+from commands import command
+
+import chumoku
+from chumoku.decoding.choosers import Choice
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
+from chumoku.decoding.generate import PLAIN
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("models") / "writer", "decoder")
+
+
+def test_a_choice_that_says_nothing_keeps_to_likely_tokens() -> None:
+    assert Choice() == PLAIN == Choice(temperature=TEMPERATURE, top_p=TOP_P)
+    assert 0 < TEMPERATURE < 1
+    assert TOP_P < 1
+    assert Choice(temperature=1, top_p=None) != Choice()
+
+
+def test_python_and_the_commands_have_the_same_default(
+    writer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    speaker = chumoku.load(writer)
+    options = {"new": 17, "seed": 5}
+    said = speaker.generate("ab", **options)
+    assert said == speaker.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    assert said != speaker.generate("ab", **options, temperature=1, top_p=None)
+    assert said == "".join(speaker.stream("ab", **options))
+    answer = speaker.chat("ab", **options)
+    assert answer == speaker.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    shown = command(
+        *("generate", str(writer), "ab", "--new", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch
+    )
+    assert shown.out == said + "\n"
+
+
+@pytest.mark.parametrize("name", ["generate", "chat"])
+def test_help_says_what_the_default_is(
+    name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    told = command(name, "--help", capfd=capfd, monkeypatch=monkeypatch).out
+    for option, value in (("temperature", TEMPERATURE), ("top-p", TOP_P)):
+        assert re.search(rf"--{option} .*\[default: {value}\]", told), told
+
+
+def test_a_request_that_leaves_it_out_gets_the_default() -> None:
+    pytest.importorskip("fastapi")
+    from chumoku.server import schemas
+    from chumoku.server.writing import choice_of
+
+    bare = choice_of(schemas.Completion(model="m", prompt="a", seed=3))
+    assert bare == Choice(seed=3)
+    free = choice_of(schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0))
+    assert free == Choice(temperature=1.0, top_p=None, seed=3)
+
+
+def test_the_pages_sliders_start_at_the_default() -> None:
+    script = files("chumoku.viewer").joinpath("chat_sampling.js").read_text("utf-8")
+    starts = dict(re.findall(r'name: "(\w+)".*?start: ([\d.]+)', script))
+    assert float(starts["temperature"]) == TEMPERATURE
+    assert float(starts["topP"]) == TOP_P
+    assert "top_p: topP ?? 1" in script, "what is switched off on the page is switched off on the server"
