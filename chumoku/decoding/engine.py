@@ -27,6 +27,7 @@ from chumoku.decoding.sources import Sources, grown, move
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import recording, tap
 
 AT_ONCE = 512  # positions of one row that are read in one pass …
@@ -89,6 +90,8 @@ def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacit
     from chumoku.decoding.native import call
 
     sizes = {"rows": rows, "capacity": capacity}
+    if plain_formulas():
+        return TorchEngine(model, **sizes)
     # What a library or a graph computes leaves no trace for those who record.
     if not recording() and call.supports(model):
         from chumoku.decoding.native.engine import NativeEngine

@@ -18,6 +18,7 @@ from chumoku.data.files import expand
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
@@ -41,7 +42,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     counted = count(config, length=length, batch=rows)
     trained = trained_numbers(recipe, config)
     device = choose_device(recipe.train.device)
-    speed = _speed(recipe, config, device, rows=rows, length=length)
+    with plain(recipe.train.plain or plain_formulas()):
+        speed, runs = _speed(recipe, config, device, rows=rows, length=length), running()
     tokens = recipe.train.steps * recipe.train.accumulate * rows * length
     return {
         "kind": config.kind,
@@ -49,6 +51,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "files": len(files),
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
+        "runs": runs,
         "tokens_a_step": recipe.train.accumulate * rows * length,
         "trained": trained,
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
@@ -120,7 +123,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         f"{'' if recipe.init else ' (vocabulary as asked for)'}, of which {found['trained']:,} are trained.\n"
         f"{found['files']} files, {found['bytes_read']:,} bytes to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']}: about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"
+        f"{found['device']} with {found['runs']}: "
+        f"about {duration(found['seconds'])} for {recipe.train.steps:,} steps.\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimiser, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
