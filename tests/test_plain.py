@@ -367,6 +367,21 @@ def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+def test_what_is_recomputed_runs_as_before_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU's backward pass has a thread of its own, which is not inside plain()."""
+    objective = Objective(build(Cell("decoder").config(layers=1)))
+    module = wrap(objective, TrainSettings(recompute=True), World(torch.device("cpu"))).train()
+    usual, calls = attention.attend, []
+    monkeypatch.setattr(attention, "attend", lambda *given, **how: calls.append(1) or usual(*given, **how))
+    with plain():
+        loss = module({"tokens": tokens(3, 7), "labels": tokens(3, 7, 1)})
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    assert len(calls) == 2
+    assert all(parameter.grad is not None for parameter in objective.parameters())
+
+
 def test_the_key_is_a_switch() -> None:
     with pytest.raises(ConfigError, match="plain"):
         TrainSettings(plain="slow")

@@ -26,6 +26,8 @@ _compiled = _DEFAULT  # what compiled code runs; torch.compile traces again when
 
 def plain_formulas() -> bool:
     """Whether the plain formulas run here instead of the fast code."""
+    if not _compiled and not _DEFAULT:
+        return False  # no context is switched on: two globals are cheaper than what follows
     # torch.compile cannot read a context variable, so compiled code follows the whole process.
     return _compiled if torch.compiler.is_compiling() else _plain.get()
 
