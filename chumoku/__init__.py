@@ -18,6 +18,7 @@ _HOME = {
     "load": "chumoku.speaker",
     "convert": "chumoku.weights.convert",
     "train": "chumoku.training.run",
+    "plain": "chumoku.nn.plain",
     "record": "chumoku.nn.tap",
     "addresses": "chumoku.nn.tap",
     "logit_lens": "chumoku.probe.lens",
@@ -38,6 +39,7 @@ __all__ = [
     "load",
     "logit_lens",
     "patch",
+    "plain",
     "preset",
     "record",
     "train",
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from chumoku.models.config import ModelConfig
     from chumoku.models.count import count
     from chumoku.models.presets import preset
+    from chumoku.nn.plain import plain
     from chumoku.nn.tap import addresses, record
     from chumoku.probe.attention import attention_rollout
     from chumoku.probe.editing import ablate, patch

@@ -52,9 +52,12 @@ def model_path(model: str) -> str:
 def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Speaker:
     """The model, when it is of the kind this command needs."""
     import chumoku
+    from chumoku.nn.plain import plain_formulas
     from chumoku.speaker import ABILITIES
 
     speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    if plain_formulas():
+        typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Fast kernels run without it.", err=True)
     found = speaker.config.kind
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")

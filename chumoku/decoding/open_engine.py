@@ -2,7 +2,8 @@
 
     native    the library of decoding/native, on a processor
     GPU       captured graphs of our own kernels (decoding/gpu)
-    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters, edits
+    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters, edits;
+              and under chumoku.plain()
 
 While somebody records, the same engine computes, and the plain model beside it (decoding/recorded.py).
 """
@@ -18,12 +19,13 @@ from chumoku.decoding.native.engine import NativeEngine
 from chumoku.decoding.recorded import RecordedEngine
 from chumoku.decoding.unmodified import modification
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import editing, recording
 
 
 def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
     """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
-    fast = None if editing() else _fast_engine(model, rows=rows, capacity=capacity)
+    fast = None if editing() or plain_formulas() else _fast_engine(model, rows=rows, capacity=capacity)
     if fast is None:
         return TorchEngine(model, rows=rows, capacity=capacity)
     return RecordedEngine(fast) if recording() else fast

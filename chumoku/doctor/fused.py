@@ -21,13 +21,14 @@ from chumoku.models.model import Model
 from chumoku.nn.attention import Attention, share
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
+from chumoku.nn.plain import plain as plain_switch
 from chumoku.nn.tap import record
 
 
 def run(patient: Patient) -> Iterator[Finding]:
     model = patient.the_model()
     batch = sample(patient)
-    with borrowed(model), torch.no_grad():
+    with borrowed(model), torch.no_grad(), plain_switch(False):
         for ask in (answers, masked_way):
             far: dict[str, float] = {}
             with ExitStack() as stack:

@@ -6,7 +6,7 @@
 A fresh B is 0 and a fresh m is ‖W‖, so that nothing changes before something is learnt. DoRA's norm is a constant to
 the backward pass, as in its paper. Dropout, in training, falls on the x that the adapter sees; DoRA's adapter also sees
 (g − 1) W x. `weight_of` is the whole matrix and `plain` multiplies by it; `forward` never forms B A for LoRA, and for
-DoRA only to take its norm.
+DoRA only to take its norm. Inside `chumoku.plain()` `forward` is `plain`, unless dropout makes them different maps.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.quantised import Quantised
 
 
@@ -101,11 +102,13 @@ class Adapted(nn.Module):
         return self.adapters[self.active]  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.base(x)
         low = self.heard
+        dropping = low is not None and self.training and low.dropout > 0
+        if plain_formulas() and not dropping:
+            return self.plain(x)
+        y: Tensor = self.base(x)
         if low is None:
             return y
-        dropping = self.training and low.dropout > 0
         seen = F.dropout(x, low.dropout) if dropping else x
         beside = F.linear(F.linear(seen.to(low.a.dtype), low.a), low.b) * low.scale
         if low.magnitude is not None:
@@ -116,20 +119,27 @@ class Adapted(nn.Module):
         return (y + beside).to(y.dtype)
 
     def plain(self, x: Tensor) -> Tensor:
-        """The formula: one product with the whole matrix. Without dropout."""
-        bias = None if self.base.bias is None else self.base.bias.to(x.dtype)
-        return F.linear(x, self.weight_of(self.heard).to(x.dtype), bias)
+        """The formula: one product with the whole matrix, in float32 or better. Without dropout."""
+        precise = torch.promote_types(x.dtype, torch.float32)
+        bias = None if self.base.bias is None else self.base.bias.to(precise)
+        return F.linear(x.to(precise), self._matrix(self.heard, precise), bias).to(x.dtype)
 
     def weight_of(self, low: LowRank | None) -> Tensor:
         """The matrix with this adapter in it: W + s · B A, for DoRA each row scaled to m."""
         weight = matrix_of(self.base)
         if low is None:
             return weight
-        precise = torch.promote_types(weight.dtype, low.a.dtype)
-        whole = weight.to(precise) + low.change().to(precise)
+        return self._matrix(low, torch.promote_types(weight.dtype, low.a.dtype)).to(weight.dtype)
+
+    def _matrix(self, low: LowRank | None, dtype: torch.dtype) -> Tensor:
+        """The same in another type: in 16 bits a small B A would be lost beside W."""
+        weight = matrix_of(self.base)
+        if low is None:
+            return weight.to(dtype)
+        whole = weight.to(dtype) + low.change().to(dtype)
         if low.magnitude is not None:
-            whole = whole * (low.magnitude / low.norms(weight).to(low.magnitude.dtype)).to(precise)[:, None]
-        return whole.to(weight.dtype)
+            whole = whole * (low.magnitude / low.norms(weight).to(low.magnitude.dtype)).to(dtype)[:, None]
+        return whole
 
     def _unbiased(self, y: Tensor) -> Tensor:
         return y if self.base.bias is None else y - self.base.bias.to(y.dtype)

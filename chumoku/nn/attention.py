@@ -7,7 +7,8 @@
     value  [B, G, S, K]   what each position gives
 
 H query heads share G key/value heads, H / G each (G = H is the multi-head attention of 2017, G = 1 multi-query).
-`attend` is the formula; `attend_fused` is its fast twin, which never forms the T × S weights.
+`attend` is the formula; `attend_fused` is its fast twin, which never forms the T × S weights. The fast one runs, and
+inside `chumoku.plain()` the formula does.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import Relative, Rotation, rotate
 from chumoku.nn.tap import tap, watched
 
@@ -73,12 +75,14 @@ def attend_fused(
 ) -> Tensor:
     """The output of `attend` from PyTorch's fused kernels."""
     grouped = key.shape[1] != query.shape[1]
-    if mask is None and bias is None and (not causal or query.shape[2] in (1, key.shape[2])):
+    if mask is None and bias is None:
         # The kernels' own causal rule counts from the first key, which is ours only when there is no past.
-        first_to_last = causal and query.shape[2] > 1
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=first_to_last, dropout_p=dropout, enable_gqa=grouped
-        )
+        if causal and query.shape[2] == key.shape[2]:
+            return F.scaled_dot_product_attention(
+                query, key, value, is_causal=True, dropout_p=dropout, enable_gqa=grouped
+            )
+        if not causal or query.shape[2] == 1:
+            return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=grouped)
     seen = visible(query, key, mask=mask, causal=causal)
     # The causal rule alone blinds a query only where there are more queries than keys.
     may_blind = mask is not None or (causal and query.shape[2] > key.shape[2])
@@ -164,7 +168,7 @@ class Attention(nn.Module):
         sight: Sight = EVERYTHING,
         past: Past | None = None,
     ) -> Tensor:
-        if source is None and torch.compiler.is_compiling() and torch.is_grad_enabled() and self._plain():
+        if source is None and self._projects_at_once():
             query, key, value = self._project_at_once(x)
         else:
             query = self._split(self.query(x))
@@ -173,17 +177,9 @@ class Attention(nn.Module):
             query, key = rotate(query, sight.rotation), rotate(key, sight.rotation)
         if past is not None:
             key, value = past.extend(key, value)
-        bias = self._bias(query, sight)
-        heads = attend_fused(
-            query,
-            key,
-            value,
-            mask=sight.mask,
-            bias=bias,
-            causal=sight.causal,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        self._show(query, key, value, sight._replace(bias=bias))
+        sight = sight._replace(bias=self._bias(query, sight))
+        heads = self._attend(query, key, value, sight)
+        self._show(query, key, value, sight)
         heads = tap(self, "heads", heads)
         return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
 
@@ -191,8 +187,17 @@ class Attention(nn.Module):
         """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
 
-    def _plain(self) -> bool:
-        """Whether all three are bare matrices: one with an adapter, or of whole numbers, wants to be called."""
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+        dropout = self.dropout if self.training else 0.0
+        mask, causal, bias = sight.mask, sight.causal, sight.bias
+        if plain_formulas():
+            return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
+        return attend_fused(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)
+
+    def _projects_at_once(self) -> bool:
+        """Whether to use one product: in compiled training, of bare matrices without adapters or quantized weights."""
+        if not torch.compiler.is_compiling() or not torch.is_grad_enabled() or plain_formulas():
+            return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
     def _project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:

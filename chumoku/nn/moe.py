@@ -2,8 +2,9 @@
 
     MoE(x) = Σᵢ gᵢ(x) · FFNᵢ(x)        g = softmax(x W_router), kept for the k largest and made to sum to 1
 
-`plain` is that sum over all experts. `forward` sorts the tokens by expert and multiplies each group once, so the cost
-is that of k experts; every token reaches all of its k, none is dropped.
+`plain` is that sum over all experts, and runs inside `chumoku.plain()`. Otherwise `forward` sorts the tokens by
+expert and multiplies each group once, so the cost is that of k experts; every token reaches all of its k, none is
+dropped.
 
     balance   E · Σᵢ fᵢ Pᵢ            fᵢ share of tokens sent to i, Pᵢ mean probability of i; 1 when even
     z         mean (log Σᵢ exp zᵢ)²   keeps the router's numbers z small
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.nn.feedforward import ACTIVATIONS, Kind
+from chumoku.nn.plain import plain_formulas
 from chumoku.nn.tap import tap, watched
 
 
@@ -77,16 +79,17 @@ class Experts(nn.Module):
 
     def one(self, index: int, x: Tensor) -> Tensor:
         """FFNᵢ(x), for the plain sum."""
+        return self._linear(index, self.one_hidden(index, x), self.down, self.down_bias)
 
-        def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-            return F.linear(x, weight[index], None if bias is None else bias[index])
-
-        hidden = linear(x, self.up, self.up_bias)
+    def one_hidden(self, index: int, x: Tensor) -> Tensor:
+        up = self._linear(index, x, self.up, self.up_bias)
         if self.gate is None:
-            hidden = self.activation.function(hidden)
-        else:
-            hidden = self.activation.function(linear(x, self.gate, self.gate_bias)) * hidden
-        return linear(hidden, self.down, self.down_bias)
+            return self.activation.function(up)
+        return self.activation.function(self._linear(index, x, self.gate, self.gate_bias)) * up
+
+    @staticmethod
+    def _linear(index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight[index], None if bias is None else bias[index])
 
 
 class MixtureOfExperts(nn.Module):
@@ -112,14 +115,15 @@ class MixtureOfExperts(nn.Module):
         logits, weights, chosen = self._route(tokens)
         if losses is not None:
             losses.add(logits, chosen)
-        order = chosen.flatten().argsort(stable=True)
-        expert = chosen.flatten()[order]
-        ends = (expert[:, None] == torch.arange(logits.shape[-1], device=x.device)).sum(0).cumsum(0)
-        hidden = self.experts.hidden(tokens[order // self.per_token], expert, ends)
-        grouped = self.experts.output(hidden, expert, ends)
-        answers = _ungroup(grouped, order).view(-1, self.per_token, x.shape[-1])
-        output = (answers * weights[..., None].to(answers.dtype)).sum(1).view_as(x)
-        self._show(x, logits, chosen, hidden, order)
+        if plain_formulas():
+            output = self.plain(x)
+            if watched(self, *self.TAPS):
+                self._show(x, logits, chosen, self._hidden(tokens, chosen))
+        else:
+            grouped, hidden, order = self._grouped(tokens, weights, chosen)
+            output = grouped.view_as(x)
+            if watched(self, *self.TAPS):
+                self._show(x, logits, chosen, _ungroup(hidden, order))
         return tap(self, "output", output)
 
     def plain(self, x: Tensor) -> Tensor:
@@ -130,6 +134,20 @@ class MixtureOfExperts(nn.Module):
             [gates[..., i, None].to(x.dtype) * self.experts.one(i, x) for i in range(gates.shape[-1])]
         ).sum(0)
 
+    def _grouped(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The same sum [N, D] over the chosen experts alone; also their hidden rows, and how these are sorted."""
+        order = chosen.flatten().argsort(stable=True)
+        expert = chosen.flatten()[order]
+        ends = (expert[:, None] == torch.arange(len(self.experts.up), device=tokens.device)).sum(0).cumsum(0)
+        hidden = self.experts.hidden(tokens[order // self.per_token], expert, ends)
+        answers = _ungroup(self.experts.output(hidden, expert, ends), order).view(-1, self.per_token, tokens.shape[-1])
+        return (answers * weights[..., None].to(answers.dtype)).sum(1), hidden, order
+
+    def _hidden(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+        """What the chosen experts hold inside [N, k, F], for those who record the plain sum."""
+        every = torch.stack([self.experts.one_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
+        return every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
+
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The router's numbers [N, E], and weights and indices [N, k] of the experts chosen."""
         logits = self.router(tokens)
@@ -137,12 +155,11 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = logits.softmax(-1).topk(self.per_token)
         return logits, weights / weights.sum(-1, keepdim=True), chosen
 
-    def _show(self, x: Tensor, logits: Tensor, chosen: Tensor, hidden: Tensor, order: Tensor) -> None:
-        if watched(self, *self.TAPS):
-            batch = x.shape[:-1]
-            tap(self, "router", logits.softmax(-1).view(*batch, -1))
-            tap(self, "chosen", chosen.view(*batch, -1))
-            tap(self, "hidden", _ungroup(hidden, order).view(*batch, self.per_token, -1))
+    def _show(self, x: Tensor, logits: Tensor, chosen: Tensor, hidden: Tensor) -> None:
+        batch = x.shape[:-1]
+        tap(self, "router", logits.softmax(-1).view(*batch, -1))
+        tap(self, "chosen", chosen.view(*batch, -1))
+        tap(self, "hidden", hidden.view(*batch, self.per_token, -1))
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: Tensor, ends: Tensor) -> Tensor:

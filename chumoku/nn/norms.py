@@ -4,7 +4,8 @@
     RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β
     BatchNorm   as LayerNorm, but μ, σ² over all tokens of the batch, one pair per feature
 
-The plain functions are the formulas; the modules call the fused kernels. Notes that divide by σ² or by σ + ε write
+The plain functions are the formulas; the modules call the fused kernels, and inside `chumoku.plain()` the formulas, in
+float32 or better as the kernels compute. Notes that divide by σ² or by σ + ε write
 something else: here ε stands inside the root.
 """
 
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
+from chumoku.nn.plain import plain_formulas
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
@@ -27,11 +29,24 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
     return gamma * x / (x.square().mean(-1, keepdim=True) + epsilon).sqrt()
 
 
-def batch_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
+def batch_norm(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, *, moments: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """`moments` are μ and σ²; without them, those of this batch."""
+    mean, variance = batch_moments(x) if moments is None else moments
+    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+
+
+def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """μ and σ² of each feature over all tokens of the batch."""
     tokens = x.flatten(0, -2)
     mean = tokens.mean(0)
-    variance = (tokens - mean).square().mean(0)
-    return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
+    return mean, (tokens - mean).square().mean(0)
+
+
+def precise(x: Tensor) -> Tensor:
+    """x in float32, or in float64 where it is so already: 16 bits are too few for a mean of squares."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 class LayerNorm(nn.Module):
@@ -42,6 +57,8 @@ class LayerNorm(nn.Module):
         self.beta = nn.Parameter(torch.zeros(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        if plain_formulas():
+            return layer_norm(precise(x), self.gamma, self.beta, self.epsilon).to(x.dtype)
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
 
 
@@ -52,6 +69,8 @@ class RMSNorm(nn.Module):
         self.gamma = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
+        if plain_formulas():
+            return rms_norm(precise(x), self.gamma, self.epsilon).to(x.dtype)
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
 
 
@@ -73,6 +92,8 @@ class BatchNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if self.training and x.shape[:-1].numel() < 2:
             raise ShapeError("A batch norm learns from two tokens or more; this batch has one.")
+        if plain_formulas():
+            return self._plain(precise(x)).to(x.dtype)
         tokens = F.batch_norm(
             x.flatten(0, -2),
             self.mean,
@@ -84,3 +105,15 @@ class BatchNorm(nn.Module):
             eps=self.epsilon,
         )
         return tokens.view_as(x)
+
+    def _plain(self, x: Tensor) -> Tensor:
+        """The formula; in training with the moments of the batch, which also move the running averages."""
+        if not self.training:
+            return batch_norm(x, self.gamma, self.beta, self.epsilon, moments=(self.mean, self.variance))
+        mean, variance = moments = batch_moments(x)
+        count = x.shape[:-1].numel()
+        with torch.no_grad():
+            self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
+            # The running average estimates σ² of all batches, hence n − 1.
+            self.variance.lerp_((variance * (count / (count - 1))).to(self.variance.dtype), self.momentum)
+        return batch_norm(x, self.gamma, self.beta, self.epsilon, moments=moments)

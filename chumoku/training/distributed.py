@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from chumoku.data.batches import Share
 from chumoku.errors import UsageError
 from chumoku.nn.block import Block
+from chumoku.nn.plain import plain, plain_formulas
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import DTYPES, Cast
 from chumoku.training.settings import TrainSettings
@@ -128,7 +129,14 @@ def wrap(objective: Objective, settings: TrainSettings, here: World) -> nn.Modul
 
 
 def _recomputed(run: Any) -> Any:
-    return lambda *args, **kwargs: checkpoint(run, *args, use_reentrant=False, **kwargs)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            # A GPU's backward pass has its own thread, which would not know whether plain formulas run.
+            chosen = plain_formulas()
+            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(chosen))
+        return checkpoint(run, *args, use_reentrant=False, **kwargs)
+
+    return forward
 
 
 def _shard(objective: nn.Module, blocks: list[Block], dtype: torch.dtype) -> None:

@@ -19,6 +19,7 @@ from chumoku.errors import counted as number_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
+from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
@@ -43,7 +44,8 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     counted = count(config, length=length, batch=rows)
     trained = trained_numbers(recipe, config)
     device = choose_device(recipe.train.device)
-    speed = _speed(recipe, config, device, rows=rows, length=length)
+    with plain(recipe.train.plain or plain_formulas()):
+        speed, runs = _speed(recipe, config, device, rows=rows, length=length), running()
     tokens = recipe.train.steps * recipe.train.accumulate * rows * length
     return {
         "kind": config.kind,
@@ -53,6 +55,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "files": len(files),
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
+        "runs": runs,
         "tokens_a_step": recipe.train.accumulate * rows * length,
         "trained": trained,
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
@@ -124,7 +127,8 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + "".join(f"{line}\n" for line in (found["vocabulary"], _rate_line(recipe)) if line)
         + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']}: about {duration(found['seconds'])} for {number_of(recipe.train.steps, 'step')}.\n"
+        f"{found['device']} with {found['runs']}: "
+        f"about {duration(found['seconds'])} for {number_of(recipe.train.steps, 'step')}.\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"

@@ -22,6 +22,7 @@ from chumoku.config import override, write
 from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
+from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.probe.pictures import loss_curve
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
@@ -97,6 +98,7 @@ def train(
         shown = (console if console is not None else Console()) if here.main else None
         log = Log(folder, recipe.train, shown)
         stack.callback(log.close)
+        stack.enter_context(plain(recipe.train.plain or plain_formulas()))
         return _train(recipe, folder, here, log, resume=resume, examine=examine)
 
 
@@ -136,7 +138,8 @@ def _train(
     log.say(
         f"{material.config.kind}, {run.result.told}, on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{counted(len(material.train), 'batch', 'batches')} an epoch, vocabulary {material.tokenizer.size:,}."
+        f"{counted(len(material.train), 'batch', 'batches')} an epoch, vocabulary {material.tokenizer.size:,}; "
+        f"runs {running()}."
     )
     log.open(run.state)
     ended = run.go()

@@ -80,6 +80,7 @@ class TrainSettings(Settings):
     device: str | None = None  # "cpu", "cuda"; the fastest there is when not given
     precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the arithmetic; weights are kept in float32
     compile: bool = False
+    plain: bool = False  # run the formulas as they are written, not the fast kernels: slower, equal up to rounding
     recompute: bool = False  # blocks run twice instead of keeping what the backward pass needs
     workers: Annotated[int, Field(ge=0, le=256)] | None = None  # processes that make batches ahead; 2 with a GPU
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun

@@ -18,6 +18,7 @@ from chumoku.lab.toys import told
 from chumoku.lab.training import fit, mean, seeded, toy
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
+from chumoku.nn.plain import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -105,7 +106,7 @@ def run(budget: Budget) -> Outcome:
 
 def moved(kind: str, size: int, seed: int) -> float:
     """How far a sentence moves when its mates change: the mean of eight changes. Alone, what changes is its padding."""
-    with seeded(seed) as generator, torch.no_grad():
+    with seeded(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         if size == 1:
             return padded(kind, seed)
@@ -120,7 +121,7 @@ def mates(count: int, generator: torch.Generator) -> Tensor:
 
 def padded(kind: str, seed: int) -> float:
     """How far a sentence moves when it is filled up to twice its length with one same vector."""
-    with seeded(seed) as generator, torch.no_grad():
+    with seeded(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
         filling = torch.randn(1, 1, WIDTH, generator=generator).expand(1, LENGTH, WIDTH)

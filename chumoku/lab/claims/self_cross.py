@@ -18,6 +18,7 @@ from chumoku.lab.figures import heat, panels
 from chumoku.lab.sentences import BEGIN
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import Attention, record
+from chumoku.nn.plain import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -62,7 +63,7 @@ def compared(seed: int) -> dict[str, bool]:
         x, y, z = torch.randn(1, T, D), torch.randn(1, S, D), torch.randn(1, S, D)
     tapes = {}
     for name, source in (("self", None), ("itself", x), ("y", y), ("z", z)):
-        with record(module, *SEQUENCES, "output") as tape:
+        with plain(), record(module, *SEQUENCES, "output") as tape:
             module(x, source)
         tapes[name] = dict(tape)
     one, other = tapes["y"], tapes["z"]
