@@ -5,9 +5,9 @@
     held   = apart ≤ LIMITS[kind] · spread
 
 The largest single difference is reported beside them and decides nothing: where numbers are rounded, it says more about
-how steep a model is than about whether it is the same. Probes are fixed (the first token, the last, a rising run) and random (seeded, of several
-lengths). A certificate also names versions and the SHA-256 sums of the files and of the config. Without the library, it
-says that nothing was checked and what would allow it.
+how steep a model is than about whether it is the same. Probes are fixed (the first token, the last, a rising run) and
+random (seeded, of several lengths). A certificate also names versions and the SHA-256 sums of the files and of the
+config. Without the library, it says that nothing was checked and what would allow it.
 """
 
 from __future__ import annotations
