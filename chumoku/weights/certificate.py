@@ -26,6 +26,7 @@ import chumoku
 from chumoku.config import write
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
+from chumoku.weights.families.family import without_defaults
 from chumoku.weights.peers import OPENERS, Peer, Probe, ours
 from chumoku.weights.plain import plain
 from chumoku.weights.sealed import MANIFEST
@@ -104,7 +105,7 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         sentence=sentence,
         found=found,
         versions=versions,
-        config=hashlib.sha256(json.dumps(write(model.config), sort_keys=True).encode()).hexdigest(),
+        config=hashlib.sha256(json.dumps(write(without_defaults(model.config)), sort_keys=True).encode()).hexdigest(),
         files=sums(path),
     )
 
