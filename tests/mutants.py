@@ -1,6 +1,6 @@
-"""Files damaged on purpose: what is opened must answer with a model or a sentence. `make faults` runs 2,000 a format.
+"""Files damaged on purpose: what is opened must answer with a model or a sentence. `make faults` runs 3,000 a format.
 
-    python tests/mutants.py --each 2000 [format …]
+    python tests/mutants.py --each 3000 [format …]
 
 Each mutant is opened in a fork of this process, where everything has been imported before. There, nothing may take
 longer than two seconds, more memory than the file and 256 MB, or run any code that comes from outside; and whatever
@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
+import bundle_mutants as resealed
 import sentencepiece
 import torch
 from bundles import bytewise, made
@@ -58,6 +59,7 @@ class Format(NamedTuple):
 
     make: Callable[[Path], Path]  # into a folder; the file that is damaged
     open: Callable[[Path], object]  # by that file
+    mutate: Callable[[bytes, random.Random], bytes] | None = None  # as `mutated` does, where nothing else is given
 
 
 def llama(**changes: Any) -> Any:
@@ -177,6 +179,21 @@ FORMATS: dict[str, Format] = {
     "vocab.txt": Format(vocabulary, words),
     "vocab.json": Format(pairs("vocab.json"), words),
     "merges.txt": Format(pairs("merges.txt"), words),
+    "bundle weights": Format(resealed.bundle("model.safetensors"), resealed.open_resealed),
+    "bundle types": Format(resealed.bundle("model.safetensors"), resealed.open_resealed, resealed.retyped),
+    "bundle config": Format(resealed.bundle("config.json"), resealed.open_resealed),
+    "bundle tokenizer": Format(resealed.bundle("tokenizer.json"), resealed.open_resealed),
+    "bundle manifest": Format(resealed.bundle("manifest.json"), resealed.open_resealed),
+    "bundle files": Format(resealed.files, resealed.open_planned, resealed.planned),
+    "bundle bombs": Format(resealed.bombs, resealed.open_resealed, resealed.bombed),
+    "checkpoint weights": Format(resealed.checkpoint("model.safetensors"), resealed.open_checkpoint, resealed.retyped),
+    "checkpoint optimizer": Format(
+        resealed.checkpoint("optimizer.safetensors"), resealed.open_checkpoint, resealed.retyped
+    ),
+    "checkpoint average": Format(
+        resealed.checkpoint("average.safetensors"), resealed.open_checkpoint, resealed.retyped
+    ),
+    "checkpoint state": Format(resealed.checkpoint("state.json"), resealed.open_checkpoint),
 }
 
 
@@ -304,7 +321,7 @@ def trial(name: str, count: int, seed: int = 0) -> Verdict:
         opened = said = 0
         wrong: list[str] = []
         for start in range(0, count, AT_ONCE):
-            mutants = [mutated(data, dice) for _ in range(min(AT_ONCE, count - start))]
+            mutants = [(format.mutate or mutated)(data, dice) for _ in range(min(AT_ONCE, count - start))]
             found = forked(format, file, mutants)
             opened, said = opened + found[0], said + found[1]
             if found[2] is not None:
@@ -327,7 +344,7 @@ def kept(mutant: bytes) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--each", type=int, default=2000)
+    parser.add_argument("--each", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("formats", nargs="*")
     options = parser.parse_args()
