@@ -70,7 +70,7 @@ def slow(file: Path) -> None:
 def test_what_must_not_be_is_seen(opening: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rule of the trial, broken on purpose."""
     if opening is slow:
-        monkeypatch.setattr(mutants, "SECONDS", 0.2)
+        monkeypatch.setattr(mutants, "LONGEST", 0.2)
     calls: list[int] = []
 
     def first_is_well(file: Path) -> None:
