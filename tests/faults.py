@@ -26,7 +26,8 @@ from rich.console import Console
 
 from chumoku.data import embedded
 from chumoku.errors import ChumokuError
-from chumoku.training.checkpoint import Checkpoints, read_tensors
+from chumoku.training.checkpoint import Checkpoints
+from chumoku.training.checkpoint_files import read_tensors
 from chumoku.training.distributed import World
 from chumoku.training.material import prepare
 from chumoku.training.recipe import read_recipe

@@ -20,7 +20,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.certificate import LIMITS, LONGEST, Certificate, certify, compare, probes
+from chumoku.weights.certificate import LIMITS, LONGEST, Certificate, Found, certify, compare, probes, told
 from chumoku.weights.convert import KINDS
 from chumoku.weights.ctranslate2 import write_ctranslate2
 from chumoku.weights.peers import Peer, ours
@@ -121,6 +121,17 @@ def test_rounding_is_allowed_as_much_as_it_explains(kind: str, tmp_path: Path) -
     assert LIMITS["float32"] * found.scale < found.apart <= found.limit / 3
     with pytest.raises(DamagedError, match="float32 allows"):
         certified(folder, model, "float32")
+
+
+def test_the_sentence_compares_what_the_rule_compares() -> None:
+    """A largest difference above the limit is no contradiction: it is not what the limit is for."""
+    found = Found("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
+    said = told(found, "somebody 1.0", "bf16")
+    assert found.held
+    assert "logits differ by 0.031 (root mean square), and bf16 allows 0.21." in said
+    assert said.index("0.031") < said.index("0.21") < said.index("0.39")
+    assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in said
+    assert said.endswith("where logits reach 21. The likeliest token agrees at 7 of 11.")
 
 
 def test_every_kind_has_its_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import chumoku
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
+from chumoku.weights.incomplete import incomplete
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -46,6 +48,73 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
 
 def left(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
+
+
+def killed(out: Path, models: Path, to: str, after: str) -> None:
+    """A conversion in a process of its own that is killed when `after` is called in weights.convert."""
+    code = (
+        "import os, signal, sys\n"
+        "from pathlib import Path\n"
+        "from chumoku.weights import convert\n"
+        "plain, calls = getattr(convert, sys.argv[4]), []\n"
+        "def last(*given, **words):\n"
+        "    plain(*given, **words)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+        "setattr(convert, sys.argv[4], last)\n"
+        "if sys.argv[4] == 'certificate_of':\n"
+        "    replace = Path.replace\n"
+        "    Path.replace = lambda self, other: (replace(self, other), os.kill(os.getpid(), signal.SIGKILL))\n"
+        "    convert.certificate_of = plain\n"
+        "convert.convert(sys.argv[1], sys.argv[2], to=sys.argv[3])\n"
+    )
+    words = [sys.executable, "-c", code, str(models / "llama"), str(out), to, after]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert ended.returncode == -9, ended.stderr
+
+
+@pytest.mark.parametrize("to", ["chumoku", "gguf"])
+@pytest.mark.parametrize("after", ["certify", "certificate_of"])
+def test_a_killed_conversion_is_cleared_away(to: str, after: str, ask: Ask, models: Path, tmp_path: Path) -> None:
+    """Killed with everything written, and killed after the first file was moved."""
+    out = tmp_path / "out.gguf"
+    (tmp_path / "out.gguf.txt").write_text("somebody's")
+    killed(out, models, to, after)
+    assert "out.gguf.incomplete" in left(tmp_path)
+    assert ("out.certificate.json" in left(tmp_path)) == (to == "gguf" and after == "certificate_of")
+    ended = ask("convert", "llama", str(out), "--to", to)
+    assert ended.code == 0, ended.err
+    assert left(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
+    (tmp_path / "out.gguf.incomplete").mkdir()  # killed when all was done but for this
+    assert ask("convert", "llama", str(out), "--to", to).code == 2
+    assert "out.gguf.incomplete" not in left(tmp_path)
+
+
+def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
+    with incomplete(tmp_path / "out") as place:
+        (place / "new").mkdir()
+        ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+        assert ended.code == 2
+        assert f"is in use: process {os.getpid()} writes there" in ended.err
+        assert (place / "new").is_dir()
+    assert ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku").code == 0
+
+
+@pytest.mark.parametrize("what", ["file", "folder", "link"])
+def test_somebody_elses_file_is_left_alone(what: str, ask: Ask, tmp_path: Path) -> None:
+    theirs = tmp_path / "out.incomplete"
+    if what == "folder":
+        theirs.mkdir()
+        (theirs / "thesis.txt").write_text("years of work")
+    elif what == "link":
+        (tmp_path / "elsewhere").mkdir()
+        theirs.symlink_to(tmp_path / "elsewhere")
+    else:
+        theirs.write_text("years of work")
+    before = left(tmp_path)
+    ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+    assert ended.code == 2
+    assert "something else is there. Move it away" in ended.err
+    assert left(tmp_path) == before
 
 
 def test_help_needs_no_torch() -> None:
@@ -148,7 +217,7 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
     monkeypatch.setitem(converting.WRITERS, to, wrong)
     ended = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
     assert ended.code == 1
-    assert "That is more than rounding explains, so nothing was kept." in ended.err
+    assert "The root mean square is more than rounding explains, so nothing was kept." in ended.err
     assert "differ by" in ended.err
     assert left(tmp_path) == []
 
@@ -159,7 +228,9 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
         (["llama", "out", "--to", "onnx"], "There is no target 'onnx'; there are transformers, gguf"),
         (["llama", "out", "--to", "ctranslate2", "--type", "q8_0"], "ctranslate2 is written in float32, float16, int8"),
         (["llama", "out", "--to", "gguf"], "ends in .gguf, and out does not. Call it out.gguf."),
-        (["llama", "llama", "--to", "ctranslate2"], "llama is there already"),
+        (["llama", "llama", "--to", "ctranslate2"], "llama lies in the model's own folder llama"),
+        (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 is there already"),
+        (["llama", "/", "--to", "ctranslate2"], "/ is there already"),
         (["nowhere", "out", "--to", "chumoku"], "nowhere"),
         (["experts", "out", "--to", "ctranslate2"], "model.experts = 3"),
         (["encoder", "out", "--to", "ctranslate2"], "model.kind = "),

@@ -1,4 +1,4 @@
-"""Damaged files of every format answer with a model or a sentence; `make faults` tries ten times as many."""
+"""Damaged files of every format answer with a model or a sentence; `make faults` tries many times as many."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from mutants import FORMATS, Format, trial
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_answered_by_sentences(name: str) -> None:
-    verdict = trial(name, 200)
+    count = 20 if name.startswith(("bundle", "checkpoint")) else 200
+    verdict = trial(name, count)
     assert not verdict.wrong
-    assert verdict.opened + verdict.said == 200
-    assert verdict.said > 20, "nothing was damaged"
+    assert verdict.opened + verdict.said == count
+    assert verdict.said > count // 10, "nothing was damaged"
 
 
 def healthy(place: Path) -> Path:
@@ -69,7 +70,7 @@ def slow(file: Path) -> None:
 def test_what_must_not_be_is_seen(opening: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each rule of the trial, broken on purpose."""
     if opening is slow:
-        monkeypatch.setattr(mutants, "SECONDS", 0.2)
+        monkeypatch.setattr(mutants, "LONGEST", 0.2)
     calls: list[int] = []
 
     def first_is_well(file: Path) -> None:

@@ -29,13 +29,14 @@ def convert(
 
     Nothing is kept of a conversion whose numbers differ by more than their type explains.
     """
+    from functools import partial
+
     import chumoku
     from chumoku.speaker import is_adapter
-    from chumoku.weights.convert import certificate_of, check, convert
+    from chumoku.weights.convert import certificate_of, convert
 
-    check(out, to, kind)
     whole = adapter is None and not is_adapter(model)
-    source = model if whole else chumoku.load(model, adapter=adapter)
+    source = model if whole else partial(chumoku.load, model, adapter=adapter)
     certificate = convert(source, out, to=to, kind=kind, name=model)
     if as_json:
         print(as_line(out=str(out), use=use(out, certificate), **certificate.as_dict()))

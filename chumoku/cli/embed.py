@@ -41,7 +41,7 @@ def embed(
     speaker = opened(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = speaker.embed(given)
+    vectors = speaker.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
     alike = similarities(vectors)
     if as_json:
         print(as_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))

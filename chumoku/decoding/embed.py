@@ -9,7 +9,8 @@ head is left out: a vector needs no logits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -24,11 +25,18 @@ from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
 
-def embed(model: EncoderModel, texts: Sequence[str], *, tokenizer: Tokenizer, batch_tokens: int = 8192) -> Tensor:
-    """A vector for each text: [n, D], in float32, on the CPU."""
+def embed(
+    model: EncoderModel,
+    texts: Sequence[str],
+    *,
+    tokenizer: Tokenizer,
+    batch_tokens: int = 8192,
+    note: Callable[[str], object] = warnings.warn,
+) -> Tensor:
+    """A vector for each text: [n, D], in float32, on the CPU. `note` gets a sentence when texts were cut."""
     if not isinstance(model, EncoderModel):
         raise UsageError("Embedding needs a model of kind 'encoder'.")
-    rows = encode(model, texts, tokenizer)
+    rows = encode(model, texts, tokenizer, note=note)
     vectors = torch.empty(len(rows), model.config.width)
     with answering(model):
         for numbers in batches([len(row) for row in rows], most=batch_tokens):
@@ -46,14 +54,30 @@ def read(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
     return pool(hidden, mask, kind=model.config.pooling, normalise=model.config.normalise)
 
 
-def encode(model: EncoderModel, texts: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
-    """Tokens as the encoder knows them: in the frame of its tokenizer, or ended with an end token, as ours are."""
+def encode(
+    model: EncoderModel,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    note: Callable[[str], object] = lambda sentence: None,
+) -> list[list[int]]:
+    """Tokens as the encoder knows them: in the frame of its tokenizer, or ended with an end token, as ours are.
+
+    Texts are cut to the config's max_seq_length where it has one, as sentence-transformers does; then `note` is told.
+    """
     if isinstance(texts, str):
         raise UsageError("Texts are a list; one alone is a list of one.")
     before, after = tokenizer.frame
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
-    encoded = [[*before, *row, *after] for row in tokenizer.encode_batch(texts)]
+    rows, limit = tokenizer.encode_batch(texts), model.config.max_seq_length
+    if limit is not None:
+        room = max(1, limit - len(before) - len(after))
+        longer = sum(len(row) > room for row in rows)
+        rows = [row[:room] for row in rows]
+        if longer:
+            note(f"{longer:,} of {len(rows):,} texts were cut: this model reads the first {limit:,} tokens of a text.")
+    encoded = [[*before, *row, *after] for row in rows]
     for number, (text, row) in enumerate(zip(texts, encoded, strict=True), start=1):
         if not text.strip() or len(row) == len(before) + len(after):
             raise UsageError(f"Text {number} is empty, so there is nothing to embed. Give one with a word in it.")

@@ -8,8 +8,9 @@ from pathlib import Path
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Patient
 from chumoku.errors import DamagedError
-from chumoku.training.checkpoint import STATE, read_state
-from chumoku.weights.sealed import MANIFEST, verify
+from chumoku.training.checkpoint_files import STATE, read_state
+from chumoku.weights.bundle import verify_bundle
+from chumoku.weights.sealed import MANIFEST
 
 TODO = "Use another copy; of a run, the checkpoint before this one: --resume finds it by itself."
 
@@ -25,7 +26,7 @@ def run(patient: Patient) -> Iterator[Finding]:
         raise Skip("no folder here is sealed")
     for place in places:
         try:
-            verify(place)
+            verify_bundle(place)
             if (place / STATE).exists():
                 read_state(place)
         except (DamagedError, OSError) as error:

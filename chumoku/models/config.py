@@ -113,6 +113,16 @@ def _segments_fit(c: Any) -> str | None:
     return f"segments belong to kind = 'encoder', not to '{c.kind}'; set segments = 0."
 
 
+def _max_seq_length_fits(c: Any) -> str | None:
+    if c.max_seq_length is None:
+        return None
+    if c.kind != "encoder":
+        return f"texts are cut for kind = 'encoder' alone, not for '{c.kind}'; leave max_seq_length out."
+    if c.max_seq_length > c.context:
+        return f"{c.max_seq_length} tokens are more than context = {c.context}; choose {c.context} or fewer."
+    return None
+
+
 def _imaginable(c: Any) -> str | None:
     hidden = 4 * c.width if c.feedforward_width is None else c.feedforward_width
     depth = c.layers + (c.encoder_layers or c.layers) * (c.kind == "encoder-decoder")
@@ -168,6 +178,7 @@ class ModelConfig(Settings):
     head: Literal["next", "masked", "vector"] | None = None  # "next", or "masked" for encoders, when not given
     pooling: Literal["mean", "first"] = "mean"
     normalise: bool = True  # pooled vectors of length 1
+    max_seq_length: Many | None = None  # encoders: longer texts are cut to so many tokens before they are embedded
 
     dropout: Dropout = Dropout()
     initialisation: Literal["gpt2", "xavier"] = "gpt2"
@@ -201,6 +212,7 @@ class ModelConfig(Settings):
         Rule(("experts_per_token", "experts"), _expert_choice),
         Rule(("head", "kind"), _head_fits),
         Rule(("segments", "kind"), _segments_fit),
+        Rule(("max_seq_length", "kind", "context"), _max_seq_length_fits),
         Rule(_SIZES, _imaginable),
     )
 

@@ -11,43 +11,22 @@ has been read back. Sharded, each process writes its own part instead of the bun
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from chumoku.errors import DamagedError, RoomError
-from chumoku.training.distributed import World, laid_out_as, part, whole
+from chumoku.training.checkpoint_files import Tensors, write_files, write_part
+from chumoku.training.distributed import World, whole
 from chumoku.training.recipe import Recipe
 from chumoku.training.result import Result
 from chumoku.training.state import State
-from chumoku.weights.bundle import WEIGHTS, store
-from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed, verify
-
-STATE = "state.json"
-OPTIMISER = "optimizer.safetensors"
-AVERAGE = "average.safetensors"
-LARGEST_STATE = 1 << 20
-
-
-@dataclass(frozen=True)
-class Tensors:
-    """The tensors of a run, by name; divided among processes or not."""
-
-    model: Mapping[str, Tensor]
-    optimizer: Mapping[str, Tensor]
-    average: Mapping[str, Tensor]
-
-    def named(self) -> dict[str, Tensor]:
-        groups = (("model", self.model), ("optimizer", self.optimizer), ("average", self.average))
-        return {f"{group}/{name}": tensor for group, tensors in groups for name, tensor in tensors.items()}
+from chumoku.weights.bundle import verify_bundle
+from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed
 
 
 class Checkpoints:
@@ -83,7 +62,7 @@ class Checkpoints:
     def is_whole(self, path: Path) -> bool:
         """Whether a checkpoint is what was saved; if not, it is set aside."""
         try:
-            verify(path)
+            verify_bundle(path)
         except DamagedError as error:
             aside = _free_name(path)
             path.replace(aside)
@@ -104,9 +83,9 @@ class Checkpoints:
 
             def fill() -> None:
                 if gathered is None:
-                    _write_part(working, tensors, self.here)
+                    write_part(working, tensors, self.here)
                 if self.here.main:
-                    _write_rest(working, state, gathered, result)
+                    write_files(working, state, gathered, result)
 
             def finish() -> None:
                 stack.close()
@@ -120,7 +99,7 @@ class Checkpoints:
         return path
 
     def _rotate(self, path: Path) -> None:
-        verify(path)
+        verify_bundle(path)
         for step in self.steps()[: -self.keep]:
             remove(self.path(step))
 
@@ -158,84 +137,6 @@ def _gathered(tensors: Tensors, here: World) -> Tensors:
                 made[name] = together.cpu()
         groups.append(made)
     return Tensors(*groups)
-
-
-def _write_rest(folder: Path, state: State, tensors: Tensors | None, result: Result) -> None:
-    if tensors is not None:
-        result.write(folder, tensors.model)
-        if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
-            store(tensors.model, folder / WEIGHTS)
-        store(tensors.optimizer, folder / OPTIMISER)
-        if tensors.average:
-            store(tensors.average, folder / AVERAGE)
-    (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _write_part(folder: Path, tensors: Tensors, here: World) -> None:
-    mine = {}
-    for name, tensor in tensors.named().items():
-        divided = part(tensor.detach())
-        if divided is not None:
-            mine[name] = divided
-        elif here.main:
-            mine[name] = tensor
-    store(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
-
-
-def read_state(path: Path) -> State:
-    """The numbers of a checkpoint, each of its kind."""
-    try:
-        if (path / STATE).stat().st_size > LARGEST_STATE:
-            raise DamagedError(f"{path / STATE} is larger than any state is.")
-        state = State(**json.loads((path / STATE).read_text(encoding="utf-8")))
-        best = 0.0 if state.best is None else state.best
-        whole_numbers = (state.step, state.tokens, state.judged, state.waited, state.bad, state.scale_good)
-        fits = all(type(value) is int and value >= 0 for value in whole_numbers) and isinstance(state.origin, dict)
-        if not fits or not all(isinstance(value, (int, float)) for value in (state.seconds, state.scale, best)):
-            raise ValueError("a number is not of its kind")
-    except (ValueError, TypeError, RecursionError, OSError) as error:
-        raise DamagedError(f"{path / STATE} does not read as the state of a run: {str(error)[:200]}.") from error
-    return state
-
-
-def read_tensors(path: Path) -> Tensors:
-    """All tensors of a verified checkpoint, whole, whoever wrote it."""
-    try:
-        if (path / WEIGHTS).exists():
-            return Tensors(*(_file(path / name) for name in (WEIGHTS, OPTIMISER, AVERAGE)))
-        pieces = [_file(file) for file in sorted(path.glob("part-*.safetensors"))]
-    except SafetensorError as error:
-        raise DamagedError(f"{path} does not read as safetensors: {error}.") from error
-    groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
-    for key, first in pieces[0].items():
-        group, _, name = key.partition("/")
-        rows = [piece[key] for piece in pieces if key in piece]
-        groups[group][name] = torch.cat(rows) if len(rows) > 1 else first
-    return Tensors(**groups)
-
-
-def _file(path: Path) -> dict[str, Tensor]:
-    if not path.exists():
-        return {}
-    with safe_open(path, framework="pt") as stored:
-        return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
-
-
-def restore(result: Result, values: Mapping[str, Tensor]) -> None:
-    """Put whole tensors into what is trained, divided as it is."""
-    with torch.no_grad():
-        for name, tensor in result.tensors().items():
-            tensor.copy_(laid_out_as(tensor.detach(), values[name]))
-
-
-def mean(paths: list[Path]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, summed in float64."""
-    total: dict[str, Tensor] = {}
-    for path in paths:
-        weights = read_tensors(path).model
-        for name, tensor in weights.items():
-            total[name] = tensor.double() + total[name] if name in total else tensor.double()
-    return {name: (tensor / len(paths)).to(weights[name].dtype) for name, tensor in total.items()}
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import BusyError, RoomError, UsageError
+from chumoku.training.distributed import part
 
 
 class Interrupt:
@@ -99,6 +100,22 @@ def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return f"{_address(name)} (its gradient)"
     return "the gradient as a whole"
+
+
+def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor that holds NaN or infinity: of a divided one, in this process's part.
+
+    A sum with NaN or infinity in it is not finite, so all sums are asked for at once. A sum of finite numbers may
+    overflow: only what `isfinite` confirms counts.
+    """
+    local: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point():
+            divided = part(tensor.detach())
+            local[name] = tensor.detach() if divided is None else divided
+    sums = torch.stack([tensor.sum().float().cpu() for tensor in local.values()]) if local else torch.zeros(0)
+    suspects = (name for name, finite in zip(local, torch.isfinite(sums).tolist(), strict=True) if not finite)
+    return next((name for name in suspects if not bool(torch.isfinite(local[name]).all())), None)
 
 
 def _address(name: str) -> str:

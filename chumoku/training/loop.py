@@ -23,9 +23,10 @@ from chumoku.data.order import random_numbers
 from chumoku.errors import DivergedError, RoomError, counted
 from chumoku.models.model import Model
 from chumoku.training.average import Average
-from chumoku.training.checkpoint import Checkpoints, Tensors
+from chumoku.training.checkpoint import Checkpoints
+from chumoku.training.checkpoint_files import Tensors
 from chumoku.training.distributed import World, sharing
-from chumoku.training.guard import Interrupt, first_bad
+from chumoku.training.guard import Interrupt, first_bad, first_not_finite
 from chumoku.training.log import Log
 from chumoku.training.material import Material
 from chumoku.training.objectives import Objective, learnt
@@ -168,10 +169,12 @@ class Run:
                 return
             state.judged = state.step
             best = math.isfinite(loss) and (state.best is None or loss < state.best)
-            state.best, state.waited = (loss, 0) if best else (state.best, state.waited + 1)
+            state.waited = 0 if best else state.waited + 1
             self.log.validation(state.step, loss, bytes_a_token=self.material.bytes_a_token, best=best)
             if best:
-                self.surviving(self.keep_best)
+                self.check_finite()
+                if self.surviving(self.keep_best):  # best/ holds what `state.best` says
+                    state.best = loss
             for line in self.samples():
                 self.log.say(line)
 
@@ -179,6 +182,7 @@ class Run:
         state = self.state
         if self.checkpoints.steps()[-1:] == [state.step]:
             return
+        self.check_finite()
         tensors = Tensors(self.result.tensors(), self.optimiser.state(), self.average.tensors)
         write = partial(self.checkpoints.save, state, tensors, self.result)
         if final:
@@ -186,12 +190,28 @@ class Run:
         else:
             self.surviving(write)
 
-    def surviving(self, write: Callable[[], object]) -> None:
-        """A disk that is full now may have room later; what was saved before stays."""
+    def check_finite(self) -> None:
+        """End the run before weights that are not finite replace good ones: an optimizer's step can make them."""
+        averages = {f"{name} (its average)": tensor for name, tensor in self.average.tensors.items()}
+        bad = first_not_finite({**self.result.tensors(), **averages})
+        if not self.here.sum(float(bad is not None))[0]:
+            return
+        settings = self.recipe.optimizer
+        epsilon = "" if settings.kind == "sgd" else f", raise optimizer.epsilon (it is {settings.epsilon:g})"
+        raise DivergedError(
+            f"Step {self.state.step:,} was not saved: its weights are not finite, first in "
+            f"{bad or 'the part of another process'}; {self.checkpoints.described}. Lower optimizer.rate (its peak is "
+            f"{self.recipe.peak:g}){epsilon} or lengthen schedule.warmup, and go on with --resume."
+        )
+
+    def surviving(self, write: Callable[[], object]) -> bool:
+        """Whether it was written. A disk that is full now may have room later; what was saved before stays."""
         try:
             write()
         except RoomError as error:
-            self.log.say(f"{error} The run goes on; the last good checkpoint stays.")
+            self.log.say(f"{error} The run goes on; what was saved before stays.")
+            return False
+        return True
 
     @property
     def interrupted(self) -> bool:

@@ -20,6 +20,7 @@ from chumoku.training.settings import OptimizerSettings
 
 # What multiplies a vector decays; what is added to one, or stands in a table of places, does not.
 NOT_DECAYING = ("**.{bias,gamma,beta,up_bias,gate_bias,down_bias}", "**.{position,segment,relative}.table")
+MOMENTS = {"AdamW": ("exp_avg", "exp_avg_sq", "step"), "SGD": ("momentum_buffer",), "Muon": ("momentum_buffer",)}
 
 
 def decays(name: str, parameter: Tensor) -> bool:
@@ -74,6 +75,17 @@ class Optimiser:
             for kind, value in memory.items()
             if isinstance(value, Tensor)
         }
+
+    def like(self) -> dict[str, Tensor]:
+        """Everything that `state` can hold, as tensors without memory: each of its name, shape and type."""
+        found = {}
+        for inner in self._inner:
+            for parameter in (parameter for group in inner.param_groups for parameter in group["params"]):
+                whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                step = torch.empty((), dtype=torch.float32, device="meta")
+                for kind in MOMENTS[type(inner).__name__]:
+                    found[f"{self._names[id(parameter)]}:{kind}"] = step if kind == "step" else whole
+        return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Take up what `state` gave."""

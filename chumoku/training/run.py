@@ -27,6 +27,7 @@ from chumoku.probe.pictures import loss_curve
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
+from chumoku.training.checkpoint_files import Tensors, check_tensors, mean, read_state, read_tensors, restore
 from chumoku.training.distributed import World, laid_out_as, world, wrap
 from chumoku.training.guard import locked
 from chumoku.training.log import METRICS, Log, matrix_peak, read_metrics
@@ -214,7 +215,7 @@ def take_up(run: Run) -> None:
         run.log.say("There is no checkpoint to resume; the run starts at its first step.")
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
-    state = checkpoint.read_state(path)
+    state = read_state(path)
     changed = checkpoint.differences(state.origin, run.state.origin)
     if changed:
         raise UsageError(
@@ -224,8 +225,9 @@ def take_up(run: Run) -> None:
         )
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
-    tensors = checkpoint.read_tensors(path)
-    checkpoint.restore(run.result, tensors.model)
+    tensors = read_tensors(path)
+    check_tensors(path, tensors, Tensors(run.result.tensors(), run.optimiser.like(), run.average.tensors))
+    restore(run.result, tensors.model)
     known = dict(run.model.named_parameters())
     run.optimiser.load(
         {
@@ -248,7 +250,7 @@ def finish(run: Run, folder: Path) -> None:
                 run.checkpoints.is_whole(run.checkpoints.path(step))
         run.here.wait()
         steps = run.checkpoints.steps()[-settings.average :]
-        checkpoint.restore(run.result, checkpoint.mean([run.checkpoints.path(step) for step in steps]))
+        restore(run.result, mean([run.checkpoints.path(step) for step in steps], run.result.tensors()))
         with run.judge.at_rest():
             loss = run.judge.loss()
         if loss is not None:

@@ -15,7 +15,7 @@ class State:
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0  # spent training
-    best: float | None = None  # the lowest validation loss
+    best: float | None = None  # the validation loss of what best/ holds
     judged: int = 0  # the last step that was validated
     waited: int = 0  # validations since then
     bad: int = 0  # steps in a row that were not applied

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,15 @@ from torch import Tensor, nn
 
 from chumoku import text
 from chumoku.config import read, write
-from chumoku.errors import DamagedError, UsageError
-from chumoku.models.build import build
+from chumoku.errors import UsageError
+from chumoku.models.build import build, check_fits
 from chumoku.models.config import ModelConfig
+from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.text import Tokenizer
+from chumoku.untrusted import LARGEST_HEADER, leads_out, read_json
 from chumoku.weights.sealed import verify
+from chumoku.weights.stored import FLOATS, MOST_TENSORS, headers
 
 CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "config.json",
@@ -36,6 +40,7 @@ CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "README.md",
 )
 LARGEST_CONFIG = 1 << 20
+BYTES_EACH = 16  # a checkpoint's largest file has a weight, two moments and an average of each number
 VERSION = 1
 
 
@@ -93,7 +98,7 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
         inside = next((folder / name for name in ("last", "best") if (folder / name / CONFIG).is_file()), None)
         hint = f"Did you mean {inside}?" if inside else "Name a model that `chumoku train` wrote, as in runs/demo/last."
         raise UsageError(f"{folder} is no model: it holds no {CONFIG}. {hint}")
-    verify(folder)
+    verify_bundle(folder)
     model = build(read_config(folder / CONFIG), device="meta")
     weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
     model.load_state_dict(weights, strict=False, assign=True)  # names are checked; strict wants a shared table twice
@@ -102,34 +107,43 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
     return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
 
 
+def verify_bundle(folder: Path) -> None:
+    """Refuse a bundle or a checkpoint that is not what was saved, or larger than its config can make it."""
+
+    def largest() -> int:
+        config = read_config(folder / CONFIG)
+        check_fits(config, bytes_each=2, device=torch.device("cpu"))
+        return LARGEST_HEADER + BYTES_EACH * count(config).parameters
+
+    verify(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
+
+
 def read_config(path: Path) -> ModelConfig:
-    try:
-        if path.stat().st_size > LARGEST_CONFIG:
-            raise UsageError(f"{path} is larger than any config is ({LARGEST_CONFIG:,} bytes).")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
-    known: Any = values.get("model") if isinstance(values, dict) and values.get("format") == "chumoku" else None
+    if leads_out(path):
+        raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
+    values = read_json(path, largest=LARGEST_CONFIG)
+    known: Any = values.get("model") if values.get("format") == "chumoku" else None
     if not isinstance(known, dict) or values.get("version") != VERSION:
         raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Is it another program's?")
     return read(ModelConfig, known, prefix="model.")
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Tensors with exactly the names, shapes and types of `like`; checked before any is read."""
-    try:
-        with safe_open(path, framework="pt", device=str(device)) as stored:
-            names = set(stored.keys())
-            if names != set(like):
-                odd = min(names ^ set(like))
-                raise UsageError(f"{path} {'has' if odd in names else 'lacks'} the tensor {odd}: another model's file.")
-            for name, tensor in like.items():
-                shape = tuple(stored.get_slice(name).get_shape())
-                if shape != tuple(tensor.shape):
-                    raise UsageError(f"{path}: {name} is {list(shape)}, and the model needs {list(tensor.shape)}.")
-            return {name: stored.get_tensor(name) for name in like}
-    except SafetensorError as error:
-        raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
+    """Tensors with exactly the names and shapes of `like`, all of one float type; checked before any is read."""
+    found = headers(path, most=max(MOST_TENSORS, len(like)))
+    if found.keys() != like.keys():
+        odd = min(found.keys() ^ like.keys())
+        raise UsageError(f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: another model's file.")
+    usual = Counter(kind for _, kind in found.values()).most_common(1)[0][0]
+    for name, (shape, kind) in found.items():
+        if shape != tuple(like[name].shape):
+            raise UsageError(f"{path}: {name} is {list(shape)}, and the model needs {list(like[name].shape)}.")
+        if kind not in FLOATS:
+            raise UsageError(f"{path}: {name} is of type {kind}, and weights are floats ({', '.join(FLOATS)}).")
+        if kind != usual:
+            raise UsageError(f"{path}: {name} is of type {kind} and others are of {usual}; all must be of one type.")
+    with safe_open(path, framework="pt", device=str(device)) as stored:
+        return {name: stored.get_tensor(name) for name in like}
 
 
 def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> str:

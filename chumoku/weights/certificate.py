@@ -4,10 +4,10 @@
     spread = √ mean (ours − its position's mean)²
     held   = apart ≤ LIMITS[kind] · spread
 
-The largest single difference is said, too; but where numbers are rounded it tells more of how steep a model is than of
-whether it is the same. Probes are fixed (the first token, the last, a rising run) and random (seeded, of several
-lengths). A certificate also names versions and the SHA-256 sums of the files and of the config. Without the library, it
-says that nothing was checked and what would allow it.
+The largest single difference is reported beside them and decides nothing: where numbers are rounded, it says more about
+how steep a model is than about whether it is the same. Probes are fixed (the first token, the last, a rising run) and
+random (seeded, of several lengths). A certificate also names versions and the SHA-256 sums of the files and of the
+config. Without the library, it says that nothing was checked and what would allow it.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import chumoku
 from chumoku.config import write
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
+from chumoku.weights.families.family import without_defaults
 from chumoku.weights.peers import OPENERS, Peer, Probe, ours
 from chumoku.weights.plain import plain
 from chumoku.weights.sealed import MANIFEST
@@ -94,7 +95,7 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         if kind == "int8":
             sentence += " It computed in float32; in int8 it rounds what flows, too."
         if not found.held:
-            raise DamagedError(f"{sentence} That is more than rounding explains, so nothing was kept.")
+            raise DamagedError(f"{sentence} The root mean square is more than rounding explains, so nothing was kept.")
     return Certificate(
         source=source,
         model=model.config.kind,
@@ -104,7 +105,7 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         sentence=sentence,
         found=found,
         versions=versions,
-        config=hashlib.sha256(json.dumps(write(model.config), sort_keys=True).encode()).hexdigest(),
+        config=hashlib.sha256(json.dumps(write(without_defaults(model.config)), sort_keys=True).encode()).hexdigest(),
         files=sums(path),
     )
 
@@ -184,11 +185,12 @@ def probes(model: Model) -> list[Probe]:
 
 
 def told(found: Found, library: str, kind: str) -> str:
+    """The sentence of a certificate: first the two numbers that are compared, then what else was seen."""
     agree = "" if found.agreeing is None else f" The likeliest token agrees at {found.agreeing} of {found.positions}."
     return (
-        f"Checked with {library}: {found.compared} differ by {found.difference:.2g} at most ({found.place}; the "
-        f"largest is {found.scale:.3g}), by {found.apart:.2g} on the whole, where {kind} allows "
-        f"{found.limit:.2g}.{agree}"
+        f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square), and {kind} allows "
+        f"{found.limit:.2g}. The largest single difference, which has no limit, is {found.difference:.2g} "
+        f"({found.place}), where {found.compared} reach {found.scale:.3g}.{agree}"
     )
 
 

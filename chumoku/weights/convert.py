@@ -7,14 +7,14 @@
     ctranslate2    a folder                          float32, float16, int8
     chumoku        a bundle, for `chumoku.load`      float32
 
-Files are written beside their place and moved there when their certificate holds: a conversion is whole, or not there.
+Files are written in NAME.incomplete beside their place and moved there when their certificate holds: a conversion is
+whole, or not there. What a killed one left is removed by the next that writes to the same place.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
+from chumoku.weights.incomplete import incomplete, remove_leftovers
 from chumoku.weights.plain import plain
 from chumoku.weights.sealed import seal, sync
 
@@ -34,35 +35,38 @@ KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where
     "ctranslate2": ("float32", "float16", "int8"),
     "chumoku": ("float32",),
 }
+NEW = "new"  # the working folder in `out`.incomplete
 Write = Callable[[Path, Model, Tokenizers, str], None]
 
 
 def convert(
-    source: Path | str | Bundle, out: Path | str, *, to: str, kind: str | None = None, name: str | None = None
+    source: Path | str | Bundle | Callable[[], Bundle],
+    out: Path | str,
+    *,
+    to: str,
+    kind: str | None = None,
+    name: str | None = None,
 ) -> Certificate:
     """Write the model at `source` as `to` wants it, at `out`, with a certificate beside its files.
 
-    `source` may be a model that is open already; `name` is then what the certificate calls it.
+    `source` may be a model that is open already, or a function that opens it; `name` is then what the certificate
+    calls it.
     """
-    out = Path(out)
+    out = Path(os.path.abspath(out))  # "." and ".." have no name to put .incomplete behind
     check(out, to, kind)
-    home = None if isinstance(source, Bundle) else Path(source).resolve()
-    home = home.parent if home is not None and home.suffix == ".safetensors" else home
-    if home is not None and out.resolve().is_relative_to(home):
-        raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
-    from chumoku.weights.opening import load
-
-    bundle = source if isinstance(source, Bundle) else load(source, device="cpu")
-    named = name or ("a model in memory" if isinstance(source, Bundle) else str(source))
-    model = plain(bundle.model)
-    if kind is None:
-        half = to == "transformers" and bundle.model.dtype == torch.bfloat16
-        kind = "bf16" if half else KINDS[to][0]
+    if isinstance(source, (str, Path)):
+        check_outside(out, source)
+        name = name or str(source)
     with arriving(out, file=to == "gguf") as working:
+        bundle = opened(source)
+        model = plain(bundle.model)
+        if kind is None:
+            half = to == "transformers" and bundle.model.dtype == torch.bfloat16
+            kind = "bf16" if half else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
         written = at_precision(model, "bf16") if kind == "bf16" else model
         WRITERS[to](path, written, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
-        certificate = certify(model, to, path, source=named, kind=kind)
+        certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
         certificate.save(certificate_of(path))
         if to == "chumoku":
             seal(working)
@@ -70,19 +74,43 @@ def convert(
 
 
 def check(out: Path, to: str, kind: str | None) -> None:
-    """Refuse what can be refused before anything is opened."""
+    """Refuse what can be refused before anything is opened or written."""
     if to not in KINDS:
         raise UsageError(f"There is no target '{to[:60]}'; there are {', '.join(KINDS)}.")
     if kind is not None and kind not in KINDS[to]:
         raise UsageError(f"{to} is written in {', '.join(KINDS[to])}, not in '{kind[:60]}'.")
     if to == "gguf" and out.suffix != ".gguf":
-        raise UsageError(f"A GGUF model is one file whose name ends in .gguf, and {out} does not. Call it {out}.gguf.")
-    if out.is_dir() and to != "gguf" and not any(out.iterdir()):
+        shown = out.name
+        raise UsageError(
+            f"A GGUF model is one file whose name ends in .gguf, and {shown} does not. Call it {shown}.gguf."
+        )
+    if not out.name:
+        check_free(out, file=False)
+
+
+def check_outside(out: Path, source: Path | str) -> None:
+    home = Path(source).resolve()
+    home = home.parent if home.suffix == ".safetensors" else home
+    if out.resolve().is_relative_to(home):
+        raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
+
+
+def check_free(out: Path, *, file: bool) -> None:
+    """Nothing is written over, but for an empty folder."""
+    if out.is_dir() and not file and not any(out.iterdir()):
         return
-    places = (out, out.with_name(f"{out.stem}.{NAME}")) if to == "gguf" else (out,)
-    there = next((path for path in places if path.exists() or path.is_symlink()), None)
+    places = (out, certificate_of(out)) if file else (out,)
+    there = next((path for path in places if os.path.lexists(path)), None)
     if there is not None:
         raise UsageError(f"{there} is there already, and nothing is written over. Give another name, or remove it.")
+
+
+def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
+    from chumoku.weights.opening import load
+
+    if isinstance(source, Bundle):
+        return source
+    return load(source, device="cpu") if isinstance(source, (str, Path)) else source()
 
 
 def certificate_of(path: Path) -> Path:
@@ -92,26 +120,33 @@ def certificate_of(path: Path) -> Path:
 
 @contextlib.contextmanager
 def arriving(out: Path, *, file: bool) -> Iterator[Path]:
-    """A working folder beside `out`; it becomes `out`, or its files move there, when the work is done."""
-    out = out.absolute()
-    out.parent.mkdir(parents=True, exist_ok=True)
-    working = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
-    working.chmod(0o755)
-    try:
+    """A working folder in `out`.incomplete; it becomes `out`, or its files move there, when the work is done."""
+    with incomplete(out) as place:
+        working = place / NEW
+        if file:
+            undo_half_a_move(working, out)
+        remove_leftovers(place)
+        check_free(out, file=file)
+        working.mkdir()
         yield working
         for path in working.rglob("*"):
             sync(path)
+        check_free(out, file=file)
         if file:
             # The certificate goes first: where the model is, it is too.
             for path in (certificate_of(working / out.name), working / out.name):
                 path.replace(out.with_name(path.name))
-            working.rmdir()
         else:
             working.replace(out)
         sync(out.parent)
-    except BaseException:
-        shutil.rmtree(working, ignore_errors=True)
-        raise
+
+
+def undo_half_a_move(working: Path, out: Path) -> None:
+    """Remove the certificate that a killed conversion had moved to its place, where the model had not followed yet."""
+    certificate = certificate_of(out)
+    moved = (working / out.name).is_file() and not (working / certificate.name).exists()
+    if moved and not os.path.lexists(out):
+        certificate.unlink(missing_ok=True)
 
 
 def _write_transformers(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:

@@ -1,12 +1,13 @@
 """A folder as the transformers library writes it, in and out.
 
 config.json · model.safetensors (or parts and model.safetensors.index.json) · tokenizer files
-modules.json and 1_Pooling/config.json beside, where sentence-transformers wrote it
+modules.json, 1_Pooling/config.json and sentence_bert_config.json beside, where sentence-transformers wrote it
 """
 
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +25,14 @@ from chumoku.text.tokenizer import Tokenizer, framed
 from chumoku.untrusted import check_links, inside, read_any_json, read_json
 from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
 from chumoku.weights.families import FAMILIES, family_of, marian
-from chumoku.weights.families.family import Family, settled
+from chumoku.weights.families.family import Family, number, settled
 from chumoku.weights.families.table import check_repeated, give, order_to, present
 from chumoku.weights.making import made
 from chumoku.weights.plain import plain, quantised
 from chumoku.weights.stored import MOST_FILES, Stored
 
 INDEX = "model.safetensors.index.json"
-MODULES, POOLING = "modules.json", "1_Pooling"
+MODULES, POOLING, SENTENCES = "modules.json", "1_Pooling", "sentence_bert_config.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
 
@@ -110,7 +111,17 @@ def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
         )
     normalise = "Normalize" in kinds
     changes = {"head": "vector", "pooling": known[asked.pop()], "normalise": normalise, "output_bias": False}
-    return settled({**write(config), **changes})
+    return settled({**write(config), **changes, **read_length(folder, config)})
+
+
+def read_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
+    """How many tokens of a text sentence-transformers reads; nothing where its file does not say so."""
+    if not os.path.lexists(folder / SENTENCES):
+        return {}
+    values = read_json(inside(folder, SENTENCES), largest=1 << 20)
+    if values.get("max_seq_length") is None:
+        return {}
+    return {"max_seq_length": min(number(values, "max_seq_length"), config.context)}
 
 
 def read_tokenizers(folder: Path) -> Tokenizers:
@@ -174,5 +185,6 @@ def write_modules(folder: Path, config: ModelConfig) -> None:
         (folder / path).mkdir()
     (folder / MODULES).write_text(json.dumps(modules, indent=1), encoding="utf-8")
     (folder / POOLING / CONFIG).write_text(json.dumps(pooling, indent=1), encoding="utf-8")
-    length = {"max_seq_length": config.context, "do_lower_case": False}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(length, indent=1), encoding="utf-8")
+    # Without a number, sentence-transformers takes the model's own: the context.
+    length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
+    (folder / SENTENCES).write_text(json.dumps(length, indent=1), encoding="utf-8")

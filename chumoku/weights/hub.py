@@ -16,8 +16,17 @@ from chumoku.errors import DamagedError, MissingExtraError, UsageError
 
 HUB = "hf:"
 NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+\.gguf))?(?:@([\w./-]{1,100}))?")
-# Weights and what explains them; nothing pickled, nothing that could be run.
-WANTED = ("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm", "1_Pooling/config.json")
+# Weights and what explains them; nothing pickled, nothing that could be run. A bundle is whole with its README.md.
+WANTED = (
+    "*.json",
+    "*.safetensors",
+    "vocab.txt",
+    "merges.txt",
+    "*.model",
+    "*.spm",
+    "1_Pooling/config.json",
+    "README.md",
+)
 
 
 class Address(NamedTuple):

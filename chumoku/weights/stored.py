@@ -58,14 +58,14 @@ class Stored:
         return tensor
 
 
-def headers(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape and type of every tensor of a file."""
+def headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape and type of every tensor of a file that has `most` tensors or fewer."""
     check_header(path)
     try:
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
-            if len(names) > MOST_TENSORS:
-                raise DamagedError(f"{path} has {len(names):,} tensors; {MOST_TENSORS:,} are the most that is read.")
+            if len(names) > most:
+                raise DamagedError(f"{path} has {len(names):,} tensors; {most:,} are the most that is read.")
             slices = {name: stored.get_slice(name) for name in names}
             found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
     except SafetensorError as error:

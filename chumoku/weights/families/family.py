@@ -11,13 +11,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chumoku.config import read
+from chumoku.config import read, write
 from chumoku.errors import ConfigError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.roles import Roles
 from chumoku.weights.families.table import Row, Source
 
 Values = Mapping[str, Any]
+DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # what a key stands for where it is not given
+    "kv_heads": lambda config: config.heads,
+    "feedforward_width": lambda config: 4 * config.width,
+    "encoder_layers": lambda config: config.layers,
+    "source_vocabulary": lambda config: config.vocabulary,
+    "head": lambda config: "masked" if config.kind == "encoder" else "next",
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,15 @@ class Family:
         return obstacles(self.title, self.demands, config)
 
 
+def without_defaults(config: ModelConfig) -> ModelConfig:
+    """The same config without the keys that only write out a default which follows from other keys."""
+    values = write(config)
+    spelled = {key for key, default in DERIVED.items() if values.get(key) == default(config)}
+    return ModelConfig(**{key: value for key, value in values.items() if key not in spelled})
+
+
 def obstacles(title: str, demands: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+    config = without_defaults(config)
     found = []
     for key, possible in demands.items():
         value: Any = config

@@ -1,0 +1,166 @@
+"""The files of a checkpoint, written and read.
+
+    bundle or adapter · model.safetensors    result    what is trained
+    optimizer.safetensors                    name:exp_avg, name:exp_avg_sq, name:step …
+    average.safetensors                      the running average, where there is one
+    state.json                               step, tokens, best loss …
+    part-00000-of-00002.safetensors          sharded: what one process holds of all three, instead of the files above
+
+Files that are read may come from strangers. Every tensor's name, shape and type is compared with what the run needs
+before any is used.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from chumoku.errors import DamagedError
+from chumoku.training.distributed import World, laid_out_as, part
+from chumoku.training.result import Result
+from chumoku.training.state import State
+from chumoku.untrusted import check_header
+from chumoku.weights.bundle import WEIGHTS, store
+from chumoku.weights.sealed import check_regular
+
+STATE = "state.json"
+OPTIMISER = "optimizer.safetensors"
+AVERAGE = "average.safetensors"
+LARGEST_STATE = 1 << 20
+LARGEST_COUNT = 1 << 62  # of steps, tokens …
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """The tensors of a run, by name; divided among processes or not."""
+
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    average: Mapping[str, Tensor]
+
+    def named(self) -> dict[str, Tensor]:
+        groups = (("model", self.model), ("optimizer", self.optimizer), ("average", self.average))
+        return {f"{group}/{name}": tensor for group, tensors in groups for name, tensor in tensors.items()}
+
+
+def write_files(folder: Path, state: State, tensors: Tensors | None, result: Result) -> None:
+    if tensors is not None:
+        result.write(folder, tensors.model)
+        if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
+            store(tensors.model, folder / WEIGHTS)
+        store(tensors.optimizer, folder / OPTIMISER)
+        if tensors.average:
+            store(tensors.average, folder / AVERAGE)
+    (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def write_part(folder: Path, tensors: Tensors, here: World) -> None:
+    mine = {}
+    for name, tensor in tensors.named().items():
+        divided = part(tensor.detach())
+        if divided is not None:
+            mine[name] = divided
+        elif here.main:
+            mine[name] = tensor
+    store(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+
+
+def read_state(path: Path) -> State:
+    """The numbers of a checkpoint, each of its type and range."""
+    try:
+        if check_regular(path / STATE) > LARGEST_STATE:
+            raise DamagedError(f"{path / STATE} is larger than any state is.")
+        state = State(**json.loads((path / STATE).read_text(encoding="utf-8")))
+        counts = (state.step, state.tokens, state.judged, state.waited, state.bad, state.scale_good)
+        numbers = (state.seconds, state.scale, 0.0 if state.best is None else state.best)
+        if not all(type(value) is int and 0 <= value < LARGEST_COUNT for value in counts):
+            raise ValueError("a count is not a whole number, or out of range")
+        if not all(type(value) in (int, float) and math.isfinite(value) for value in numbers) or state.scale <= 0:
+            raise ValueError("a number is not finite, or out of range")
+        if not isinstance(state.origin, dict):
+            raise ValueError("origin is not a table")
+    except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
+        raise DamagedError(f"{path / STATE} does not read as the state of a run: {str(error)[:200]}.") from error
+    return state
+
+
+def read_tensors(path: Path) -> Tensors:
+    """All tensors of a verified checkpoint, whole, whoever wrote it."""
+    if (path / WEIGHTS).exists():
+        return Tensors(*(_read_file(path / name) for name in (WEIGHTS, OPTIMISER, AVERAGE)))
+    pieces = [_read_file(file) for file in sorted(path.glob("part-*.safetensors"))]
+    groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
+    for key in {key: None for piece in pieces for key in piece}:
+        group, _, name = key.partition("/")
+        if group not in groups:
+            raise DamagedError(f"{path} has the tensor {key[:200]}, which is not part of a checkpoint.")
+        groups[group][name] = _joined(path, key, [piece[key] for piece in pieces if key in piece])
+    return Tensors(**groups)
+
+
+def _joined(path: Path, key: str, rows: list[Tensor]) -> Tensor:
+    if len(rows) == 1:
+        return rows[0]
+    if len({(row.dtype, row.ndim, row.shape[1:]) for row in rows}) > 1 or rows[0].ndim == 0:
+        raise DamagedError(f"{path}: the parts of {key[:200]} do not fit together.")
+    return torch.cat(rows)
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        return {}
+    check_regular(path)
+    check_header(path)
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
+    except SafetensorError as error:
+        raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
+
+
+def check_tensors(path: Path, found: Tensors, needed: Tensors) -> None:
+    """Refuse a checkpoint whose tensors are not those that a run needs.
+
+    The optimizer remembers nothing of a parameter that never had a gradient; of others, it needs everything.
+    """
+    check_group(path, found.model, needed.model)
+    check_group(path, found.average, needed.average)
+    remembered = {name.rpartition(":")[0] for name in found.optimizer}
+    moments = {name: like for name, like in needed.optimizer.items() if name.rpartition(":")[0] in remembered}
+    check_group(path, found.optimizer, moments)
+
+
+def check_group(path: Path, found: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> None:
+    if found.keys() != needed.keys():
+        odd = min(found.keys() ^ needed.keys())
+        raise DamagedError(f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: it is another run's.")
+    for name, like in needed.items():
+        one = found[name]
+        if (one.shape, one.dtype) != (like.shape, like.dtype):
+            kinds = [f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}" for tensor in (one, like)]
+            raise DamagedError(f"{path}: {name} is {kinds[0]}, and this run needs {kinds[1]}.")
+
+
+def restore(result: Result, values: Mapping[str, Tensor]) -> None:
+    """Put whole tensors into what is trained, divided as it is."""
+    with torch.no_grad():
+        for name, tensor in result.tensors().items():
+            tensor.copy_(laid_out_as(tensor.detach(), values[name]))
+
+
+def mean(paths: Sequence[Path], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, summed in float64; all are of the names and shapes of `like`."""
+    total = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in like.items()}
+    for path in paths:
+        weights = read_tensors(path).model
+        check_group(path, weights, like)
+        for name, tensor in weights.items():
+            total[name] += tensor
+    return {name: (tensor / len(paths)).to(like[name].dtype) for name, tensor in total.items()}

@@ -1,0 +1,214 @@
+"""Mutants of bundles and checkpoints: changed and sealed again, so that no sum gives them away.
+
+weights, config, tokenizer, manifest        of a bundle
+optimizer, average, weights, state          of a checkpoint, taken up as --resume does
+files                                       a file becomes a pipe, a device, a link, a folder or a terabyte of zeros
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+import random
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from bundles import bytewise, made
+
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.training.average import Average
+from chumoku.training.checkpoint_files import (
+    Tensors,
+    check_tensors,
+    read_state,
+    read_tensors,
+    restore,
+    write_files,
+)
+from chumoku.training.optimiser import Optimiser
+from chumoku.training.result import Whole
+from chumoku.training.settings import OptimizerSettings
+from chumoku.training.state import State
+from chumoku.weights.bundle import Tokenizers, tensors_of, verify_bundle
+from chumoku.weights.opening import load
+from chumoku.weights.sealed import MANIFEST
+
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U8": 1, "BOOL": 1}
+SIZES |= {"F8_E4M3": 1, "F8_E5M2": 1, "I8": 1}
+CONFIG = ModelConfig(vocabulary=263, width=12, heads=3, layers=2, context=31, position="learned")
+WAYS = ("pipe", "device", "random", "terminal", "outside", "loop", "folder", "gone", "sparse", "more", "empty")
+
+
+def bundle(name: str) -> Callable[[Path], Path]:
+    return lambda place: made(place / "model", "decoder") / name
+
+
+def reseal(folder: Path) -> None:
+    """As `seal` does, without waiting for the disk."""
+    files = [path for path in folder.iterdir() if path.name != MANIFEST]
+    write_manifest(
+        folder,
+        {
+            path.name: {"bytes": path.stat().st_size, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
+            for path in files
+        },
+    )
+
+
+def write_manifest(folder: Path, entries: dict[str, Any]) -> None:
+    (folder / MANIFEST).write_bytes(json.dumps({"files": entries}, sort_keys=True, indent=1).encode())
+
+
+def open_resealed(file: Path) -> None:
+    if file.name != MANIFEST:
+        reseal(file.parent)
+    opened = load(file.parent)
+    opened.tokenizer.encode("a word 12")
+    with torch.no_grad():
+        opened.model(torch.tensor([[1, 2, 3]]))
+
+
+# Checkpoints
+
+
+@functools.cache  # in the process that forks; each fork changes its own
+def parts() -> tuple[Whole, Optimiser, Average]:
+    tokenizer = bytewise()
+    model = build(CONFIG, seed=3)
+    result = Whole(model, Tokenizers(tokenizer, tokenizer))
+    optimiser = Optimiser(model, OptimizerSettings(rate=0.1))
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step(0.01)
+    return result, optimiser, Average(model, 0.5)
+
+
+def checkpoint(name: str) -> Callable[[Path], Path]:
+    def make(place: Path) -> Path:
+        folder = place / "step-00000003"
+        folder.mkdir()
+        result, optimiser, average = parts()
+        tensors = Tensors(tensors_of(result.model), optimiser.state(), average.tensors)
+        write_files(folder, State(step=3, best=1.5, origin={"model": {"width": 12}}), tensors, result)
+        return folder / name
+
+    return make
+
+
+def open_checkpoint(file: Path) -> None:
+    """As a run does that goes on, and one step after that."""
+    folder = file.parent
+    reseal(folder)
+    verify_bundle(folder)
+    read_state(folder)
+    result, optimiser, average = parts()
+    tensors = read_tensors(folder)
+    check_tensors(folder, tensors, Tensors(result.tensors(), optimiser.like(), average.tensors))
+    restore(result, tensors.model)
+    optimiser.load(tensors.optimizer)
+    average.load(tensors.average)
+    optimiser.step(0.01)
+    average.update()
+
+
+# Types and shapes
+
+
+def retyped(data: bytes, dice: random.Random) -> bytes:
+    """A safetensors file with one to three tensors of another type or shape; most still are safetensors."""
+    size = struct.unpack("<Q", data[:8])[0]
+    header: dict[str, Any] = json.loads(data[8 : 8 + size])
+    names = [name for name in header if name != "__metadata__"]
+    for _ in range(dice.randint(1, 3)):
+        name = dice.choice(names)
+        entry = header[name]
+        begin, end = entry["data_offsets"]
+        match dice.randrange(5):
+            case 0 | 1:  # the same bytes, called something else
+                entry["dtype"] = dice.choice(list(SIZES))
+                entry["shape"] = _shape((end - begin) // SIZES[entry["dtype"]], dice)
+            case 2:
+                entry["shape"] = _shape((end - begin) // SIZES.get(entry["dtype"], 4), dice)
+            case 3:  # two tensors change their places
+                other = dice.choice(names)
+                header[name], header[other] = header[other], header[name]
+            case 4:
+                new = dice.choice([f"{name}.x", "", "x" * 999, name.upper(), "\ud800", "a/b", "model/x", "x:exp_avg"])
+                header[new] = header.pop(name)
+                names[names.index(name)] = new
+    text = json.dumps(header).encode("utf-8", "surrogatepass")
+    return struct.pack("<Q", len(text)) + text + data[8 + size :]
+
+
+def _shape(count: int, dice: random.Random) -> list[int]:
+    divisor = dice.choice([one for one in range(1, 65) if count % one == 0] or [1])
+    return dice.choice([[count], [divisor, count // divisor], [count // divisor, divisor], [1] * 70 + [count], []])
+
+
+# Files that are not files
+
+
+def files(place: Path) -> Path:
+    made(place / "healthy", "decoder")
+    (place / "plan.json").write_text(json.dumps({"name": "README.md", "way": "nothing"}))
+    return place / "plan.json"
+
+
+def planned(data: bytes, dice: random.Random) -> bytes:
+    names = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md", "notes.txt")
+    plan = {"name": dice.choice(names), "way": dice.choice(WAYS), "told": dice.random() < 0.5}
+    return json.dumps({**plan, "bytes": dice.choice([0, 1, 1 << 40, -1, True, 1e300, "3", None])}).encode()
+
+
+def open_planned(file: Path) -> None:
+    """A copy of the healthy bundle with one file replaced, and a manifest that may agree with it."""
+    plan = json.loads(file.read_bytes())
+    folder = file.parent / "copy"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(file.parent / "healthy", folder)
+    path = folder / plan["name"]
+    if plan["way"] != "nothing":
+        path.unlink(missing_ok=True)
+    targets = {"device": "/dev/zero", "random": "/dev/urandom", "terminal": "/dev/tty", "loop": path, "outside": file}
+    match plan["way"]:
+        case "pipe":
+            os.mkfifo(path)
+        case "folder":
+            path.mkdir()
+        case "sparse":
+            with path.open("wb") as stream:
+                stream.truncate(1 << 40)
+        case "more" | "empty":
+            path.write_bytes(b"{}" if plan["way"] == "more" else b"")
+        case way if way in targets:
+            path.symlink_to(targets[way])
+    if plan.get("told") and plan["name"] != MANIFEST:
+        entries = json.loads((folder / MANIFEST).read_bytes())["files"]
+        entries.setdefault(plan["name"], {"sha256": "0" * 64})["bytes"] = plan["bytes"]
+        write_manifest(folder, entries)
+    load(folder)
+
+
+# Small files that ask for enormous work
+
+
+def bombs(place: Path) -> Path:
+    made(place / "model", "decoder")
+    return place / "model" / "tokenizer.json"
+
+
+def bombed(data: bytes, dice: random.Random) -> bytes:
+    """A tokenizer of `bombs.py`, which may not be there; else deep or long JSON."""
+    try:
+        from bombs import bombs as known
+    except ImportError:
+        depth = dice.choice([10**3, 10**5, 10**6])
+        return dice.choice([b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"'])
+    return dice.choice([content for name, content in known() if name.endswith(".json")])

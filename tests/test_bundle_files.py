@@ -1,0 +1,186 @@
+"""A bundle's files: regular, in the folder, of a plausible size and type; whatever else is there gets a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bundles import made
+from safetensors.torch import load_file, save_file
+
+import chumoku
+from chumoku.errors import ChumokuError, DamagedError
+from chumoku.weights.opening import config_of, load
+from chumoku.weights.sealed import MANIFEST, seal, verify
+
+FILES = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md")
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made(tmp_path_factory.mktemp("bundle") / "model", "decoder")
+
+
+@pytest.fixture
+def bundle(healthy: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(healthy, tmp_path / "model"))
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """A test that hangs fails after five seconds."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError("this took too long")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(5)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def rewrite_manifest(folder: Path, name: str, **entry: Any) -> None:
+    files = json.loads((folder / MANIFEST).read_bytes())["files"]
+    files[name] |= entry
+    (folder / MANIFEST).write_bytes(json.dumps({"files": files}, sort_keys=True, indent=1).encode())
+
+
+def pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def folder(path: Path) -> None:
+    path.mkdir()
+
+
+def outside(path: Path) -> None:
+    """The right bytes, in another folder."""
+    kept = path.parent.parent / f"elsewhere-{path.name}"
+    kept.write_bytes((path.parent / f"{path.name}.was").read_bytes())
+    path.symlink_to(kept)
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path)
+
+
+@pytest.mark.parametrize("put", [pipe, device, folder, outside, loop])
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_not_a_file_of_the_folder_is_refused(name: str, put: Any, bundle: Path) -> None:
+    (bundle / name).rename(bundle / f"{name}.was")
+    put(bundle / name)
+    (bundle / f"{name}.was").unlink()
+    if name != MANIFEST and put in (pipe, device):  # what they say of their own size
+        rewrite_manifest(bundle, name, bytes=0)
+    for opening in (load, config_of) if name == "config.json" else (load,):
+        with pytest.raises(ChumokuError, match=rf"{name}|no model"):
+            opening(bundle)
+    with pytest.raises(DamagedError, match=name):
+        verify(bundle)
+
+
+def test_a_link_within_the_folder_is_followed(bundle: Path) -> None:
+    """As in folders of other programs."""
+    target = bundle / "._model.safetensors"
+    (bundle / "model.safetensors").rename(target)
+    (bundle / "model.safetensors").symlink_to(target.name)
+    load(bundle)
+
+
+def test_the_hubs_cache_is_followed(bundle: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "models--a--b"
+    (cache / "blobs").mkdir(parents=True)
+    (cache / "snapshots" / "abc").mkdir(parents=True)
+    for file in bundle.iterdir():
+        file.rename(cache / "blobs" / file.name)
+        (cache / "snapshots" / "abc" / file.name).symlink_to(f"../../blobs/{file.name}")
+    load(cache / "snapshots" / "abc")
+
+
+@pytest.mark.parametrize("name", ["README.md", "model.safetensors", "tokenizer.json", "config.json"])
+def test_a_huge_file_is_refused_before_it_is_read(name: str, bundle: Path) -> None:
+    """A sparse file of a terabyte, and a manifest that says so."""
+    size = 1 << 40
+    with (bundle / name).open("r+b") as stream:
+        stream.truncate(size)
+    rewrite_manifest(bundle, name, bytes=size)
+    with pytest.raises(ChumokuError, match=rf"{name} has 1,099,511,627,776 bytes|no model"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("entry", [{"bytes": float("inf")}, {"bytes": True}, {"bytes": "3"}, {"sha256": 3}, None])
+def test_a_manifest_of_other_types_is_refused(entry: Any, bundle: Path) -> None:
+    rewrite_manifest(bundle, "README.md", **({"bytes": None} if entry is None else entry))
+    with pytest.raises(DamagedError, match="does not read as a manifest"):
+        load(bundle)
+
+
+@pytest.mark.parametrize("name", [".DS_Store", "._model.safetensors", "Thumbs.db", "desktop.ini"])
+def test_what_an_operating_system_puts_there_is_ignored(name: str, bundle: Path) -> None:
+    (bundle / name).write_bytes(b"\0\0\0\1Bud1")
+    load(bundle)
+    seal(bundle)
+    assert name not in (bundle / MANIFEST).read_text()
+    (bundle / name).unlink()
+    load(bundle)
+
+
+def test_any_other_file_is_still_refused(bundle: Path) -> None:
+    (bundle / "notes.txt").write_text("mine")
+    with pytest.raises(DamagedError, match=r"notes\.txt is not part of what was saved"):
+        load(bundle)
+
+
+KINDS = ["F64", "F16", "BF16", "I64", "I32", "U8", "BOOL"]
+SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
+
+
+def retyped(file: Path, name: str, kind: str) -> None:
+    """Call a tensor's bytes another type, of another shape where its size differs."""
+    data = file.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8 : 8 + size])
+    entry = header[name]
+    entry["shape"][-1] = entry["shape"][-1] * SIZES[entry["dtype"]] // SIZES[kind]
+    entry["dtype"] = kind
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_tensor_of_another_type_is_refused(kind: str, bundle: Path) -> None:
+    weights = load_file(bundle / "model.safetensors")
+    name = "decoder.blocks.1.attention.query.weight"
+    dtype = {"F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
+    dtype |= {"I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
+    save_file({**weights, name: weights[name].to(dtype[kind])}, bundle / "model.safetensors")
+    seal(bundle)
+    with pytest.raises(ChumokuError, match=rf"{name} is of type {kind}"):
+        load(bundle)
+    save_file(weights, bundle / "model.safetensors")
+    retyped(bundle / "model.safetensors", name, kind)
+    seal(bundle)
+    with pytest.raises(ChumokuError, match=f"{name} is "):
+        load(bundle)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_weights_of_one_other_float_type_open(dtype: torch.dtype, bundle: Path) -> None:
+    weights = load_file(bundle / "model.safetensors")
+    save_file({name: tensor.to(dtype) for name, tensor in weights.items()}, bundle / "model.safetensors")
+    seal(bundle)
+    assert load(bundle).model.dtype == dtype
+    assert isinstance(chumoku.load(bundle).generate("a", new=2, temperature=0), str)

@@ -1,0 +1,98 @@
+"""A config that spells out its defaults is exported as one that leaves them out, byte for byte."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bundles import chatty
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chumoku.config import write
+from chumoku.models.build import build
+from chumoku.models.config import ModelConfig
+from chumoku.models.presets import preset
+from chumoku.weights.bundle import Tokenizers, load, tensors_of, write_bundle
+from chumoku.weights.convert import WRITERS
+from chumoku.weights.families import rows_of
+from chumoku.weights.families.family import without_defaults
+from chumoku.weights.sealed import seal
+
+TOKENIZER = chatty(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
+SIZES: dict[str, Any] = {"vocabulary": TOKENIZER.size, "width": 64, "heads": 2, "layers": 2, "context": 31}
+CONFIGS = {
+    "gpt2": preset("gpt2", **SIZES, feedforward_width=4 * 64),
+    "llama": preset("smollm2-135m", **{**SIZES, "kv_heads": 2, "feedforward_width": 256}),
+    "bert": preset("bert-base", **SIZES, feedforward_width=256),
+    "sentences": preset("minilm-l6", **SIZES, feedforward_width=256),
+    "marian": preset(
+        "transformer-base",
+        **{**SIZES, "pairing": "half", "output_bias": True, "norm_epsilon": 1e-5, "feedforward_width": 256},
+    ),
+}
+TARGETS = {
+    **dict.fromkeys(("gpt2", "llama"), ("transformers", "gguf", "ctranslate2", "chumoku")),
+    **dict.fromkeys(("bert", "sentences"), ("transformers", "chumoku")),
+    "marian": ("transformers", "ctranslate2", "chumoku"),
+}
+KINDS = {"transformers": "float32", "gguf": "f16", "ctranslate2": "float32", "chumoku": "float32"}
+
+
+def spelled_out(config: ModelConfig) -> dict[str, Any]:
+    """Every key with the value that it stands for."""
+    derived = {"kv_heads": config.key_heads, "feedforward_width": config.hidden, "head": config.head_kind}
+    if config.kind == "encoder-decoder":
+        derived |= {"encoder_layers": config.encoder_depth, "source_vocabulary": config.source_tokens}
+    return {**write(config), **derived}
+
+
+def exported(config: ModelConfig, target: str) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name) / "out"
+        place.mkdir()
+        path = place / "model.gguf" if target == "gguf" else place
+        WRITERS[target](path, build(config, seed=3), Tokenizers(TOKENIZER, TOKENIZER), KINDS[target])
+        return {str(file.relative_to(place)): file.read_bytes() for file in place.rglob("*") if file.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("name", "target"), [(name, target) for name, targets in TARGETS.items() for target in targets]
+)
+def test_a_default_that_is_written_out_changes_nothing(name: str, target: str) -> None:
+    if target in ("gguf", "ctranslate2"):
+        pytest.importorskip(target, reason=f"{target} is not installed")
+    short = without_defaults(CONFIGS[name])
+    full = spelled_out(short)
+    usual = exported(short, target)
+
+    @given(st.sets(st.sampled_from(sorted(full.keys() - write(short).keys())), min_size=1))
+    @settings(max_examples=7)
+    def law(keys: set[str]) -> None:
+        longer = ModelConfig(**{**write(short), **{key: full[key] for key in keys}})
+        found = exported(longer, target)
+        if target == "chumoku":  # a bundle keeps the config as it was given
+            for name in ("config.json", "manifest.json"):
+                found[name] = usual[name]
+        assert found == usual
+        assert without_defaults(longer) == short
+        assert rows_of(longer) == rows_of(short)
+
+    law()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_default_at_once(name: str, tmp_path: Path) -> None:
+    full = ModelConfig(**spelled_out(CONFIGS[name]))
+    assert exported(full, "transformers") == exported(CONFIGS[name], "transformers")
+    write_bundle(tmp_path, full, tensors_of(build(full)), Tokenizers(TOKENIZER, TOKENIZER))
+    seal(tmp_path)
+    assert load(tmp_path).config == full
+
+
+def test_values_that_are_no_defaults_stay() -> None:
+    changes = {"kv_heads": 1, "feedforward_width": 17, "head": None}
+    other = ModelConfig(**{**write(CONFIGS["llama"]), **changes})
+    assert without_defaults(other) == other

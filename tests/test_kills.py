@@ -1,0 +1,48 @@
+"""Commands that are killed and given again, a few times; `make faults` does it 300 times, with all commands."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from kills import trial, write_inputs
+
+from chumoku.data import manifest
+from chumoku.weights import convert
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    place = tmp_path_factory.mktemp("kills")
+    write_inputs(place)
+    return place
+
+
+@pytest.mark.parametrize("name", ["convert gguf", "prepare", "tokenizer"])
+def test_a_killed_command_given_again_leaves_what_it_should(name: str, folder: Path) -> None:
+    """Runs and translations are killed in tests of their own; `make faults` kills all commands."""
+    if name == "prepare" and not hasattr(manifest, "LOCK"):
+        pytest.skip("prepared folders have no lock yet")
+    if name == "convert gguf":
+        pytest.importorskip("gguf", reason="gguf is not installed")
+    found = trial(name, 2, folder, random.Random(7))
+    assert found.problems == []
+    assert found.kills == 2
+
+
+def test_litter_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that does not remove what a killed one left."""
+    seal = convert.seal
+
+    def littering(path: Path) -> None:
+        seal(path)
+        (path.parent.parent / f"litter-{os.getpid()}").touch()
+
+    monkeypatch.setattr(convert, "seal", littering)
+    found = trial("convert", 1, folder, random.Random(7))
+    assert len(found.problems) == 1
+    assert "litter-" in found.problems[0]

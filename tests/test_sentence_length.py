@@ -1,0 +1,90 @@
+"""max_seq_length: texts are cut as sentence-transformers cuts them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from bundles import bytewise, made
+from commands import command
+from foreign import bert, filled, saved
+
+import chumoku
+from chumoku.decoding.embed import encode
+from chumoku.errors import UsageError
+from chumoku.text.tokenizer import framed
+from chumoku.weights.bundle import Tokenizers
+from chumoku.weights.convert import convert
+from chumoku.weights.folder import write_folder
+from chumoku.weights.opening import config_of
+
+
+def sentences(folder: Path, limit: Any) -> Path:
+    """A folder of sentence-transformers that reads `limit` tokens of a text."""
+    saved(filled(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
+    tokenizer = framed(bytewise(), ["<s>"], ["</s>"])
+    tokenizer.save(folder / "tokenizer.json")
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
+    modules = [{"idx": 0, "path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_mean_tokens": True}))
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": limit, "do_lower_case": False}))
+    return folder
+
+
+def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
+    """<s>, the first tokens of the text, </s>: 11 together."""
+    speaker = chumoku.load(sentences(tmp_path / "model", 11))
+    assert speaker.config.max_seq_length == 11
+    with pytest.warns(UserWarning, match=r"2 of 3 texts were cut: this model reads the first 11 tokens of a text\."):
+        vectors = speaker.embed(["abcdefghijkl", "abcdefghi" * 99, "abcdefghi"])
+    assert torch.equal(vectors[0], vectors[2])
+    assert torch.equal(vectors[1], vectors[2])
+    row = encode(speaker.model, ["abcdefghijkl"], speaker.tokenizer)[0]
+    assert len(row) == 11
+    assert (row[0], row[-1]) == (speaker.tokenizer.frame[0][0], speaker.tokenizer.frame[1][0])
+    (tmp_path / "again").mkdir()
+    write_folder(tmp_path / "again", speaker.model, Tokenizers(speaker.tokenizer, speaker.tokenizer))
+    again = chumoku.load(tmp_path / "again")
+    assert again.config == speaker.config
+    assert json.loads((tmp_path / "again" / "sentence_bert_config.json").read_text())["max_seq_length"] == 11
+    converted = tmp_path / "bundle"
+    convert(tmp_path / "model", converted, to="chumoku")
+    assert chumoku.load(converted).config == speaker.config
+
+
+@pytest.mark.parametrize(("limit", "read"), [(None, None), (10**6, 67), (3, 3)])
+def test_the_limit_is_never_beyond_the_context(limit: int | None, read: int | None, tmp_path: Path) -> None:
+    config = config_of(sentences(tmp_path, limit))
+    assert config.context == 67
+    assert config.max_seq_length == read
+    (tmp_path / "sentence_bert_config.json").unlink()
+    assert config_of(tmp_path).max_seq_length is None
+
+
+@pytest.mark.parametrize("limit", ["256", 0, -1, 2.5, True, [3]])
+def test_a_limit_that_is_none_is_a_sentence(limit: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_seq_length"):
+        config_of(sentences(tmp_path, limit))
+
+
+def test_a_config_of_another_kind_has_no_such_key(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="max_seq_length: texts are cut for kind = 'encoder' alone"):
+        made(tmp_path / "decoder", "decoder", max_seq_length=7)
+    with pytest.raises(UsageError, match="67 tokens are more than context = 61"):
+        made(tmp_path / "encoder", "encoder", max_seq_length=67)
+
+
+def test_the_command_says_that_texts_were_cut(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = str(made(tmp_path / "encoder", "encoder", max_seq_length=5))
+    ended = command("embed", folder, "a text", "ab", capfd=capfd, monkeypatch=monkeypatch)
+    assert ended.code == 0, ended.err
+    assert ended.err == "1 of 2 texts were cut: this model reads the first 5 tokens of a text.\n"
+    assert command("embed", folder, "ab", "cd", capfd=capfd, monkeypatch=monkeypatch).err == ""
