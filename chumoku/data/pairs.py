@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from chumoku.data.corpus import json_lines, parquet_columns
+from chumoku.data.corpus import field_names, json_lines, parquet_columns
 from chumoku.data.files import Line, Stream, expand, inner_suffix, lines, members
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, UsageError
@@ -180,10 +180,9 @@ def _json(name: str, stream: Stream, columns: tuple[str | int, str | int], repor
         if missing and number == 1:
             absent = first if not isinstance(texts[0], str) else second
             raise CorpusError(
-                f"{name}:1 has no text under '{absent}'; its fields are {', '.join(map(str, record)) or 'none'}. "
-                "Name the right columns."
+                f"{name}:1 has no text under '{absent}'; its fields are {field_names(record)}. Name the right columns."
             )
-        pair = Pair(whole(str(texts[0] or "")), whole(str(texts[1] or "")))
+        pair = Pair(*(whole(text) if isinstance(text, str) else "" for text in texts))
         yield Located(name, number, pair, "missing column" if missing else None)
 
 

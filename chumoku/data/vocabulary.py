@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.data.files import at_rest, fingerprint
-from chumoku.data.manifest import fresh_folder, unchanged, write_manifest
+from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
+from chumoku.errors import DamagedError, UsageError
 from chumoku.text import Tokenizer, load, train
 
 
@@ -26,4 +27,23 @@ def prepare_tokenizer(
             tokenizer = train(texts, **settings)
             tokenizer.save(working / "tokenizer.json")
             write_manifest(working, made_of, fingerprint=tokenizer.fingerprint)
-    return load(folder / "tokenizer.json")
+    return _verified(folder)
+
+
+def _verified(folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared folder, when it is the one that was trained."""
+    path, expected = folder / "tokenizer.json", read_manifest(folder).get("fingerprint")
+    try:
+        tokenizer = load(path)
+    except UsageError as error:
+        raise _damaged(path) from error
+    if tokenizer.fingerprint != expected:
+        raise _damaged(path)
+    return tokenizer
+
+
+def _damaged(path: Path) -> DamagedError:
+    return DamagedError(
+        f"{path} was changed or damaged since it was trained: it is not the tokenizer of its manifest. Remove "
+        f"the folder {path.parent} and run the same command again; it will be trained anew."
+    )
