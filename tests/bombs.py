@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import json
 import struct
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from chumoku import text
@@ -106,3 +108,14 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield "long words", json.dumps(wordpiece).encode()
     twice = json.dumps({**healthy, "normalizer": replace("a", "HERE")})
     yield "a key twice", twice.replace('"content": "HERE"', f'"content": "{"a" * 9999}", "content": "b"').encode()
+
+
+def tried(attempt: Callable[[Path, bytes], str | None]) -> int:
+    """Open every bomb by `attempt`, which says what was wrong; returns how many things were."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = {name: attempt(Path(folder) / "tokenizer.json", data) for name, data in bombs()}
+    wrong = {name: what for name, what in found.items() if what is not None}
+    print(f"tokenizer bombs: {len(found)}, {len(wrong)} wrong")
+    for name, what in wrong.items():
+        print("  ", f"{name}: {what}")
+    return len(wrong)

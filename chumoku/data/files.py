@@ -14,11 +14,12 @@ import hashlib
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from chumoku.errors import CorpusError
+from chumoku.text.progress import Progress, silent
 from chumoku.untrusted import check_file
 
 TEXT = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
@@ -171,6 +172,15 @@ def fingerprint(path: Path) -> Fingerprint:
     with named_failures(path), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Fingerprint(str(path), stream.tell(), digest)
+
+
+def fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
+    """What all of these files are."""
+    found = []
+    for number, file in enumerate(files):
+        progress("checking files", number, len(files), "files")
+        found.append(fingerprint(file)._asdict())
+    return found
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from chumoku.errors import UsageError
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.probe.pictures import loss_curve
+from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
@@ -115,7 +116,8 @@ def _train(
     if init is not None:
         trained_numbers(recipe, init.config)  # before the corpus is prepared
     if here.main:
-        material = prepare(recipe, init)
+        with ShowProgress(log.console) as progress:
+            material = prepare(recipe, init, progress)
     here.wait()
     if not here.main:
         material = prepare(recipe, init)
