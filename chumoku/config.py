@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,8 +27,13 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, get_
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from chumoku.errors import ConfigError, Problem, UsageError
+from chumoku.untrusted import check_depth, check_file
 
 LARGEST_FILE = 1 << 20
+DEEPEST = 32  # levels of tables
+# A key of more parts than that: the parser's time grows with the square of their number, so it never sees one.
+_PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
 
 
 class Rule(NamedTuple):
@@ -91,11 +97,17 @@ def write(settings: Settings) -> dict[str, Any]:
 def load_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file, refusing with a sentence what is absent, too large or not TOML."""
     path = Path(path)
+    size = check_file(path)
+    if size > LARGEST_FILE:
+        raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {LARGEST_FILE:,}.")
     try:
-        size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {LARGEST_FILE:,}.")
-        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        text = path.read_text(encoding="utf-8-sig")
+        if deep := _DEEP_KEY.search(text):
+            line = text.count("\n", 0, deep.start()) + 1
+            raise ValueError(f"a key of more than {DEEPEST} parts (at line {line})")
+        values = tomllib.loads(text)
+        check_depth(values, DEEPEST)
+        return values
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     except UnicodeDecodeError as error:
@@ -112,9 +124,14 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
         key, equals, text = word.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")):
-            problems.append(Problem(word, "this is not of the form key=value, as in model.width=512."))
+            problems.append(Problem(_cut(word), "this is not of the form key=value, as in model.width=512."))
             continue
         *tables, last = key.split(".")
+        if len(tables) >= DEEPEST:
+            problems.append(
+                Problem(_cut(key), f"this key has {len(tables) + 1:,} parts, and at most {DEEPEST} are read.")
+            )
+            continue
         table = result
         for name in tables:
             table = table.setdefault(name, {})
@@ -131,7 +148,8 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
 def parse_value(text: str) -> Any:
     """A TOML value when it is one (512, 0.1, true, "x", [1, 2]); otherwise the text itself (rotary)."""
     try:
-        parsed = tomllib.loads(f"value = {text}")
+        parsed = {} if _DEEP_KEY.search(text) else tomllib.loads(f"value = {text}")
+        check_depth(parsed, DEEPEST)
     except (ValueError, RecursionError):
         parsed = {}
     return parsed["value"] if list(parsed) == ["value"] else text.strip()
@@ -237,6 +255,10 @@ def _shown(value: Any) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # a whole number of thousands of digits, a list inside itself
         text = f"this {type(value).__name__}"
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 

@@ -1,5 +1,7 @@
 """Files of strangers: bounded, checked, and never followed out of their folder.
 
+check_file       a regular file: reading a pipe or a device may never end
+check_depth      values that are not nested too deeply for whoever walks through them
 read_json        a table of values, of so many bytes at most, and nothing but JSON
 check_header     the head of a safetensors file, before the library is asked to read it
 inside           a file of this very folder, by its plain name
@@ -10,6 +12,7 @@ from __future__ import annotations
 
 import json
 import re
+import stat
 import struct
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,55 @@ from chumoku.errors import DamagedError, UsageError
 
 LARGEST_HEADER = 1 << 24
 LARGEST_JSON = 1 << 24
+DEEPEST = 64  # levels of tables and lists within each other
 NAME = re.compile(r"[\w.+-]{1,200}")
+
+
+def check_file(path: Path) -> int:
+    """The size of a regular file; a folder, a pipe, a device, or a link to one, is refused before it is opened."""
+    try:
+        found = path.stat()
+    except OSError as error:
+        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+    if not stat.S_ISREG(found.st_mode):
+        kind = next((name for test, name in _KINDS if test(found.st_mode)), "not a regular file")
+        raise UsageError(f"{path} is {kind}, and a regular file is needed. Write its content to a file first.")
+    return found.st_size
+
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def check_depth(value: Any, deepest: int = DEEPEST) -> None:
+    """Raise ValueError for tables and lists nested more than `deepest` levels; the check itself does not recurse."""
+    level = [value]
+    for _ in range(deepest + 1):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, (dict, list))
+        ]
+        if not level:
+            return
+    raise ValueError(f"it is nested more than {deepest} levels deep")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """JSON of a bounded depth; anything else is a ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from error
+    if isinstance(value, (dict, list)):
+        check_depth(value)
+    return value
 
 
 def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
@@ -29,14 +80,12 @@ def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
 
 
 def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
+    size = check_file(path)
+    if size > largest:
+        raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
     try:
-        size = path.stat().st_size
-        if not path.is_file():  # a pipe or a device would never end
-            raise UsageError(f"{path} is no file. Put the file itself there.")
-        if size > largest:
-            raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
+        return parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
         raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
@@ -44,8 +93,8 @@ def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
 
 def check_header(path: Path) -> None:
     """A header is a length and so many bytes of JSON; the length is looked at first."""
+    size = check_file(path)
     try:
-        size = path.stat().st_size
         with path.open("rb") as stream:
             first = stream.read(8)
     except OSError as error:

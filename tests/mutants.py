@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
+import bombs
 import bundle_mutants as resealed
 import sentencepiece
 import torch
@@ -361,6 +362,7 @@ def main() -> int:
         )
         for line in verdict.wrong[:20]:
             print("  ", line)
+    bad += bombs.tried(lambda file, data: forked(FORMATS["bpe"], file, [data])[2])
     return 1 if bad else 0
 
 

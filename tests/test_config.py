@@ -228,7 +228,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
 def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent.toml could not be read: No such file or directory"):
         load_toml(tmp_path / "absent.toml")
-    with pytest.raises(UsageError, match="could not be read: Is a directory"):
+    with pytest.raises(UsageError, match="is a folder, and a regular file is needed"):
         load_toml(tmp_path)
 
 

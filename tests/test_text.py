@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from chumoku import text as chumoku_text
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.text import KINDS, Tokenizer, japanese, load, train
-from chumoku.text.kinds import thinned
+from chumoku.text.sample_texts import thinned
 
 ENGLISH = ["The quick brown fox jumps over the lazy dog.", "Hello, world! 1234", "def f(x): return x + 1\n"] * 30
 JAPANESE = ["サンディーが元気に走る。", "こたつでみかんを食べる。", "吾輩は猫である。名前はまだ無い。"] * 30

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from chumoku.text.progress import Progress
 
 
 def prepare(
@@ -32,12 +35,17 @@ def prepare(
     """Read, clean and tokenise text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
     import json
 
-    if pairs:
-        found, said = _pairs(
-            files, out, tokenizer, kind, vocabulary, two(columns, "--columns"), languages, validation, batch_tokens
-        )
-    else:
-        found, said = _text(files, out, tokenizer, kind, vocabulary, documents, field)
+    from rich.console import Console
+
+    from chumoku.text.progress import ShowProgress
+
+    training = {"given": tokenizer, "kind": kind, "vocabulary": vocabulary}
+    with ShowProgress(Console(stderr=True)) as progress:
+        if pairs:
+            reading = {"columns": two(columns, "--columns"), "languages": languages, "validation": validation}
+            found, said = _pairs(files, out, **training, **reading, batch_tokens=batch_tokens, progress=progress)  # type: ignore[arg-type]
+        else:
+            found, said = _text(files, out, **training, documents=documents, field=field, progress=progress)  # type: ignore[arg-type]
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(json.dumps(found, ensure_ascii=False, indent=1), encoding="utf-8")
@@ -46,10 +54,16 @@ def prepare(
 
 
 def _text(
-    files: list[str], out: Path, given: Path | None, kind: str, vocabulary: int, documents: str, field: str
+    files: list[str],
+    out: Path,
+    *,
+    given: Path | None,
+    kind: str,
+    vocabulary: int,
+    documents: str,
+    field: str,
+    progress: Progress,
 ) -> tuple[dict[str, Any], list[str]]:
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
-
     from chumoku.data.corpus import Corpus
     from chumoku.data.shards import prepare_text
     from chumoku.data.vocabulary import prepare_tokenizer
@@ -66,15 +80,9 @@ def _text(
             read_as={"documents": documents, "field": field},
             kind=kind,
             vocabulary=vocabulary,
+            progress=progress,
         )
-    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), transient=True) as bar:
-        task = bar.add_task("tokenising …", total=None)
-
-        def show(tokens: int) -> None:
-            bar.update(task, advance=tokens)
-            bar.update(task, description=f"tokenising … {int(bar.tasks[0].completed):,} tokens")
-
-        shards = prepare_text(corpus, tokenizer, out / "shards", progress=show)
+    shards = prepare_text(corpus, tokenizer, out / "shards", progress=progress)
     found: dict[str, Any] = shards.manifest["report"]
     said = _lines(found)
     said.append(
@@ -86,6 +94,7 @@ def _text(
 def _pairs(
     files: list[str],
     out: Path,
+    *,
     given: Path | None,
     kind: str,
     vocabulary: int,
@@ -93,6 +102,7 @@ def _pairs(
     languages: str | None,
     validation: float,
     batch_tokens: int,
+    progress: Progress,
 ) -> tuple[dict[str, Any], list[str]]:
     from dataclasses import asdict
 
@@ -108,18 +118,20 @@ def _pairs(
     check_share(validation)
     cleaning = Cleaning(languages=two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
 
+    reading: dict[str, Any] = {"columns": columns, "cleaning": cleaning, "progress": progress}
+
     def training_texts() -> Iterator[str]:
-        pairs, _ = read_pairs(files, columns=columns, cleaning=cleaning)
-        for index in split_pairs(pairs, validation=validation)[0]:
+        pairs, _ = read_pairs(files, **reading)
+        for index in split_pairs(pairs, validation=validation, progress=progress)[0]:
             yield from pairs[index]
 
     if given is not None:
         tokenizer = load(given)
     else:
         read_as = {"columns": columns, "cleaning": asdict(cleaning), "validation": validation}
-        settings = {"kind": kind, "vocabulary": vocabulary}
+        settings: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "progress": progress}
         tokenizer = prepare_tokenizer(training_texts(), expand(files), out / "tokenizer", read_as=read_as, **settings)
-    folder = prepare_pairs(files, tokenizer, out / "pairs", columns=columns, cleaning=cleaning, validation=validation)
+    folder = prepare_pairs(files, tokenizer, out / "pairs", validation=validation, **reading)
     found: dict[str, Any] = read_manifest(folder)["report"]
     said = _lines(found)
     batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)

@@ -67,33 +67,42 @@ def _cut(text: str, paths: list[str], as_json: bool) -> None:
 
 
 def _train(kind: str, files: list[str], vocabulary: int, save: Path) -> None:
+    from rich.console import Console
+
     from chumoku.data.corpus import Corpus
     from chumoku.errors import UsageError
     from chumoku.text import train
+    from chumoku.text.progress import ShowProgress
 
     if not files:
         raise UsageError("Name the files to train on with --from, as in --from text.txt.")
     corpus = Corpus(files)
-    tokenizer = train(corpus.documents(), kind=kind, vocabulary=vocabulary)  # type: ignore[arg-type]
+    with ShowProgress(Console(stderr=True)) as progress:
+        tokenizer = train(corpus.documents(), kind=kind, vocabulary=vocabulary, progress=progress)  # type: ignore[arg-type]
     tokenizer.save(save)
     print(f"A {tokenizer.kind} tokenizer of {tokenizer.size:,} tokens is in {save}.")
 
 
 def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
     """Every kind, trained on nine tenths of a file and measured on the rest."""
+    from rich.console import Console
+
     from chumoku.data.corpus import Corpus
     from chumoku.errors import MissingExtraError
     from chumoku.text import KINDS, train
-    from chumoku.text.kinds import thinned
+    from chumoku.text.progress import ShowProgress
+    from chumoku.text.sample_texts import thinned
 
     texts = thinned(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
     held, learnt = texts[::10], [text for number, text in enumerate(texts) if number % 10]
     rows: list[dict[str, Any]] = []
-    for kind in KINDS:
-        try:
-            rows.append({"kind": kind, **measure(train(learnt or texts, kind=kind, vocabulary=vocabulary), held)})
-        except MissingExtraError as error:
-            rows.append({"kind": kind, "note": str(error)})
+    with ShowProgress(Console(stderr=True)) as progress:
+        for kind in KINDS:
+            try:
+                tokenizer = train(learnt or texts, kind=kind, vocabulary=vocabulary, progress=progress)
+                rows.append({"kind": kind, **measure(tokenizer, held)})
+            except MissingExtraError as error:
+                rows.append({"kind": kind, "note": str(error)})
     return rows
 
 

@@ -9,20 +9,21 @@ A document may be larger than memory, so it comes in pieces; the last piece of a
 from __future__ import annotations
 
 import contextlib
-import json
+import itertools
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from chumoku.data.files import LONGEST_LINE, PACKED, Stream, expand, lines, members
+from chumoku.data.files import LONGEST_LINE, LONGEST_RECORD, PACKED, Stream, expand, lines, members
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, MissingExtraError, UsageError
 from chumoku.text.tokenizer import whole
+from chumoku.untrusted import parse_json
 
 Documents = Literal["blank", "file", "line", "record"]
 PIECE = 1 << 20
-LONGEST_RECORD = 1 << 26
+FIELDS_SHOWN = 20
 
 
 class Piece(NamedTuple):
@@ -110,11 +111,11 @@ class Corpus:
             return
         if number == 1:
             raise CorpusError(
-                f"{name}:1 has no text under '{self.field}'; its fields are {', '.join(map(str, record)) or 'none'}. "
+                f"{name}:1 has no text under '{self.field}'; its fields are {field_names(record)}. "
                 "Name the right one with field."
             )
         self.report.read += 1
-        self.report.drop("missing column", name, number, str(record))
+        self.report.drop("missing column", name, number, field_names(record))
 
     def _record(self, name: str, number: int, text: str) -> Iterator[Piece]:
         if text.strip():
@@ -179,15 +180,22 @@ def json_lines(name: str, stream: Stream, report: Report) -> Iterator[tuple[int,
             continue
         if problem is None:
             try:
-                record = json.loads(text)
+                record = parse_json(text)
                 problem = None if isinstance(record, dict) else "not JSON"
-            except (ValueError, RecursionError):
+            except ValueError:
                 problem = "not JSON"
         if problem is not None:
             report.read += 1
             report.drop(problem, name, number, text)
             continue
         yield number, record
+
+
+def field_names(record: dict[str, Any]) -> str:
+    """The fields of a record for people: the first few, and how many more there are."""
+    names = [str(name)[:40] for name in itertools.islice(record, FIELDS_SHOWN)]
+    more = f" and {len(record) - FIELDS_SHOWN:,} more" if len(record) > FIELDS_SHOWN else ""
+    return (", ".join(names) or "none") + more
 
 
 def parquet_columns(path: Path, name: str, stream: Stream, *columns: str) -> Iterator[tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """Files in, lines out: plain, gzipped or zipped, streamed, never whole in memory.
 
 Byte order marks and CR LF are taken off. A line that is no UTF-8 or longer than allowed comes out as a problem with
-its number; a file that cannot be read at all raises a CorpusError that names it and the way out.
+its number; a file that cannot be read at all raises a CorpusError that names it and the way out. Only regular files are
+opened: reading a pipe or a device may never end.
 """
 
 from __future__ import annotations
@@ -13,15 +14,18 @@ import hashlib
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from chumoku.errors import CorpusError
+from chumoku.text.progress import Progress, silent
+from chumoku.untrusted import check_file
 
 TEXT = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
 PACKED = (".gz", ".zip")
 LONGEST_LINE = 1 << 20
+LONGEST_RECORD = 1 << 23  # of JSONL: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -43,6 +47,7 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
             if not files:
                 raise CorpusError(f"The folder {path} holds no text. Files there should end in {', '.join(TEXT)}.")
         elif path.exists():
+            check_file(path)
             files = [path]
         else:
             files = sorted(Path(name) for name in glob.glob(str(pattern), recursive=True) if Path(name).is_file())
@@ -109,6 +114,7 @@ class Member(NamedTuple):
 
 def members(path: Path) -> Iterator[Member]:
     """The texts in a file: one, or one for each member of a zip that is not hidden."""
+    check_file(path)
     with named_failures(path):
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
@@ -144,7 +150,7 @@ def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
             start = raw[:200].decode("utf-8", "replace")
             while raw and not raw.endswith(b"\n"):
                 raw = stream.readline(LONGEST_LINE)
-            yield Line(number, start, "too long")
+            yield Line(number, start, "line too long")
             continue
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
         try:
@@ -162,9 +168,19 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(path: Path) -> Fingerprint:
+    check_file(path)
     with named_failures(path), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Fingerprint(str(path), stream.tell(), digest)
+
+
+def fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
+    """What all of these files are."""
+    found = []
+    for number, file in enumerate(files):
+        progress("checking files", number, len(files), "files")
+        found.append(fingerprint(file)._asdict())
+    return found
 
 
 @contextlib.contextmanager

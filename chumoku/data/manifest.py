@@ -1,35 +1,52 @@
 """A prepared folder: data files, and a manifest written last that says what they were made of.
 
-When nothing it was made of has changed, preparing again does nothing.
+When nothing it was made of has changed, preparing again does nothing. While a folder `shards` is being prepared, its
+files are in `shards.incomplete` beside it. A process that was killed leaves that folder behind; the next one that
+prepares the same folder removes it. A lock in it shows whether its process still lives.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chumoku.errors import CorpusError
+from chumoku.errors import BusyError, ChumokuError, CorpusError, UsageError
+from chumoku.untrusted import read_any_json
 
 NAME = "manifest.json"
 VERSION = 1
+LARGEST = 1 << 28
+LOCK = "chumoku.lock"
+# The names of all files that preparing writes: a folder of such files with a torn manifest is ours.
+OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
+
+
+class UnreadableManifestError(CorpusError):
+    """A manifest that is damaged or half written: its folder counts as not prepared."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
+    """What a prepared folder was made of, and its files."""
     path = folder / NAME
+    if not path.exists():
+        raise CorpusError(f"{folder} holds no prepared corpus: {NAME} is missing. Prepare it first.")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise CorpusError(f"{folder} holds no prepared corpus: {NAME} is missing. Prepare it first.") from error
-    except (OSError, ValueError) as error:
-        raise CorpusError(f"{path} cannot be read: {error}. Prepare the corpus again.") from error
-    if not isinstance(manifest, dict) or manifest.get("version") != VERSION or "made_of" not in manifest:
+        manifest = read_any_json(path, largest=LARGEST)
+    except UsageError as error:
+        raise CorpusError(f"{error} Prepare the corpus again.") from error
+    except ChumokuError as error:
+        raise UnreadableManifestError(f"{error} Prepare the corpus again.") from error
+    values = manifest if isinstance(manifest, dict) else {}
+    if values.get("version") != VERSION or "made_of" not in values or not isinstance(values.get("files"), dict):
         raise CorpusError(f"{path} is not a manifest of this version ({VERSION}). Prepare the corpus again.")
-    return manifest
+    return values
 
 
 def unchanged(folder: Path, made_of: dict[str, Any]) -> bool:
@@ -37,28 +54,67 @@ def unchanged(folder: Path, made_of: dict[str, Any]) -> bool:
     try:
         manifest = read_manifest(folder)
         sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
-    except (CorpusError, KeyError, OSError):
+    except (CorpusError, OSError):
         return False
     return bool(manifest["made_of"] == json.loads(json.dumps(made_of)) and sizes == manifest["files"])
 
 
 @contextlib.contextmanager
 def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A working folder beside `folder` that takes its place when the work is done, and vanishes when it fails."""
+    """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
-    working, aside = (folder.with_name(f"{folder.name}.{os.getpid()}.{end}") for end in ("part", "old"))
-    shutil.rmtree(working, ignore_errors=True)
-    try:
-        working.mkdir(parents=True)
+    with _working_place(folder) as place:
+        working, replaced = place / "new", place / "old"
+        working.mkdir()
         yield working
         if folder.exists():
-            folder.replace(aside)
+            folder.replace(replaced)
         working.replace(folder)
-    except BaseException:
-        shutil.rmtree(working, ignore_errors=True)
-        raise
-    shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _working_place(folder: Path) -> Iterator[Path]:
+    """The folder's own `.incomplete` beside it, empty, locked, and removed at the end."""
+    place = folder.with_name(f"{folder.name}.incomplete")
+    handle = _locked(place)
+    try:
+        for left in place.iterdir():  # by a process that was killed
+            if left.name != LOCK:
+                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        os.close(handle)
+
+
+def _locked(place: Path) -> int:
+    """An open lock in this folder, which no other process holds and which ends with ours."""
+    ours = place.is_dir() and not place.is_symlink() and ((place / LOCK).is_file() or not any(place.iterdir()))
+    if os.path.lexists(place) and not ours:
+        raise CorpusError(
+            f"{place} is needed for files that are not complete yet, and something else is there. Move it away, or "
+            "choose another folder; nothing was touched."
+        )
+    while True:
+        place.mkdir(parents=True, exist_ok=True)
+        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.fstat(handle), (place / LOCK).stat()):
+                os.ftruncate(handle, 0)
+                os.write(handle, f"{os.getpid()}\n".encode())
+                return handle
+        except BlockingIOError as error:
+            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
+            os.close(handle)
+            raise BusyError(
+                f"{place} is in use: process {owner} is preparing the same folder. Wait for it, stop it, or choose "
+                "another folder."
+            ) from error
+        except FileNotFoundError:  # its owner finished and removed it meanwhile
+            pass
+        os.close(handle)
 
 
 def check_replaceable(folder: Path) -> None:
@@ -70,7 +126,9 @@ def check_replaceable(folder: Path) -> None:
     present = {file.name for file in folder.iterdir()}
     try:
         ours = {NAME, *read_manifest(folder)["files"]} if present else set()
-    except (CorpusError, KeyError):
+    except UnreadableManifestError:
+        ours = {name for name in present if OURS.fullmatch(name)}
+    except CorpusError:
         ours = set()
     if present - ours:
         raise CorpusError(

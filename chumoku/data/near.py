@@ -10,13 +10,14 @@ links connect.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.order import mix, random_numbers
 from chumoku.data.pairs import Pair, simplified
+from chumoku.text.progress import Progress, silent
 
 ALIKE = 0.8
 HASHES, BAND = 24, 3
@@ -24,28 +25,37 @@ BLOCK = 1 << 14
 MOST_MET = 1024
 
 
-def group_pairs(pairs: Sequence[Pair]) -> list[int]:
+def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]:
     """A group number for each pair: the smallest index it is connected to."""
-    sources = [simplified(pair.source) for pair in pairs]
-    targets = [simplified(pair.target) for pair in pairs]
     groups = Groups(len(pairs))
-    for sides in (sources, targets):
+    rounds = 0
+
+    def told() -> None:
+        progress("looking for near-duplicates", rounds, 2 * (1 + HASHES // BAND), "rounds")
+
+    for name in Pair._fields:
+        sides: list[str] = []
         first: dict[str, int] = {}
-        for index, side in enumerate(sides):
-            groups.join(first.setdefault(side, index), index)
-        signatures = minhash(sides)
+        for index, pair in enumerate(pairs):
+            sides.append(simplified(getattr(pair, name)))
+            groups.join(first.setdefault(sides[-1], index), index)
+            told()
+        signatures = minhash(sides, told)
         for band in range(0, HASHES, BAND):
-            link_alike(sides, signatures[:, band : band + BAND], groups)
+            rounds += 1
+            link_alike(sides, signatures[:, band : band + BAND], groups, told)
+        rounds += 1
     return [groups.root(index) for index in range(len(pairs))]
 
 
-def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups) -> None:
+def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups, told: Callable[[], object]) -> None:
     """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
     long = np.flatnonzero(np.diff(edges) > 1)
     for start, stop in zip(edges[long], edges[long + 1], strict=True):
         met: list[tuple[int, set[str]]] = []
+        told()
         for index in map(int, order[start:stop]):
             mine = triples_of(texts[index])
             friend = next((other for other, theirs in met if alike(mine, theirs)), None)
@@ -83,10 +93,13 @@ def triples_of(text: str) -> set[str]:
     return {padded[i : i + 3] for i in range(max(1, len(padded) - 2))}
 
 
-def minhash(texts: Sequence[str]) -> NDArray[np.uint64]:
+def minhash(texts: Sequence[str], told: Callable[[], object] = lambda: None) -> NDArray[np.uint64]:
     """[N, 24]: for each of 24 hash functions, the smallest hash among a text's letter triples."""
     keys = random_numbers(HASHES, 20170612)
-    blocks = [_minhash_block(texts[start : start + BLOCK], keys) for start in range(0, len(texts), BLOCK)]
+    blocks = []
+    for start in range(0, len(texts), BLOCK):
+        told()
+        blocks.append(_minhash_block(texts[start : start + BLOCK], keys))
     return np.concatenate(blocks) if blocks else np.empty((0, HASHES), np.uint64)
 
 

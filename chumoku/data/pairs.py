@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from chumoku.data.corpus import json_lines, parquet_columns
+from chumoku.data.corpus import field_names, json_lines, parquet_columns
 from chumoku.data.files import Line, Stream, expand, inner_suffix, lines, members
 from chumoku.data.report import Report
 from chumoku.errors import CorpusError, UsageError
+from chumoku.text.progress import Progress, silent
 from chumoku.text.tokenizer import whole
 
 
@@ -43,6 +44,7 @@ class Located(NamedTuple):
     problem: str | None = None
 
 
+TOLD_EVERY = 1 << 10  # pairs
 TABLES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
 # What most letters of a language are written in.
 SCRIPTS = {
@@ -59,6 +61,7 @@ def read_pairs(
     *,
     columns: tuple[str | int, str | int] = (0, 1),
     cleaning: Cleaning | None = None,
+    progress: Progress = silent,
 ) -> tuple[list[Pair], Report]:
     """Cleaned pairs and the report. `columns` are places in a TSV and names in JSONL and Parquet.
 
@@ -75,6 +78,8 @@ def read_pairs(
     seen: set[bytes] = set()
     for file, line, pair, problem in _located(paths, columns, report):
         report.read += 1
+        if report.read % TOLD_EVERY == 0:
+            progress("reading", report.read, unit="pairs")
         reason = problem or why_not(pair, cleaning)
         if reason is None and not cleaning.duplicates:
             key = hashlib.blake2b(f"{pair.source}\t{pair.target}".encode("utf-8", "replace"), digest_size=12).digest()
@@ -180,10 +185,9 @@ def _json(name: str, stream: Stream, columns: tuple[str | int, str | int], repor
         if missing and number == 1:
             absent = first if not isinstance(texts[0], str) else second
             raise CorpusError(
-                f"{name}:1 has no text under '{absent}'; its fields are {', '.join(map(str, record)) or 'none'}. "
-                "Name the right columns."
+                f"{name}:1 has no text under '{absent}'; its fields are {field_names(record)}. Name the right columns."
             )
-        pair = Pair(whole(str(texts[0] or "")), whole(str(texts[1] or "")))
+        pair = Pair(*(whole(text) if isinstance(text, str) else "" for text in texts))
         yield Located(name, number, pair, "missing column" if missing else None)
 
 

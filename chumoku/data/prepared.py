@@ -7,14 +7,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chumoku.data.files import at_rest, expand, fingerprint
+from chumoku.data.files import at_rest, expand, fingerprints
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.ragged import Ragged, RaggedWriter, dtype_for
 from chumoku.data.split import check_share, split_pairs
 from chumoku.text import Tokenizer
+from chumoku.text.progress import Progress, silent
 
-BATCH = 1 << 14
+BATCH = 1 << 12
 
 
 class Pairs:
@@ -37,12 +38,16 @@ def prepare_pairs(
     cleaning: Cleaning | None = None,
     validation: float = 0.01,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> Path:
-    """Read, clean, split and encode pairs into `folder`; nothing is done when nothing has changed."""
+    """Read, clean, split and encode pairs into `folder`; nothing is done when nothing has changed.
+
+    `progress` is told how far it is.
+    """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
     made_of = {
-        "sources": [fingerprint(file)._asdict() for file in expand(files)],
+        "sources": fingerprints(expand(files), progress),
         "tokenizers": [tokenizer.fingerprint, target_tokenizer.fingerprint],
         "columns": list(columns),
         "cleaning": asdict(cleaning),
@@ -53,12 +58,13 @@ def prepare_pairs(
         return folder
     check_share(validation)
     with fresh_folder(folder) as working, at_rest(expand(files)):
-        pairs, report = read_pairs(files, columns=columns, cleaning=cleaning)
-        train, held = split_pairs(pairs, validation=validation, seed=seed)
+        pairs, report = read_pairs(files, columns=columns, cleaning=cleaning, progress=progress)
+        train, held = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
         parts = {}
         for name, indices in (("train", train), ("validation", held)):
             chosen = [pairs[index] for index in indices]
-            parts[name] = _encode(chosen, tokenizer, target_tokenizer, working, name)
+            sides = {"source": tokenizer, "target": target_tokenizer}
+            parts[name] = _encode(chosen, sides, working / name, progress)
         summary = {**report.as_dict(), "train": len(train), "validation": len(held)}
         write_manifest(working, made_of, parts=parts, report=summary)
     return folder
@@ -72,12 +78,14 @@ def open_pairs(folder: Path | str, part: str = "train") -> Pairs:
 
 
 def _encode(
-    pairs: list[Pair], source: Tokenizer, target: Tokenizer, folder: Path, name: str
+    pairs: list[Pair], sides: dict[str, Tokenizer], path: Path, progress: Progress
 ) -> dict[str, dict[str, Any]]:
     entries = {}
-    for side, tokenizer in (("source", source), ("target", target)):
-        with RaggedWriter(folder / f"{name}-{side}", dtype_for(tokenizer.size)) as writer:
+    for side, tokenizer in sides.items():
+        step = f"tokenizing the {side} side ({path.name})"
+        with RaggedWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
             for start in range(0, len(pairs), BATCH):
+                progress(step, start, len(pairs), "pairs")
                 texts = [getattr(pair, side) for pair in pairs[start : start + BATCH]]
                 for ids in tokenizer.encode_batch(texts):
                     writer.add(ids)

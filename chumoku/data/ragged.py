@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.errors import CorpusError
+from chumoku.errors import CorpusError, DamagedError
 
 Tokens = NDArray[np.integer[Any]]
+BLOCK = 1 << 20  # tokens hashed at once
 
 
 def dtype_for(vocabulary: int) -> np.dtype[Any]:
@@ -66,12 +67,31 @@ class RaggedWriter:
 
 
 class Ragged:
-    """Sequences read back: `ragged[i]`, `ragged.lengths`, and all tokens in one row as `ragged.tokens`."""
+    """Sequences read back: `ragged[i]`, `ragged.lengths`, and all tokens in one row as `ragged.tokens`.
+
+    Opening verifies that the files are those that were written, once in a process.
+    """
 
     def __init__(self, folder: Path, entry: dict[str, Any]) -> None:
-        path = folder / str(entry["name"])
-        self.tokens = _mapped(path.with_suffix(".tokens"), np.dtype(entry["dtype"]), int(entry["tokens"]))
-        self.ends = _mapped(path.with_suffix(".ends"), np.dtype("<i8"), int(entry["sequences"]))
+        try:
+            path, dtype, sum_written = folder / str(entry["name"]), np.dtype(entry["dtype"]), str(entry["sha256"])
+            tokens, sequences = int(entry["tokens"]), int(entry["sequences"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise CorpusError(
+                f"The manifest of {folder} lacks {error}. Remove it and prepare the corpus again."
+            ) from error
+        files = path.with_suffix(".tokens"), path.with_suffix(".ends")
+        self.tokens = _mapped(files[0], dtype, tokens)
+        self.ends = _mapped(files[1], np.dtype("<i8"), sequences)
+        seen = (sum_written, *(_identity(file) for file in files))
+        if seen not in _verified:
+            if not _ordered(self.ends, tokens) or digest_of(self.tokens, self.ends) != sum_written:
+                raise DamagedError(
+                    f"{files[0]} or {files[1].name} was changed or damaged since it was prepared: its SHA-256 is not "
+                    f"that of the manifest. Remove the folder {folder} and run the same command again; it will be "
+                    "prepared anew."
+                )
+            _verified.add(seen)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -85,6 +105,54 @@ class Ragged:
     def lengths(self) -> NDArray[np.int64]:
         lengths: NDArray[np.int64] = np.diff(np.concatenate([[0], self.ends]))
         return lengths
+
+
+_verified: set[tuple[Any, ...]] = set()  # what this process has verified
+
+
+def _identity(path: Path) -> tuple[Any, ...]:
+    """What changes when a file is written to or replaced."""
+    found = path.stat()
+    return str(path.resolve()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _ordered(ends: NDArray[np.int64], tokens: int) -> bool:
+    """Whether these can be the ends of sequences at all."""
+    return not len(ends) or bool(ends[0] >= 0 and ends[-1] <= tokens and (ends[1:] >= ends[:-1]).all())
+
+
+def digest_of(tokens: Tokens, ends: NDArray[np.int64]) -> str:
+    """The SHA-256 that `RaggedWriter` computes: each sequence's tokens followed by its end."""
+    digest = hashlib.sha256()
+    start = first = 0
+    while first < len(ends):
+        # As many whole sequences as fit into a block; a longer one is read in parts.
+        last = int(np.searchsorted(ends[first : first + BLOCK], start + BLOCK, side="right")) + first
+        if last > first:
+            digest.update(_interleaved(tokens[start : int(ends[last - 1])], np.asarray(ends[first:last]), start))
+            start = int(ends[last - 1])
+        else:
+            last = first + 1
+            for place in range(start, int(ends[first]), BLOCK):
+                digest.update(tokens[place : min(place + BLOCK, int(ends[first]))].tobytes())
+            start = max(start, int(ends[first]))
+            digest.update(ends[first:last].tobytes())
+        first = last
+    for place in range(start, len(tokens), BLOCK):
+        digest.update(tokens[place : place + BLOCK].tobytes())
+    return digest.hexdigest()
+
+
+def _interleaved(tokens: Tokens, ends: NDArray[np.int64], start: int) -> bytes:
+    """The bytes of these sequences, each followed by the eight bytes of its end."""
+    size = tokens.dtype.itemsize
+    places = ((ends - start) * size + 8 * np.arange(len(ends)))[:, None] + np.arange(8)
+    mixed = np.empty(tokens.nbytes + ends.nbytes, np.uint8)
+    is_token = np.ones(len(mixed), bool)
+    is_token[places.ravel()] = False
+    mixed[is_token] = np.frombuffer(tokens.tobytes(), np.uint8)
+    mixed[places.ravel()] = np.frombuffer(ends.tobytes(), np.uint8)
+    return mixed.tobytes()
 
 
 def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> Any:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from chumoku.data.files import LONGEST_LINE, LONGEST_RECORD
 from chumoku.text.tokenizer import whole
 
 EXAMPLES = 3
@@ -14,6 +15,7 @@ SHOWN = 80
 REASONS = {
     "invalid UTF-8": "bytes that are no text",
     "too long": "more characters than allowed",
+    "line too long": f"a line of more than {LONGEST_RECORD:,} bytes in JSONL or {LONGEST_LINE:,} elsewhere is not read",
     "empty": "nothing but spaces on a side",
     "length ratio": "one side far longer than the other",
     "duplicate": "the same pair again",

@@ -5,7 +5,7 @@ files → documents → numbers (all cores, while the next texts are read) → s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.corpus import Corpus, Piece
-from chumoku.data.files import at_rest, fingerprint
+from chumoku.data.files import at_rest, fingerprints
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
 from chumoku.data.ragged import Ragged, RaggedWriter, Tokens, dtype_for
 from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
+from chumoku.text.progress import Progress, silent
 
 SHARD_TOKENS = 1 << 28
 BATCH_CHARACTERS = 1 << 18
@@ -29,12 +30,12 @@ def prepare_text(
     folder: Path | str,
     *,
     shard_tokens: int = SHARD_TOKENS,
-    progress: Callable[[int], object] = lambda tokens: None,
+    progress: Progress = silent,
 ) -> Shards:
-    """Tokenise a corpus into `folder`, or open it when nothing has changed. `progress` hears how many tokens came."""
+    """Tokenize a corpus into `folder`, or open it when nothing has changed; `progress` is told how far it is."""
     folder = Path(folder)
     made_of = {
-        "sources": [fingerprint(file)._asdict() for file in corpus.files],
+        "sources": fingerprints(corpus.files, progress),
         "tokenizer": tokenizer.fingerprint,
         "documents": corpus.cut,
         "field": corpus.field,
@@ -49,16 +50,18 @@ def prepare_text(
 
 
 def _write(
-    corpus: Corpus, tokenizer: Tokenizer, folder: Path, shard_tokens: int, progress: Callable[[int], object]
+    corpus: Corpus, tokenizer: Tokenizer, folder: Path, shard_tokens: int, progress: Progress
 ) -> list[dict[str, object]]:
     dtype, end = dtype_for(tokenizer.size), tokenizer.roles.end
     entries: list[dict[str, object]] = []
     writer = RaggedWriter(folder / "shard-00000", dtype)
+    tokens = 0
     for ids, document_ends in _encoded(corpus, tokenizer):
         if document_ends and end is not None:
             ids.append(end)
         writer.add(ids, ends=document_ends)
-        progress(len(ids))
+        tokens += len(ids)
+        progress("tokenizing", tokens, unit="tokens")
         if document_ends and writer.total >= shard_tokens:
             entries.append(writer.close())
             writer = RaggedWriter(folder / f"shard-{len(entries):05}", dtype)

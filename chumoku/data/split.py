@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from chumoku.data.near import group_pairs
 from chumoku.data.pairs import Pair, simplified
 from chumoku.errors import UsageError
+from chumoku.text.progress import Progress, silent
 
 
 def split_pairs(
@@ -19,6 +20,7 @@ def split_pairs(
     *,
     validation: float = 0.01,
     seed: int = 0,
+    progress: Progress = silent,
 ) -> tuple[list[int], list[int]]:
     """Indices of training and validation pairs; a group (pairs that resemble each other) is never divided.
 
@@ -29,7 +31,7 @@ def split_pairs(
     if validation == 0:
         return list(range(len(pairs))), []
     members: dict[int, list[int]] = {}
-    for index, group in enumerate(group_pairs(pairs)):
+    for index, group in enumerate(group_pairs(pairs, progress)):
         members.setdefault(group, []).append(index)
     train: list[int] = []
     held: list[int] = []

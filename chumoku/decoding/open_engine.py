@@ -2,8 +2,8 @@
 
     native    the library of decoding/native, on a processor
     GPU       captured graphs of our own kernels (decoding/gpu)
-    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters, edits;
-              and under chumoku.plain()
+    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters,
+              edits; and under chumoku.plain()
 
 While somebody records, the same engine computes, and the plain model beside it (decoding/recorded.py).
 """

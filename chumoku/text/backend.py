@@ -1,5 +1,6 @@
 """What stands behind a tokenizer: objects of the `tokenizers` library, and the little that is asked of them.
 
+check_added  added tokens are few enough: each text is searched for all of them
 plain_twin   the same tokenizer, which takes special tokens for text; the model is shared, so a twin costs little
 frame        the special tokens that a tokenizer puts around a text: [CLS] text [SEP], <s> text
 set_frame    … and giving it such a frame, with the roles that names alone do not tell
@@ -12,6 +13,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import tokenizers
 from tokenizers import Regex, models, pre_tokenizers, processors
@@ -20,10 +22,26 @@ from chumoku.errors import UsageError
 
 TURN = 1 << 18
 LONGEST_FRAME = 16
+# Gemma has 6,400; models that speak have a token for each sound, up to 66,000. Opening takes 20 µs for each.
+MOST_ADDED = 1 << 17
+MOST_ADDED_CHARACTERS = 1 << 22
 # Roles that names do not tell stand in the post-processor's table of special tokens, the one place of a
 # tokenizer.json that has room for them and that others read past.
 ROLE = "role:"
 Frame = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def check_added(contents: Iterable[Any]) -> None:
+    """Tokens that are searched for in every text before the model cuts it."""
+    count = characters = 0
+    for content in contents:
+        count += 1
+        characters += len(content) if isinstance(content, str) else 0
+    if count > MOST_ADDED or characters > MOST_ADDED_CHARACTERS:
+        raise ValueError(
+            f"it has {count:,} added tokens of {characters:,} characters; up to {MOST_ADDED:,} of "
+            f"{MOST_ADDED_CHARACTERS:,} can be"
+        )
 
 
 def plain_twin(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
@@ -35,7 +53,8 @@ def plain_twin(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
     if backend.pre_tokenizer is not None:
         twin.pre_tokenizer = backend.pre_tokenizer
     twin.add_tokens([added[number] for number in sorted(added)])
-    if str(sorted(twin.get_added_tokens_decoder().items())) != str(sorted(added.items())):
+    numbers = {number: token.content for number, token in twin.get_added_tokens_decoder().items()}
+    if numbers != {number: token.content for number, token in added.items()}:
         # Numbers with holes can be told to the library only by way of a file.
         twin = tokenizers.Tokenizer.from_str(backend.to_str())
     twin.encode_special_tokens = True

@@ -21,7 +21,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text import cutters
-from chumoku.text.backend import set_frame
+from chumoku.text.backend import check_added, set_frame
 from chumoku.text.ggml_writing import NO_MERGES, PREFIX, to_ggml
 from chumoku.text.public import guarded, uncased
 from chumoku.text.roles import find_roles
@@ -110,6 +110,7 @@ def _open(fields: _Fields) -> Tokenizer:
     model = fields.get("model", str, "")
     if model not in _MODELS:
         raise UsageError(f"A GGUF tokenizer of model '{model}' cannot be read; {', '.join(_MODELS)} can.")
+    check_added([*fields.control, *fields.user])
     backend = _MODELS[model](fields)
     own = {"begin": 1, "end": 2} if model == "llama" else {}
     roles = {role: fields.token(key, own.get(role)) for role, key in KEYS.items()}

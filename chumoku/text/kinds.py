@@ -6,36 +6,44 @@
 
 byte and bpe write any text. unigram falls back to bytes for what it has not seen; character, word and wordpiece have
 <unk> for that. unigram, word and wordpiece write a space as ▁, so that decoding puts it back where it was (and a ▁ in
-a text comes back as a space). Training the same texts again gives the same tokenizer, but for wordpiece, whose trainer
-breaks ties by chance.
+a text comes back as a space). Training the same texts again gives the same tokenizer, but for wordpiece and unigram,
+whose trainers break ties by chance.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, trainers
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
-from chumoku.text.letters import whole
+from chumoku.text.progress import Progress, counted, silent
 from chumoku.text.roles import UNKNOWN, special_tokens
+from chumoku.text.sample_texts import sampled, short_pieces, thinned
 from chumoku.text.tokenizer import Tokenizer
+from chumoku.text.training_process import train_in_child
 
 Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 LARGEST = 1 << 22
-# A trainer sees texts of at most this length (a line of a gigabyte becomes many), and so many characters in all.
-LONGEST_TEXT = 1 << 14
-MOST_CHARACTERS = 1 << 27
-MOST_FOR_UNIGRAM = 1 << 22  # its training weighs every piece of every sentence, again and again
+MOST_CHARACTERS = 1 << 27  # that a trainer sees
+# Unigram training weighs every piece of every text, again and again: it learns from a sample of passages, and begins
+# with a few times the pieces that it keeps.
+MOST_FOR_UNIGRAM = 1 << 20
+SEED = 3
+PASSAGE = re.compile(r".{256,}?\n+|.+", re.DOTALL)
 COVERED = 0.9995
+# Fewer characters are trained on in this process, because that takes less than a second.
+QUICK = {"unigram": 1 << 15}
+QUICK_OTHERS = 1 << 20
 
 
 def train(
@@ -47,12 +55,13 @@ def train(
     segment: bool | None = None,
     languages: Iterable[str] = (),
     multiple: int = 1,
+    progress: Progress = silent,
 ) -> Tokenizer:
     """Train a tokenizer on texts.
 
     `normalise` (NFKC: full-width and half-width forms become one) is on for all kinds but byte and bpe; `segment` cuts
     Japanese into words first and is on for the kind word on Japanese text; `multiple` fills the vocabulary up with
-    unused tokens.
+    unused tokens. Ctrl-C stops the training at once; `progress` is told how far it is.
     """
     if kind not in KINDS:
         raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
@@ -63,17 +72,30 @@ def train(
         raise UsageError(f"A vocabulary of {vocabulary} has no room beside its {len(specials)} special tokens.")
     if normalise is None:
         normalise = kind not in ("byte", "bpe")
-    sample = thinned(_short(texts), MOST_CHARACTERS)
+    texts = counted(texts, progress, "reading", unit="characters", size=len)
+    sample = thinned(short_pieces(texts), MOST_CHARACTERS)
     if not any(piece.strip() for piece in sample):
         raise UsageError("There is no text to train a tokenizer on. Check the files that were given.")
     if segment is None:
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
     if segment:
-        sample = [japanese.segment(piece) for piece in sample]
-    backend = _TRAINERS[kind](sample, vocabulary, specials, normalise, segment)
+        cut = (japanese.segment(piece) for piece in sample)
+        sample = list(counted(cut, progress, "cutting into words", unit="characters", size=len))
+    if kind == "unigram":
+        sample = sampled([piece for text in sample for piece in PASSAGE.findall(text)], MOST_FOR_UNIGRAM)
+    settings = {"vocabulary": vocabulary, "specials": specials, "normalise": normalise, "segment": segment}
+    backend = _trained(kind, sample, settings, progress)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     _fill_up(backend, multiple)
     return Tokenizer(backend)
+
+
+def _trained(kind: Kind, texts: list[str], settings: dict[str, Any], progress: Progress) -> tokenizers.Tokenizer:
+    characters = sum(map(len, texts))
+    if characters <= QUICK.get(kind, QUICK_OTHERS) or not sys.executable:
+        return TRAINERS[kind](texts, **settings)
+    step = f"training a {kind} tokenizer on {characters:,} characters"
+    return train_in_child(texts, {"kind": kind, **settings}, lambda: progress(step))
 
 
 def _character(
@@ -147,10 +169,15 @@ def _unigram(
     cutters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
     _dressed(backend, normalise, cutters, _spaces_back(decoders.ByteFallback()), segment)
     size = _at_least(vocabulary, 2 * len(BYTES) + len(specials), "unigram") - len(BYTES)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=size, special_tokens=specials, unk_token=UNKNOWN, shrinking_factor=0.5, show_progress=False
+    trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub does not know seed_size
+        vocab_size=size,
+        special_tokens=specials,
+        unk_token=UNKNOWN,
+        shrinking_factor=0.5,
+        seed_size=SEED * vocabulary,
+        show_progress=False,
     )
-    backend.train_from_iterator(_covered(thinned(texts, MOST_FOR_UNIGRAM), normalise, size // 2), trainer)
+    backend.train_from_iterator(_covered(texts, normalise, size // 2), trainer)
     scores = {piece: round(score, 5) for piece, score in _scores(backend).items() if piece not in specials}
     lowest = min(scores.values(), default=0.0) - 10.0
     pieces = [(piece, 0.0) for piece in specials]
@@ -160,7 +187,7 @@ def _unigram(
     return backend
 
 
-_TRAINERS: dict[Kind, Callable[[list[str], int, list[str], bool, bool], tokenizers.Tokenizer]] = {
+TRAINERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
     "character": _character,
     "byte": _byte,
     "word": _word,
@@ -241,25 +268,3 @@ def _at_least(vocabulary: int, least: int, kind: str) -> int:
     if vocabulary < least:
         raise UsageError(f"The kind {kind} needs a vocabulary of {least} or more; {vocabulary} was asked for.")
     return vocabulary
-
-
-def thinned(texts: Iterable[str], most: int) -> list[str]:
-    """All texts, or, once they exceed `most` characters, every second, fourth, eighth …, spread over the whole."""
-    kept: list[str] = []
-    characters, step = 0, 1
-    for number, text in enumerate(texts):
-        if number % step:
-            continue
-        kept.append(text)
-        characters += len(text)
-        if characters > most:
-            kept, step = kept[::2], 2 * step
-            characters = sum(map(len, kept))
-    return kept
-
-
-def _short(texts: Iterable[str]) -> Iterator[str]:
-    for text in texts:
-        text = whole(text)
-        for start in range(0, len(text), LONGEST_TEXT):
-            yield text[start : start + LONGEST_TEXT]

@@ -20,8 +20,10 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from chumoku.errors import UsageError
+from chumoku.text.bounds import checked_backend
 from chumoku.text.sentencepiece import backend_from_model
 from chumoku.text.settings import read_settings, respected, write_tokenizer
+from chumoku.untrusted import check_file
 
 __all__ = ["guarded", "open_backend", "read_bounded", "uncased", "write_tokenizer"]
 
@@ -41,7 +43,7 @@ def open_backend(path: Path) -> tokenizers.Tokenizer:
             return guarded(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
     if path.name == "vocab.txt":
         return guarded(path, lambda: _bert(read_bounded(path)))
-    return guarded(path, lambda: tokenizers.Tokenizer.from_str(read_bounded(path).decode("utf-8")))
+    return guarded(path, lambda: checked_backend(read_bounded(path)))
 
 
 def _open_folder(folder: Path) -> tokenizers.Tokenizer:
@@ -98,7 +100,7 @@ def uncased(tokens: Iterable[str]) -> bool:
 
 
 def read_bounded(path: Path) -> bytes:
-    size = path.stat().st_size
+    size = check_file(path)
     if size > LARGEST_FILE:
         raise UsageError(f"{path} has {size:,} bytes; a tokenizer file may have up to {LARGEST_FILE:,}.")
     return path.read_bytes()

@@ -17,11 +17,15 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
+from chumoku.text.backend import check_added
+
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
 MOST_PIECES = 1 << 22
 LONGEST_PIECE = 1 << 12
 MOST_WORK = 1 << 27
+LONGEST_MAPPED = 20  # characters that a character map writes for one; NFKC needs 18
+MOST_MAPPED = 4  # times as many characters as NFKC writes, for a letter of a usual script
 MANY_SPACES, OUTER_SPACES = " {2,}", r"\A | \z"
 _PAIRS = [*(kana + "ﾞ" for kana in "ｳｶｷｸｹｺｻｼｽｾｿﾀﾁﾂﾃﾄﾊﾋﾌﾍﾎﾜｦ"), *(kana + "ﾟ" for kana in "ﾊﾋﾌﾍﾎ")]
 VOICED = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
@@ -52,6 +56,7 @@ def backend_of(model: Model) -> tokenizers.Tokenizer:
     backend.normalizer, backend.pre_tokenizer = dress(model)
     after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
+    check_added(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
     special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     user = [piece.text for piece in model.pieces if piece.kind == USER]
@@ -97,6 +102,13 @@ def check_character_map(data: bytes) -> None:
     values = units[base[units[inner] & 256 != 0]] & 0x7FFFFFFF
     if values.max(initial=0) >= max(len(texts), 1) or not starts[values].all():
         raise ValueError("the character map's trie leads out of its texts")
+    longest = max(map(len, texts.decode("utf-8").split("\0")))
+    if longest > LONGEST_MAPPED:
+        raise ValueError(f"the character map writes {longest:,} characters for one, and {LONGEST_MAPPED} are the most")
+    mapping = normalizers.Precompiled(data)
+    for letter in map(chr, (*range(0x20, 0x250), *range(0x370, 0x530), *range(0x3000, 0x3100), 0x65E5, 0xAC00)):
+        if len(mapping.normalize_str(letter)) > MOST_MAPPED * len(unicodedata.normalize("NFKD", letter.lower())):
+            raise ValueError(f"the character map makes a long text of the letter {letter!r}")
 
 
 def read_model(data: bytes) -> Model:

@@ -24,6 +24,7 @@ from chumoku.data.vocabulary import prepare_tokenizer
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer, load
+from chumoku.text.progress import Progress, silent
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import DataSettings, Files, listed
 from chumoku.weights.bundle import Bundle
@@ -44,27 +45,29 @@ class Material:
     bytes_a_token: float | None = None  # of the validation text
 
 
-def prepare(recipe: Recipe, init: Bundle | None = None) -> Material:
-    """Read, tokenise and lay out what the recipe names, or open it when nothing has changed.
+def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> Material:
+    """Read, tokenize and lay out what the recipe names, or open it when nothing has changed.
 
-    Where the model is there already (`init`), it brings its tokenizers.
+    Where the model is there already (`init`), it brings its tokenizers. `progress` is told how far it is.
     """
     folder = Path(recipe.train.out) / "data"
-    return _text(recipe, folder, init) if recipe.data.kind == "text" else _pairs(recipe, folder, init)
+    laid_out = _text if recipe.data.kind == "text" else _pairs
+    return laid_out(recipe, folder, init, progress)
 
 
-def _text(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
+def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
     data, train = recipe.data, recipe.train
     corpus = _corpus(data, data.files)
     if init is not None:
         tokenizer = init.tokenizer
     else:
-        tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data))
+        tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data), progress=progress)
     config = recipe.config(_filled(tokenizer.size, recipe))
-    shards = prepare_text(corpus, tokenizer, folder / "shards")
+    shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
     judged, start = shards, 1 - data.held_out
     if data.validation_files:
-        judged, start = prepare_text(_corpus(data, data.validation_files), tokenizer, folder / "validation"), 0.0
+        held_corpus = _corpus(data, data.validation_files)
+        judged, start = prepare_text(held_corpus, tokenizer, folder / "validation", progress=progress), 0.0
     length = train.length or config.context
     shape: dict[str, Any] = {"length": length, "documents": data.separate}
     learnt: Batches = WindowBatches(
@@ -102,7 +105,7 @@ def _bytes_a_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
     return len(tokenizer.decode(tokens.tolist()).encode("utf-8", "replace")) / len(tokens)
 
 
-def _pairs(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
+def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
     data = recipe.data
     files, validation_files = data.files, data.validation_files or None
     if data.kind == "embedded":
@@ -113,8 +116,8 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
     reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
 
     def texts(*sides: int) -> Iterator[str]:
-        pairs, _ = read_pairs(listed(files), **reading)
-        for index in split_pairs(pairs, validation=held_out)[0]:
+        pairs, _ = read_pairs(listed(files), **reading, progress=progress)
+        for index in split_pairs(pairs, validation=held_out, progress=progress)[0]:
             for side in sides:
                 yield pairs[index][side]
 
@@ -125,20 +128,17 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None) -> Material:
         paths = expand(listed(files))
         sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.separate else {"tokenizer": (0, 1)}
         tokenizers = [
-            _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name)  # noqa: B023
+            _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023
             for name, which in sides.items()
         ]
         source, target = tokenizers[0], tokenizers[-1]
     own = _filled(source.size, recipe) if source is not target else None
     config = recipe.config(_filled(target.size, recipe), own)
-    prepared = prepare_pairs(
-        listed(files), source, folder / "pairs", target_tokenizer=target, validation=held_out, **reading
-    )
+    reading |= {"target_tokenizer": target, "progress": progress}
+    prepared = prepare_pairs(listed(files), source, folder / "pairs", validation=held_out, **reading)
     judged, part = prepared, "validation"
     if validation_files is not None:
-        judged = prepare_pairs(
-            listed(validation_files), source, folder / "validation", target_tokenizer=target, validation=0.0, **reading
-        )
+        judged = prepare_pairs(listed(validation_files), source, folder / "validation", validation=0.0, **reading)
         part = "train"
     learnt = _fitting(open_pairs(prepared), config)
     roles: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles, "tokens": recipe.train.tokens}
@@ -182,7 +182,14 @@ def _table(pairs: Sequence[Pair]) -> bytes:
 
 
 def _trained(
-    recipe: Recipe, texts: Any, files: list[Path], folder: Path, *, read_as: Any, side: str = "tokenizer"
+    recipe: Recipe,
+    texts: Any,
+    files: list[Path],
+    folder: Path,
+    *,
+    read_as: Any,
+    progress: Progress,
+    side: str = "tokenizer",
 ) -> Tokenizer:
     """The tokenizer of a side: the file that is named, or one trained on the texts."""
     settings = recipe.tokenizer
@@ -192,8 +199,9 @@ def _trained(
         return load(named)
     kind = settings.target_kind if target and settings.target_kind else settings.kind
     vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
+    chosen: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary}
     return prepare_tokenizer(
-        texts(), files, folder / side, read_as={**read_as, "side": side}, kind=kind, vocabulary=vocabulary
+        texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **chosen
     )
 
 

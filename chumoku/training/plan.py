@@ -1,19 +1,27 @@
 """The dry run: what a recipe would do on this machine, before it does anything.
 
-time ≈ steps × accumulate × (tokens of a batch) / (tokens a second), measured on a few real steps of made-up tokens
+time ≈ steps × (accumulate × tokens of a batch × seconds a token + seconds of an update)
+
+Both are measured on a small sample of made-up tokens and without torch.compile, whose own start takes minutes. A run
+that compiles is usually faster. Where one sample would take long (on a CPU without bf16, say), both are estimated:
+
+seconds = operations / operations a second of one small matrix product
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
+import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from chumoku import lora
+from chumoku.config import read, write
 from chumoku.data.files import expand
 from chumoku.errors import counted as number_of
 from chumoku.models.build import build
@@ -23,13 +31,17 @@ from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
-from chumoku.training.optimiser import Optimiser
+from chumoku.training.optimiser import Optimiser, orthogonalised
+from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
 from chumoku.training.result import trained_numbers
-from chumoku.training.settings import listed
+from chumoku.training.settings import TrainSettings, listed
 from chumoku.training.vocabulary import assumed_sizes
 
-TIMED_TOKENS = 1024  # on a CPU a whole batch of a large model would take minutes
+TIMED_TOKENS = 256  # on a CPU, where a whole batch of a large model would take minutes; at least one row
+TIMED_SECONDS = 2.0  # after the first measurement; no more are begun later
+LONGEST = 4.0  # seconds for a sample; what would take longer is estimated
+PRODUCT = (16, 256, 256)  # a small matrix product: rows, inner, columns
 PAIR_LENGTH = 24  # tokens a sentence, as a guess
 
 
@@ -44,9 +56,11 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     counted = count(config, length=length, batch=rows)
     trained = trained_numbers(recipe, config)
     device = choose_device(recipe.train.device)
+    tokens = recipe.train.accumulate * rows * length
+    timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
-        speed, runs = _speed(recipe, config, device, rows=rows, length=length), running()
-    tokens = recipe.train.steps * recipe.train.accumulate * rows * length
+        seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), running()
+    step_seconds = tokens * seconds.token + seconds.update
     return {
         "kind": config.kind,
         "parameters": counted.parameters,
@@ -56,13 +70,14 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
         "runs": runs,
-        "tokens_a_step": recipe.train.accumulate * rows * length,
+        "tokens_a_step": tokens,
         "trained": trained,
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
         "memory_activations": counted.activation_bytes,
         "disk": bytes_kept(trained, recipe),
-        "tokens_per_second": round(speed),
-        "seconds": round(tokens / speed),
+        "tokens_timed": timed * length if seconds.measured else 0,
+        "tokens_per_second": round(tokens / step_seconds),
+        "seconds": round(recipe.train.steps * step_seconds),
         "out": recipe.train.out,
         "out_exists": (Path(recipe.train.out) / "checkpoints").is_dir(),
     }
@@ -75,27 +90,68 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     return recipe.train.tokens // length, length
 
 
-def _speed(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> float:
-    """Tokens a second over three steps, after one to warm up."""
-    if device.type == "cpu":
-        rows = max(1, min(rows, TIMED_TOKENS // length))
+class Seconds(NamedTuple):
+    """How long a token (forward and backward) and an update of the weights take."""
+
+    token: float
+    update: float
+    measured: bool
+
+
+def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> Seconds:
     model = build(config, device=device)
     if recipe.lora is not None:
         lora.attach(model, recipe.lora)
-    module = wrap(Objective(model), recipe.train, World(device)).train()
     optimiser = Optimiser(model, recipe.optimizer)
+    if device.type == "cpu":
+        token = count(config, length=length).training_flops / _product_rate(DTYPES[recipe.train.precision])
+        muon = recipe.optimizer.kind == "muon"
+        update = _muon_flops(model) / _product_rate(torch.bfloat16) if muon else 0.0
+        if rows * length * token + update > LONGEST:
+            return Seconds(token, update, measured=False)
+    settings = read(TrainSettings, {**write(recipe.train), "compile": False})
+    module = wrap(Objective(model), settings, World(device)).train()
     batch = _made_up(config, rows, length, device)
-    times = []
-    for _ in range(4):
+    times: list[tuple[float, float]] = []
+    end = math.inf
+    while len(times) < 4 and time.perf_counter() < end:
         start = time.perf_counter()
         optimiser.forget()
         (module(batch) / (rows * length)).backward()
+        _settle(device)
+        middle = time.perf_counter()
         optimiser.norm().item()
         optimiser.step(1e-6)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        times.append(time.perf_counter() - start)
-    return rows * length / min(times[1:])
+        _settle(device)
+        times.append((middle - start, time.perf_counter() - middle))
+        end = min(end, time.perf_counter() + TIMED_SECONDS)
+    times = times[1:] or times  # the first one warms up
+    return Seconds(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+
+
+def _product_rate(dtype: torch.dtype) -> float:
+    """Operations a second of a small matrix product, the better of two."""
+    rows, inner, columns = PRODUCT
+    left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
+    times = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch tells at length that this CPU has no bf16
+        for _ in range(2):
+            start = time.perf_counter()
+            left @ right
+            times.append(time.perf_counter() - start)
+    return 2 * rows * inner * columns / min(times)
+
+
+def _muon_flops(model: nn.Module) -> float:
+    """Of an update: for each matrix of m ≤ n, five rounds of X Xᵀ, its square, and their product with X, in bf16."""
+    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and orthogonalised(name, p)]
+    return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
+
+
+def _settle(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
@@ -127,8 +183,9 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
         + "".join(f"{line}\n" for line in (found["vocabulary"], _rate_line(recipe)) if line)
         + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']} with {found['runs']}: "
-        f"about {duration(found['seconds'])} for {number_of(recipe.train.steps, 'step')}.\n"
+        f"{found['device']} with {found['runs']}: about {duration(found['seconds'])} for "
+        f"{number_of(recipe.train.steps, 'step')} ({_how(found)}"
+        f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
@@ -141,6 +198,12 @@ def _rate_line(recipe: Recipe) -> str:
     if recipe.optimizer.rate is not None:
         return ""
     return f"Learning rate: {recipe.peak:g} at its highest, the default for this optimizer, schedule and width."
+
+
+def _how(found: dict[str, Any]) -> str:
+    if found["tokens_timed"]:
+        return f"measured on a sample of {found['tokens_timed']:,} tokens"
+    return "estimated from one small matrix product, because a sample of tokens would take long here"
 
 
 def duration(seconds: float) -> str:

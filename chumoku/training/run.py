@@ -24,6 +24,7 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.probe.pictures import loss_curve
+from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
@@ -117,7 +118,8 @@ def _train(
     if init is not None:
         trained_numbers(recipe, init.config)  # before the corpus is prepared
     if here.main:
-        material = prepare(recipe, init)
+        with ShowProgress(log.console) as progress:
+            material = prepare(recipe, init, progress)
     here.wait()
     if not here.main:
         material = prepare(recipe, init)

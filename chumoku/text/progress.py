@@ -1,0 +1,94 @@
+"""How far a long step is: a bar on a terminal; elsewhere a plain line every few seconds.
+
+Whoever does long work takes a `Progress` and calls it often: `progress("tokenizing", 120_000, unit="tokens")`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+Progress = Callable[..., object]  # of a step's name, and how much is done, of how much, in which unit
+EVERY = 3.0  # seconds between lines where there is no bar
+BAR_EVERY = 0.1
+T = TypeVar("T")
+
+
+def silent(step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
+    """Show nothing."""
+
+
+def counted(items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]) -> Iterator[T]:
+    """The same items; `progress` is told the sum of their sizes so far."""
+    done = 0
+    for item in items:
+        yield item
+        done += size(item)
+        progress(step, done, unit=unit)
+
+
+class ShowProgress:
+    """Shows the steps of some work on a console, one after another. Without a console it shows nothing."""
+
+    def __init__(self, console: Any = None, *, every: float = EVERY) -> None:
+        """`console` is rich's."""
+        self._console, self._every = console, every
+        self._step: str | None = None
+        self._began = self._shown = time.monotonic()
+        self._bar: Any = None
+
+    def __call__(self, step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
+        now = time.monotonic()
+        if step != self._step:
+            self._step, self._began = step, now
+            self._stop_bar()
+        if self._console is None:
+            return
+        if self._console.is_terminal:
+            if self._bar is None or now - self._shown >= BAR_EVERY:
+                self._shown = now
+                self._show_bar(step, _amount(done, total, unit), done, total)
+        elif now - self._shown >= self._every:
+            self._shown = now
+            amount = _amount(done, total, unit)
+            self._say(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._began:.0f} s.")
+
+    def close(self) -> None:
+        self._stop_bar()
+        self._step = None
+
+    def __enter__(self) -> ShowProgress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def _say(self, line: str) -> None:
+        try:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+        except (OSError, SystemExit):  # nobody reads any more, which is no reason to stop the work
+            self._console = None
+
+    def _show_bar(self, step: str, amount: str, done: int | None, total: int | None) -> None:
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        if self._bar is None:
+            columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+            self._bar = Progress(*columns, console=self._console, transient=True)
+            self._bar.add_task(f"{step} {amount}".rstrip(), total=total)
+            self._bar.start()
+        known = {} if total is None else {"completed": done, "total": total}
+        self._bar.update(self._bar.task_ids[0], description=f"{step} {amount}".rstrip(), **known)
+
+    def _stop_bar(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def _amount(done: int | None, total: int | None, unit: str) -> str:
+    if done is None:
+        return ""
+    return f"{done:,}{f' of {total:,}' if total is not None else ''} {unit}".rstrip()

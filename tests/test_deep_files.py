@@ -1,0 +1,156 @@
+"""Files nested too deeply, pipes and devices: each is refused with a sentence, at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from chumoku.config import load_toml, override, parse_value
+from chumoku.data.corpus import Corpus
+from chumoku.data.files import fingerprint
+from chumoku.data.manifest import read_manifest
+from chumoku.data.pairs import read_pairs
+from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
+from chumoku.text import load
+from chumoku.untrusted import check_depth, check_file, check_header, read_json
+
+DEEP = 50_000
+NESTED = "[" * DEEP + "]" * DEEP
+PARSED_BUT_DEEP = "[" * 300 + "]" * 300  # the parser takes it, and what walks through it may not
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a." * DEEP + "a = 1",
+        "[" + "a." * DEEP + "a]\nb = 1",
+        "a = " + NESTED,
+        'b = 1\n"a" . ' * 1 + "'b' . " * DEEP + "c = 1",
+        "a = " + "{a = " * 60 + "1" + "}" * 60,
+        "a = " + "[" * 60 + "]" * 60,
+    ],
+    ids=["key", "table", "list", "quoted key", "inline tables", "shallow list"],
+)
+def test_a_recipe_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text(content)
+    start = time.process_time()
+    with pytest.raises(UsageError, match=r"recipe.toml is not valid TOML"):
+        load_toml(file)
+    assert time.process_time() - start < 1
+
+
+def test_ordinary_keys_and_long_words_are_read(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.toml"
+    file.write_text(f'a.b."c.d" = 1\n# {"." * 500}\nword = "{"a" * 100_000}"\ndots = "{"1." * 20}"\n')
+    assert load_toml(file)["a"] == {"b": {"c.d": 1}}
+
+
+def test_a_deep_key_on_the_command_line_is_a_sentence() -> None:
+    start = time.process_time()
+    with pytest.raises(ConfigError, match=r"this key has 50,001 parts, and at most 32 are read") as refused:
+        override({}, ["a." * DEEP + "a=1"])
+    assert len(str(refused.value)) < 300
+    deep = "{" + "a." * DEEP + "a = 1}"
+    assert parse_value(deep) == deep
+    assert parse_value(NESTED) == NESTED
+    assert time.process_time() - start < 1
+
+
+@pytest.mark.parametrize("content", [NESTED, PARSED_BUT_DEEP, '{"a":' * DEEP + "1" + "}" * DEEP])
+def test_json_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> None:
+    file = tmp_path / "manifest.json"
+    file.write_text(content)
+    with pytest.raises(ChumokuError, match=r"does not read as JSON: it is nested more than 64 levels deep"):
+        read_json(file)
+    with pytest.raises(CorpusError, match=r"manifest.json .*Prepare"):
+        read_manifest(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(content)
+    with pytest.raises(UsageError, match=r"tokenizer.json is not a tokenizer that can be read"):
+        load(tmp_path / "tokenizer.json")
+
+
+def test_depth_is_counted_without_recursion() -> None:
+    inner: object = {}
+    for _ in range(100_000):
+        inner = [inner]
+    with pytest.raises(ValueError, match="more than 64 levels"):
+        check_depth(inner)
+    check_depth({"a": [1, {"b": [[2]]}]}, deepest=5)
+
+
+@pytest.mark.parametrize("nested", [NESTED, PARSED_BUT_DEEP])
+def test_deep_rows_are_counted_and_good_rows_are_kept(nested: str, tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    rows = ['{"text": "good", "ja": "犬", "en": "dog"}', f'{{"other": {nested}}}', f'{{"text": {nested}, "ja": 1}}']
+    file.write_text("\n".join(rows), encoding="utf-8")
+    corpus = Corpus([file], documents="record")
+    assert list(corpus.documents()) == ["good"]
+    assert sum(corpus.report.dropped.values()) == 2
+    assert len(json.dumps(corpus.report.as_dict())) < 3000
+    pairs, report = read_pairs([file], columns=("ja", "en"))
+    assert len(pairs) == 1
+    assert sum(report.dropped.values()) == 2
+
+
+def test_a_row_with_a_million_fields_is_a_short_sentence(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text(json.dumps({f"field{number}": 1 for number in range(10_000)}))
+    for read in (lambda: list(Corpus([file]).documents()), lambda: read_pairs([file], columns=("ja", "en"))):
+        with pytest.raises(CorpusError, match=r"its fields are field0, field1, .* and 9,980 more") as refused:
+            read()
+        assert len(str(refused.value)) < 1000
+
+
+@pytest.fixture(params=["pipe", "link to a pipe", "device", "link to a device", "socket"])
+def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Something that is no regular file, under a name that any reader takes."""
+    place = tmp_path / "endless.txt"
+    if "pipe" in request.param:
+        os.mkfifo(tmp_path / "pipe")
+        place.symlink_to("pipe") if "link" in request.param else (tmp_path / "pipe").rename(place)
+    elif "device" in request.param:
+        place.symlink_to("/dev/zero")
+        if "link to" in request.param:
+            (tmp_path / "again").symlink_to(place)
+            place = tmp_path / "again"
+    else:
+        import socket
+
+        with socket.socket(socket.AF_UNIX) as one:
+            here = Path.cwd()
+            os.chdir(tmp_path)
+            one.bind("endless.txt")
+            os.chdir(here)
+    return place
+
+
+def test_only_regular_files_are_opened(endless: Path) -> None:
+    message = r"is a (pipe|device|socket), and a regular file is needed. Write its content to a file first"
+    for read in (
+        check_file,
+        check_header,
+        read_json,
+        load_toml,
+        load,
+        fingerprint,
+        lambda path: list(Corpus([path]).documents()),
+        lambda path: read_pairs([path, path]),
+        lambda path: Corpus([str(path)]),
+    ):
+        with pytest.raises(UsageError, match=message):
+            read(endless)
+
+
+def test_a_tokenizer_folder_with_a_pipe_in_it_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "tokenizer.json")
+    with pytest.raises(UsageError, match="holds no tokenizer"):
+        load(tmp_path)
+    (tmp_path / "vocab.json").write_text("{}")
+    os.mkfifo(tmp_path / "merges.txt")
+    with pytest.raises(UsageError, match="is a pipe"):
+        load(tmp_path / "vocab.json")

@@ -1,0 +1,260 @@
+"""Long steps of preparing: they tell how far they are, stop at once, and keep what is done."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+
+from chumoku.data import vocabulary
+from chumoku.data.corpus import Corpus
+from chumoku.data.pairs import Pair
+from chumoku.data.prepared import prepare_pairs
+from chumoku.data.shards import prepare_text
+from chumoku.data.split import split_pairs
+from chumoku.errors import ChumokuError, UsageError
+from chumoku.text import Tokenizer, kinds, train, training_process
+from chumoku.text.progress import ShowProgress, counted
+from chumoku.text.sample_texts import sampled
+from chumoku.training import plan as planning
+from chumoku.training.recipe import read_recipe
+
+TEXTS = ["some words and other words, again some words", "うどんを食べる。そばを食べる。", "and so on and on"] * 9
+
+
+class Told:
+    def __init__(self) -> None:
+        self.steps: dict[str, int] = {}
+
+    def __call__(self, step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
+        self.steps[step] = self.steps.get(step, 0) + 1
+
+
+def shown(*, terminal: bool, every: float = 0.0) -> tuple[ShowProgress, io.StringIO]:
+    file = io.StringIO()
+    return ShowProgress(Console(file=file, force_terminal=terminal, width=99), every=every), file
+
+
+def test_a_log_gets_plain_lines() -> None:
+    progress, file = shown(terminal=False)
+    progress("tokenizing", 1_234, unit="tokens")
+    progress("looking for near-duplicates", 3, 18, "rounds")
+    progress("training a bpe tokenizer on 7 characters")
+    assert file.getvalue().splitlines() == [
+        "Tokenizing: 1,234 tokens, 0 s.",
+        "Looking for near-duplicates: 3 of 18 rounds, 0 s.",
+        "Training a bpe tokenizer on 7 characters: 0 s.",
+    ]
+
+
+def test_lines_come_now_and_then() -> None:
+    progress, file = shown(terminal=False, every=0.2)
+    end, calls = time.monotonic() + 0.7, 0
+    while time.monotonic() < end:
+        progress("tokenizing", calls, unit="tokens")
+        calls += 1
+    assert 1 <= len(file.getvalue().splitlines()) <= 3 < calls
+
+
+def test_a_terminal_gets_a_bar_and_keeps_nothing_of_it() -> None:
+    progress, file = shown(terminal=True)
+    with progress:
+        progress("tokenizing", 5, 10, "pairs")
+        progress("tokenizing", 7, 10, "pairs")
+        progress("reading")
+    assert "tokenizing 5 of 10 pairs" in file.getvalue()
+    assert threading.active_count() == 1 or not any("rich" in str(one) for one in threading.enumerate())
+
+
+def test_a_reader_that_left_stops_nothing() -> None:
+    class Closed(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    progress = ShowProgress(Console(file=Closed(), force_terminal=False), every=0.0)
+    for _ in range(3):
+        progress("tokenizing")
+    ShowProgress(None)("tokenizing", 3)
+
+
+def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    told = Told()
+    tokenizer = train(TEXTS, kind="bpe", vocabulary=300, progress=told)
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
+    prepare_text(Corpus([tmp_path / "a.txt"]), tokenizer, tmp_path / "shards", progress=told)
+    (tmp_path / "a.tsv").write_text("".join(f"one {n}\tzwei {n * 7}\n" for n in range(2000)))
+    prepare_pairs([tmp_path / "a.tsv"], tokenizer, tmp_path / "pairs", progress=told)
+    steps = ["reading", f"training a bpe tokenizer on {sum(map(len, TEXTS)):,} characters", "checking files"]
+    steps += ["tokenizing", "looking for near-duplicates", "tokenizing the source side (train)"]
+    assert set(steps) <= set(told.steps)
+    assert told.steps["looking for near-duplicates"] > 18
+    split_pairs([Pair("a", "b")], progress=told)
+    assert list(counted("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
+def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [text + str(number) for number, text in enumerate(TEXTS)]
+    settings: dict[str, Any] = {"kind": kind, "vocabulary": 600, "languages": ["ja"], "segment": False}
+    here = train(texts, **settings)
+    monkeypatch.setattr(kinds, "QUICK", {})
+    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    found: list[Tokenizer] = []
+    thread = threading.Thread(target=lambda: found.append(train(texts, **settings)))
+    thread.start()
+    thread.join()
+    if kind == "unigram":  # among pieces of the same score the library chooses by chance
+        assert (found[0].size, found[0].kind, found[0].roles) == (here.size, here.kind, here.roles)
+        assert found[0].decode(found[0].encode(texts[1])) == texts[1]
+    else:
+        assert found[0].json == here.json
+
+
+def test_what_goes_wrong_in_a_child_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    with pytest.raises(UsageError, match="The kind bpe needs a vocabulary of 261 or more"):
+        train(TEXTS, kind="bpe", vocabulary=99)
+    for command, said in (
+        ("raise SystemExit('no room')", "no room"),
+        ("import os; os._exit(9)", "its process was ended"),
+    ):
+        monkeypatch.setattr(training_process, "COMMAND", command)
+        with pytest.raises(ChumokuError, match=f"Training the tokenizer failed: {said}"):
+            train(TEXTS * 999, kind="bpe", vocabulary=300)
+
+
+# Training that takes minutes, in a process that can be sent signals.
+LONG = """
+import random, sys
+from chumoku.text import train
+dice = random.Random(0)
+words = ["".join(chr(dice.randrange(0x4E00, 0x5200)) for _ in range(9)) for _ in range(3000)]
+texts = ["".join(dice.choices(words, k=50)) for _ in range(2000)]
+def progress(step, *rest, **unit):
+    if step.startswith("training"):
+        print(step, flush=True)
+train(texts, kind="unigram", vocabulary=8000, progress=progress)
+"""
+
+
+@pytest.fixture
+def training() -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that trains, and the number of its child."""
+    with subprocess.Popen(
+        [sys.executable, "-c", LONG], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
+    ) as one:
+        assert one.stdout is not None
+        assert one.stdout.readline().startswith("training a unigram tokenizer on ")
+        [child] = map(int, Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split())
+        time.sleep(1.5)  # well inside the library
+        yield one, child
+        one.kill()
+
+
+def gone(process: int, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if "State:\tZ" in Path(f"/proc/{process}/status").read_text():
+                return True
+        except OSError:
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_training_stops_within_a_second(training: tuple[subprocess.Popen[str], int]) -> None:
+    parent, child = training
+    start = time.monotonic()
+    parent.send_signal(signal.SIGINT)
+    _, errors = parent.communicate(timeout=20)
+    assert time.monotonic() - start < 1.0 + 0.2 * os.getloadavg()[0]
+    assert "KeyboardInterrupt" in errors
+    assert gone(child, 0.5)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
+def test_a_child_ends_with_its_parent(training: tuple[subprocess.Popen[str], int]) -> None:
+    parent, child = training
+    parent.kill()
+    assert gone(child, 5.0)
+
+
+def test_a_trained_tokenizer_is_kept_when_the_rest_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
+
+    def prepared(progress: Any) -> None:
+        corpus = Corpus([tmp_path / "a.txt"])
+        tokenizer = vocabulary.prepare_tokenizer(
+            corpus.documents(), corpus.files, tmp_path / "tokenizer", read_as={}, progress=progress, vocabulary=300
+        )
+        prepare_text(corpus, tokenizer, tmp_path / "shards", progress=progress)
+
+    def interrupting(step: str, *rest: Any, **unit: Any) -> None:
+        if step == "tokenizing":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepared(interrupting)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "tokenizer"]
+    monkeypatch.setattr(vocabulary, "train", None)
+    prepared(Told())
+
+
+def test_a_sample_is_spread_evenly() -> None:
+    dice = random.Random(0)
+    texts = ["x" * dice.randrange(1, 40) + str(number) for number in range(5000)]
+    total = sum(map(len, texts))
+    kept = sampled(texts, total // 3)
+    assert 0.3 < sum(map(len, kept)) / total < 0.36
+    places = [texts.index(text) for text in kept[:99]]
+    assert max(b - a for a, b in itertools.pairwise(places)) == 3
+    assert sampled(texts, total) == texts
+    assert sampled([], 5) == []
+
+
+def quick_recipe(tmp_path: Path) -> Any:
+    (tmp_path / "text.txt").write_text("one two three\n" * 50)
+    return read_recipe(
+        {
+            "model": {"preset": "tiny-decoder"},
+            "data": {"files": str(tmp_path / "text.txt")},
+            "train": {"out": str(tmp_path / "out"), "batch": 31, "length": 29, "compile": True, "device": "cpu"},
+            "optimizer": {"kind": "muon", "rate": 0.01},
+        }
+    )
+
+
+def test_a_dry_run_measures_a_sample_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(torch, "compile", None)
+    monkeypatch.setattr(planning, "LONGEST", 1e9)
+    planning.show(quick_recipe(tmp_path))
+    assert "(measured on a sample of 232 tokens, without torch.compile)" in capsys.readouterr().out
+
+
+def test_a_dry_run_estimates_where_a_sample_would_take_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(planning, "wrap", None)
+    monkeypatch.setattr(planning, "_product_rate", lambda dtype: 1e6)
+    planning.show(quick_recipe(tmp_path))
+    assert "(estimated from one small matrix product, because a sample of tokens" in capsys.readouterr().out

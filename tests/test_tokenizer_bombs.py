@@ -1,0 +1,100 @@
+"""Tokenizer files that would take minutes or gigabytes are refused at once; real ones open as before."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bombs import added, bombs, character_map, definition, replace, sequence
+
+from chumoku.errors import UsageError
+from chumoku.text import load
+from chumoku.text.backend import MOST_ADDED, check_added
+from chumoku.text.bounds import check_definition
+from chumoku.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, Model, Piece, backend_of
+
+BOMBS = dict(bombs())
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_bomb_is_refused_with_a_sentence(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_bytes(BOMBS[name])
+    start = time.process_time()
+    with pytest.raises(UsageError, match=r"tokenizer.json is not a tokenizer that can be read: .*\. Is the file whole"):
+        load(file)
+    assert time.process_time() - start < 2
+
+
+REAL: dict[str, dict[str, Any]] = {
+    "llama 2": {
+        "normalizer": sequence("normalizer", [{"type": "Prepend", "prepend": "▁"}, replace(" ", "▁")]),
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [replace("▁", " "), {"type": "ByteFallback"}, {"type": "Fuse"}],
+        },
+    },
+    "clip": {
+        "normalizer": sequence("normalizer", [{"type": "NFC"}, replace(r"\s+", " ", regex=True), {"type": "Lowercase"}])
+    },
+    "albert": {
+        "normalizer": sequence(
+            "normalizer",
+            [
+                *(replace("``", '"'), replace("''", '"')),
+                *({"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}),
+                *(replace(" {2,}", " ", regex=True), replace(r"\s+$", "", regex=True)),
+            ],
+        )
+    },
+    "many replacements": {"normalizer": sequence("normalizer", [replace(f"{n}", f"{n + 1}") for n in range(10, 99)])},
+    "nemo": {
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {
+                "Regex": r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|\p{N}| ?[^\s"
+                r"\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+            },
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    },
+    "speech": {"added_tokens": added(20_000)},
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_parts_of_real_tokenizers_open(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    file.write_text(json.dumps({**definition(), **REAL[name]}))
+    start = time.process_time()
+    assert load(file).encode("some words")
+    assert time.process_time() - start < 2
+
+
+def test_added_tokens_of_other_formats_are_bounded_too() -> None:
+    with pytest.raises(ValueError, match=r"131,073 added tokens"):
+        check_added(str(number) for number in range(MOST_ADDED + 1))
+    pieces = [Piece("<unk>", 0.0, UNKNOWN), Piece("a", -1.0, NORMAL)]
+    pieces += [Piece(f"<{number}>", 0.0, CONTROL) for number in range(MOST_ADDED)]
+    with pytest.raises(ValueError, match="added tokens"):
+        backend_of(Model(pieces, UNIGRAM, False, b"", True, True))
+
+
+def test_a_growing_text_is_found_step_by_step() -> None:
+    def grown(*steps: dict[str, Any]) -> None:
+        check_definition({"normalizer": sequence("normalizer", list(steps))})
+
+    grown(*[replace("a", "aa")] * 4)
+    with pytest.raises(ValueError, match=r"normalizer may make a text more than 16 times as long \(step 5 of 6\)"):
+        grown(*[replace("a", "aa")] * 6)
+    grown(*[replace("aa", "a")] * 99)
+    grown({"type": "NFKC"}, {"type": "NFKC"}, {"type": "Lowercase"})
+    with pytest.raises(ValueError, match="16 times as long"):
+        grown(replace("a", "ﷺ"), {"type": "NFKC"})
+    grown({"type": "Precompiled", "precompiled_charsmap": character_map("a", "b")})
+    with pytest.raises(ValueError, match="makes a long text of the letter 'a'"):
+        grown({"type": "Precompiled", "precompiled_charsmap": character_map("a", "a" * 9)})
