@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, as_line
+from chumoku.cli.shared import Json, Precision, as_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,6 +21,7 @@ def doctor(
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of a recipe, as in model.position=learned.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Only the cheap half, which train makes too.")] = False,
+    precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Look for silent bugs: leaks, padding, caches, labels, gradients, tokenizers, duplicates, damage and more.
@@ -35,7 +36,9 @@ def doctor(
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     chosen = [check for check in CHECKS if check.cheap or not quick]
-    with admitted(patient, changes or [], say=lambda sentence: console.print(sentence, markup=False)) as found:
+    with admitted(
+        patient, changes or [], say=lambda sentence: console.print(sentence, markup=False), precision=precision
+    ) as found:
         wanted = found.recipe is not None and found.recipe.train.plain
         with plain(wanted or plain_formulas()):
             console.print(f"The model runs {running()}.", markup=False)

@@ -13,7 +13,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from chumoku.doctor.bench import borrowed, learning, sample
+from chumoku.doctor.bench import borrowed, check_trainable, learning, sample
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient, batch_norms
 from chumoku.models.model import Model
@@ -38,6 +38,7 @@ RATE, APART = 1e-3, 1e-3
 
 def run(patient: Patient) -> Iterator[Finding]:
     model, objective = patient.the_model(), patient.the_objective()
+    check_trainable(model)
     if batch_norms(model):
         raise Skip("a batch norm sees each batch by itself")
     batch = sample(patient)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from chumoku import speaker
 from chumoku.config import read, write
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
@@ -42,15 +43,22 @@ Say = Callable[[str], None]
 
 
 @contextmanager
-def admitted(name: str, changes: Sequence[str] = (), say: Say = lambda sentence: None) -> Iterator[Patient]:
-    """The patient of that name; `say` hears what is being done and what is missing."""
+def admitted(
+    name: str, changes: Sequence[str] = (), say: Say = lambda sentence: None, *, precision: str | None = None
+) -> Iterator[Patient]:
+    """The patient of that name; `say` hears what is being done and what is missing.
+
+    A model is opened as every command opens it: quantized where its file is, or at another precision.
+    """
     with tempfile.TemporaryDirectory(prefix="chumoku-doctor-") as working:
+        if is_recipe(name) and precision is not None:
+            raise UsageError("A recipe's model has the precision it is trained in. Leave --precision out.")
         if is_recipe(name):
             yield of_recipe(load_recipe(name, changes), Path(working), say)
         elif changes:
             raise UsageError(f"{changes[0]} changes a recipe, and {name} is none. Leave it out.")
         else:
-            yield of_model(name, Path(working), say)
+            yield of_model(name, Path(working), say, precision=precision)
 
 
 def is_recipe(name: str) -> bool:
@@ -66,12 +74,12 @@ def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
     return replace(with_originals(of_material(material, working), recipe, working), model=model, recipe=recipe)
 
 
-def of_model(name: str, working: Path, say: Say) -> Patient:
+def of_model(name: str, working: Path, say: Say, *, precision: str | None = None) -> Patient:
     folder = opening.place_of(name)
     run = run_of(folder)
     chosen = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
     try:
-        bundle = opening.load(chosen)
+        bundle = speaker.load(chosen, precision=precision)
     except DamagedError as error:
         return Patient(folder=folder, damage=str(error))
     patient = Patient(bundle.model, bundle.tokenizer, bundle.source_tokenizer, folder=run or folder)

@@ -16,6 +16,7 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 
 STEPS = ((0, 1), (1, 2), (2, 4))
 MANY = 8  # rows, where they are cheap
+ENGINE_FAR = 3e-3  # sums in another order, through many layers
 SPARE = 3  # positions: a token written behind its place is then measured, and not only refused
 Speaking = DecoderModel | EncoderDecoderModel
 TODO = "Look at the positions of new tokens (past + i), at where keys are written, and at the mask over the past."
@@ -49,13 +50,13 @@ def run_engine(patient: Patient) -> Iterator[Finding]:
         for row, expected in enumerate(whole(model, rows, later, sources)):
             stepped = torch.stack([logits[row] for logits in found])
             worst = max(worst, distance(expected[len(rows[row]) - 1 :].to(stepped.device), stepped))
-    if worst > 10 * tolerance(model):
+    if worst > (ENGINE_FAR if model.dtype == torch.float32 else tolerance(model)):
         yield Finding(
             "engine",
             f"{type(engine).__name__}, which decodes this model here, differs by {worst:.1e} from the model itself.",
             "decoding",
             0.9,
-            "Decode with TorchEngine, which is the model itself, until the other engine is mended.",
+            "Decode with the model itself (with chumoku.plain(): …) until this engine is repaired; please report it.",
         )
 
 

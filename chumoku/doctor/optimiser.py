@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from chumoku.doctor.bench import borrowed, learning, named, sample, size
+from chumoku.doctor.bench import borrowed, check_trainable, learning, named, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Patient
 from chumoku.nn.adapted import Adapted
@@ -18,6 +18,7 @@ SMALL = 1e-9  # of the largest gradient: what is below may be rounding
 
 def run(patient: Patient) -> Iterator[Finding]:
     model, objective = patient.the_model(), patient.the_objective()
+    check_trainable(model)
     if size(model) > LARGEST:
         raise Skip("this model is too large to be trained here, even for one step")
     batch = sample(patient)

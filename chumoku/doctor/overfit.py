@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from chumoku.doctor.bench import borrowed, learning, sample, size
+from chumoku.doctor.bench import borrowed, check_trainable, learning, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Patient
 from chumoku.training.objectives import Objective, learnt
@@ -17,6 +17,7 @@ ENOUGH = 0.2  # nats a token: nothing is left to be halved
 
 def run(patient: Patient) -> Iterator[Finding]:
     model, objective = patient.the_model(), patient.the_objective()
+    check_trainable(model)
     if size(model) > LARGEST:
         raise Skip("this model is too large to be trained here, even on one batch")
     batch = sample(patient, length=12)

@@ -15,6 +15,7 @@ from chumoku.doctor.bench import PRECISE, answers, borrowed, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient, batch_norms
 from chumoku.models.model import Model
+from chumoku.nn.quantised import Quantised
 from chumoku.training.precision import DTYPES, Cast
 
 FAR = {"float32": 1e-3, "bf16": 0.5, "fp16": 0.1}
@@ -38,7 +39,9 @@ def run(patient: Patient) -> Iterator[Finding]:
     batch = sample(patient)
     asked = "float32" if patient.recipe is None else patient.recipe.train.precision
     # A batch norm's running averages stay in 32 bits, and recipes allow it no fewer.
-    precisions = ["float32"] if batch_norms(model) else list(dict.fromkeys(("float32", asked, "bf16")))
+    # Quantized matrices have their own rule for inputs of 16 bits.
+    narrow = not batch_norms(model) and not any(isinstance(part, Quantised) for part in model.modules())
+    precisions = list(dict.fromkeys(("float32", asked, "bf16"))) if narrow else ["float32"]
     with torch.no_grad():
         with borrowed(model):
             exact = answers(model, batch).double()

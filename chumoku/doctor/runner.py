@@ -26,6 +26,7 @@ from chumoku.doctor import (
     leak,
     lines,
     mates,
+    modules,
     numbers,
     optimiser,
     overfit,
@@ -47,6 +48,7 @@ FEW = 100_000  # tokens that the cheap half reads
 CHECKS: tuple[Check, ...] = (
     checkpoint.CHECK,
     numbers.CHECK,
+    modules.CHECK,
     dropout.CHECK,
     future.CHECK,
     reach.CHECK,
