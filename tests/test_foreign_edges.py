@@ -24,7 +24,7 @@ import chumoku.cli
 from chumoku import lora, text, untrusted
 from chumoku.config import write
 from chumoku.decoding import embed, translate
-from chumoku.errors import DamagedError, UsageError
+from chumoku.errors import BusyError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
@@ -582,11 +582,12 @@ def test_an_adapters_header_is_looked_at_first(tmp_path: Path, monkeypatch: pyte
     folder = adapter_of(base, tmp_path / "adapter", str(base))
     path = folder / "adapter_model.safetensors"
     length = struct.unpack("<Q", path.read_bytes()[:8])[0]
+    first, second = load(base).model, load(base).model
     monkeypatch.setattr(untrusted, "LARGEST_HEADER", length)
-    lora.load(load(base).model, folder)
+    lora.load(first, folder)
     monkeypatch.setattr(untrusted, "LARGEST_HEADER", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length:,} bytes"):
-        lora.load(load(base).model, folder)
+        lora.load(second, folder)
 
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "README.md"])
@@ -721,11 +722,11 @@ def test_two_conversions_to_one_place_leave_one(tmp_path: Path, monkeypatch: pyt
     def between(*given: Any) -> None:
         real(*given)
         monkeypatch.setitem(converting.WRITERS, "chumoku", real)
-        convert(source, tmp_path / "out", to="chumoku")
+        with pytest.raises(BusyError, match="is in use"):
+            convert(source, tmp_path / "out", to="chumoku")
 
     monkeypatch.setitem(converting.WRITERS, "chumoku", between)
-    with pytest.raises((OSError, UsageError)):
-        convert(source, tmp_path / "out", to="chumoku")
+    convert(source, tmp_path / "out", to="chumoku")
     assert load(tmp_path / "out").config == load(source).config
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 
