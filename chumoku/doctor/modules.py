@@ -27,9 +27,8 @@ def run(patient: Patient) -> Iterator[Finding]:
             "modules",
             f"The model is not what its config says: {changed}.",
             "the model's modules",
-            0.6,
+            0.4,
             "Leave it so only if it is meant: saved or exported and opened again, the model will be without it.",
-            False,
         )
 
 

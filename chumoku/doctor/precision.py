@@ -11,11 +11,10 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from chumoku.doctor.bench import PRECISE, answers, borrowed, sample, size
+from chumoku.doctor.bench import PRECISE, answers, borrowed, quantized, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.patient import Batch, Patient, batch_norms
 from chumoku.models.model import Model
-from chumoku.nn.quantised import Quantised
 from chumoku.training.precision import DTYPES, Cast
 
 FAR = {"float32": 1e-3, "bf16": 0.5, "fp16": 0.1}
@@ -34,14 +33,14 @@ class Asked(nn.Module):
 
 def run(patient: Patient) -> Iterator[Finding]:
     model = patient.the_model()
+    if quantized(model):
+        raise Skip("quantized matrices have a precision of their own")
     if size(model) > PRECISE:
         raise Skip("this model is too large to be asked in 64 bits")
     batch = sample(patient)
     asked = "float32" if patient.recipe is None else patient.recipe.train.precision
     # A batch norm's running averages stay in 32 bits, and recipes allow it no fewer.
-    # Quantized matrices have their own rule for inputs of 16 bits.
-    narrow = not batch_norms(model) and not any(isinstance(part, Quantised) for part in model.modules())
-    precisions = list(dict.fromkeys(("float32", asked, "bf16"))) if narrow else ["float32"]
+    precisions = ["float32"] if batch_norms(model) else list(dict.fromkeys(("float32", asked, "bf16")))
     with torch.no_grad():
         with borrowed(model):
             exact = answers(model, batch).double()

@@ -1,0 +1,100 @@
+"""The doctor examines what runs: the file as it is stored, the modules as they are, the engine that decodes."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from bundles import made
+
+from chumoku.decoding import open_engine as opening
+from chumoku.decoding.native import build as native_build
+from chumoku.decoding.native import call
+from chumoku.doctor import cache, examine, modules
+from chumoku.doctor.admission import admitted, of_model
+from chumoku.doctor.patient import Patient
+from chumoku.errors import UsageError
+from chumoku.nn.quantised import Quantised
+from chumoku.weights.convert import convert
+
+LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
+needs_library = pytest.mark.skipif(native_build.library() is None, reason=native_build.why_not() or "")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    made(folder / "model", "decoder", **LLAMA)
+    convert(folder / "model", folder / "model.gguf", to="gguf", kind="q8_0")
+    return folder
+
+
+def patient(files: Path, name: str = "model.gguf", **options: Any) -> Patient:
+    return of_model(str(files / name), files, lambda sentence: None, **options)
+
+
+def kinds(one: Patient) -> set[str]:
+    return {part.kind for part in one.the_model().modules() if isinstance(part, Quantised)}
+
+
+def test_a_model_is_opened_as_commands_open_it(files: Path) -> None:
+    assert kinds(patient(files)) == {"int8-groups"}
+    assert kinds(patient(files, "model")) == set()
+    for precision in ("bf16", "int8", "int4"):
+        assert kinds(patient(files, "model", precision=precision)) == {precision}
+    with pytest.raises(UsageError, match="Leave --precision out"), admitted("demo", precision="int8"):
+        pass
+
+
+@pytest.mark.parametrize("precision", [None, "bf16", "int8", "int4"])
+def test_healthy_quantized_models_are_left_alone(files: Path, precision: str | None) -> None:
+    report = examine(patient(files, "model.gguf" if precision is None else "model", precision=precision))
+    assert report.findings == []
+    assert {"engine", "cache", "mates", "padding", "modules", "fused"} <= set(report.passed)
+    assert "quantized matrices are not trained" in report.skipped["overfit"]
+
+
+@needs_library
+def test_a_quantized_file_that_its_engine_reads_otherwise_is_found(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The engine has another scale in one matrix than the file."""
+    one, usual = patient(files), call.Weights
+    assert not list(cache.run_engine(one))
+
+    def wrong(model: Any) -> Any:
+        other = copy.deepcopy(model)
+        other.decoder.blocks[1].feedforward.down.scale.mul_(1.25)
+        return usual(other)
+
+    monkeypatch.setattr(call, "Weights", wrong)
+    call._weights.clear()
+    (finding,) = cache.run_engine(one)
+    assert finding.what.startswith("NativeEngine, which decodes this model here, differs by ")
+    call._weights.clear()
+
+
+def test_a_changed_module_is_found(files: Path) -> None:
+    one = patient(files)
+    assert not list(modules.run(one))
+    one.the_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: 2 * out)
+    (finding,) = modules.run(one)
+    assert finding.what == "The model is not what its config says: decoder.blocks.0 has a forward hook."
+    assert not finding.broken, "it may be meant"
+    with (
+        pytest.warns(UserWarning, match="has a forward hook")
+        if native_build.library()
+        else pytest.MonkeyPatch.context()
+    ):
+        assert not list(cache.run_engine(one)), "the model itself decodes then"
+
+
+@needs_library
+def test_an_engine_that_ignores_a_hook_is_found(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = patient(files, "model")
+    one.the_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: torch.flip(out, [-1]))
+    monkeypatch.setattr(opening, "modification", lambda model: None)
+    assert [finding.check for finding in cache.run_engine(one)] == ["engine"]
