@@ -9,6 +9,8 @@ import os
 import platform
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -311,6 +313,53 @@ def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert list(os.read(reading, 99)) == here[0]
+
+
+def test_a_fork_after_many_threads_have_computed_does_not_wait_for_them() -> None:
+    """PyTorch's own threads are lost in a fork; a process forked from one that has a model used to hang."""
+    program = """
+import os, signal, torch, chumoku
+from chumoku.decoding.generate import generate
+torch.set_num_threads(2)
+model = chumoku.build(chumoku.preset("tiny-decoder", width=256, heads=4, context=64))
+tokens = torch.arange(480).view(8, 60)
+def answer():
+    return generate(model, [[5, 7], list(range(50))], new=5, temperature=0)
+with torch.inference_mode():
+    model(tokens)
+here = answer()
+child = os.fork()
+if child == 0:
+    signal.alarm(30)
+    os._exit(answer() != here)
+raise SystemExit(os.waitpid(child, 0)[1])
+"""
+    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+
+
+def test_too_few_threads_are_a_sentence() -> None:
+    """A library that cannot have all its threads gives back those it has, and the process goes on."""
+    program = """
+import resource, torch
+from chumoku.decoding.native import call
+from chumoku.errors import TooLargeError
+call.crew()
+size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (300 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (size, size))
+torch.get_num_threads = lambda: 5000
+try:
+    call.crew()
+except TooLargeError as error:
+    print(error)
+torch.get_num_threads = lambda: 2
+call.crew()
+print("goes on")
+"""
+    done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "The system gives no 5000 threads. Ask for fewer with torch.set_num_threads.",
+        "goes on",
+    ], done.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])
