@@ -230,14 +230,14 @@ def test_a_sample_is_spread_evenly() -> None:
     assert sampled([], 5) == []
 
 
-def quick_recipe(tmp_path: Path) -> Any:
+def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
     (tmp_path / "text.txt").write_text("one two three\n" * 50)
     return read_recipe(
         {
             "model": {"preset": "tiny-decoder"},
             "data": {"files": str(tmp_path / "text.txt")},
             "train": {"out": str(tmp_path / "out"), "batch": 31, "length": 29, "compile": True, "device": "cpu"},
-            "optimizer": {"kind": "muon", "rate": 0.01},
+            "optimizer": {"kind": optimizer, "rate": 0.01},
         }
     )
 
@@ -247,7 +247,7 @@ def test_a_dry_run_measures_a_sample_and_says_so(
 ) -> None:
     monkeypatch.setattr(torch, "compile", None)
     monkeypatch.setattr(planning, "LONGEST", 1e9)
-    planning.show(quick_recipe(tmp_path))
+    planning.show(quick_recipe(tmp_path, "adamw"))
     assert "(measured on a sample of 232 tokens, without torch.compile)" in capsys.readouterr().out
 
 
@@ -256,5 +256,5 @@ def test_a_dry_run_estimates_where_a_sample_would_take_long(
 ) -> None:
     monkeypatch.setattr(planning, "wrap", None)
     monkeypatch.setattr(planning, "_product_rate", lambda dtype: 1e6)
-    planning.show(quick_recipe(tmp_path))
+    planning.show(quick_recipe(tmp_path, "muon"))
     assert "(estimated from one small matrix product, because a sample of tokens" in capsys.readouterr().out
