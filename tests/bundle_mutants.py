@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import bombs as tokenizer_bombs
 import torch
 from bundles import bytewise, made
 
@@ -204,11 +205,13 @@ def bombs(place: Path) -> Path:
     return place / "model" / "tokenizer.json"
 
 
+@functools.cache
+def known_bombs() -> list[bytes]:
+    return [content for _, content in tokenizer_bombs.bombs()]
+
+
 def bombed(data: bytes, dice: random.Random) -> bytes:
-    """A tokenizer of `bombs.py`, which may not be there; else deep or long JSON."""
-    try:
-        from bombs import bombs as known
-    except ImportError:
-        depth = dice.choice([10**3, 10**5, 10**6])
-        return dice.choice([b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"'])
-    return dice.choice([content for name, content in known() if name.endswith(".json")])
+    """A tokenizer of bombs.py, or deep or long JSON."""
+    depth = dice.choice([10**3, 10**5, 10**6])
+    deep = [b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"']
+    return dice.choice([*deep, *known_bombs()])

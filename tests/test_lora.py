@@ -261,7 +261,7 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     assert losses[-1] < losses[0]
     model.eval()
     assert distance(answer(model), plain) > BROKEN
-    with pytest.raises(UsageError, match=r"whole numbers.*in float32 and merge there"):
+    with pytest.raises(UsageError, match=r"are quantized.*in float32 and merge there"):
         lora.merge(model)
     with pytest.raises(UsageError, match="whole numbers"):
         lora.merged(model)
@@ -502,5 +502,4 @@ def test_adapters_are_never_below_32_bits() -> None:
     assert torch.equal(answer(model), before)
     assert {part.kind for part in model.modules() if isinstance(part, Quantised)} == {"bf16"}
     learn(model, 3)
-    assert answer(model).dtype == torch.bfloat16
-    assert distance(answer(lora.merged(model)).float(), answer(model).float()) < 0.1
+    assert distance(answer(lora.merged(model)), answer(model)) < 0.1

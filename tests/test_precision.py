@@ -72,7 +72,8 @@ def formula(x: torch.Tensor, module: Quantised) -> torch.Tensor:
         parts = []
         for part in row.split(group):
             top = part.abs().max()
-            parts.append((part * (32512.0 / top)).round().double() * (top / 32512.0).double() if top > 0 else part)
+            levels = torch.full_like(top, 32512.0)  # 32512.0 / top would be a product with 1 / top
+            parts.append((part * (levels / top)).round().double() * (top / levels).double() if top > 0 else part)
         rows.append(torch.cat([part.double() for part in parts]))
     inputs = torch.stack(rows) if module.kind != "bf16" else x.reshape(-1, x.shape[-1]).double()
     bias = 0 if module.bias is None else module.bias.double()

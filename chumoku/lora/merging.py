@@ -15,7 +15,9 @@ from chumoku.lora.adapters import KEPT, Kept, active, adapted, replace, restore
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.adapted import Adapted
-from chumoku.nn.quantised import Quantised
+from chumoku.nn.quantised import Quantised, QuantisedEmbedding, QuantisedLogits
+
+QUANTIZED = (Quantised, QuantisedEmbedding)
 
 
 @torch.no_grad()
@@ -53,8 +55,9 @@ def unmerge(model: Model) -> None:
 
 @torch.no_grad()
 def merged(model: Model) -> Model:
-    """A plain model that answers as this one does, in eval mode; this one stays as it is."""
-    if any(isinstance(module, Quantised) for module in model.modules()):
+    """A plain model that answers as this one does, in eval mode; this one stays as it is. bf16 becomes float32."""
+    quantized = {path: module for path, module in model.named_modules() if isinstance(module, QUANTIZED)}
+    if any(module.kind != "bf16" for module in quantized.values()):
         raise UsageError(_whole("this model"))
     modules = {} if (kept := vars(model).get(KEPT)) is not None and kept.aside else adapted(model)
     state = {}
@@ -64,8 +67,13 @@ def merged(model: Model) -> Model:
             continue
         path, _, own = name.rpartition(".base.")
         state[f"{path}.{own}" if path in modules else name] = tensor.detach()
+    for path, part in quantized.items():
+        own = path.removesuffix(".base")
+        floats = state.pop(f"{own}.weight").float()
+        if not (isinstance(part, QuantisedLogits) and model.config.tie_output):
+            state[f"{own}.table" if isinstance(part, QuantisedEmbedding) else f"{own}.weight"] = floats
     for path, module in modules.items():
-        weight = _weight(path, module)
+        weight = None if module.heard is None else module.weight_of(module.heard).detach()
         if weight is not None:
             state[f"{path}.weight"] = weight
     with torch.device("meta"):
@@ -85,6 +93,6 @@ def _weight(path: str, module: Adapted) -> torch.Tensor | None:
 
 def _whole(what: str) -> str:
     return (
-        f"The weights of {what} are whole numbers, which an adapter's small changes cannot be written into. "
+        f"The weights of {what} are quantized, and an adapter's small changes cannot be written into them. "
         "Save the adapter, load it on the model in float32 and merge there; the result can be stored in int8 again."
     )

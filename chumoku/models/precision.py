@@ -33,11 +33,10 @@ def at_precision(model: Model, precision: str) -> Model:
         raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
     if any(isinstance(module, Quantised | QuantisedEmbedding) for module in model.modules()):
         raise UsageError("This model's weights are already quantized. Start from the one that was loaded.")
-    copy = _shared(model)
-    if precision == "float32" or (precision == "bf16" and copy.device.type == "cuda"):
-        return copy.to(torch.float32 if precision == "float32" else torch.bfloat16).eval()
+    if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):
+        return cast(model, torch.float32 if precision == "float32" else torch.bfloat16)
     _check(model, precision)
-    copy = copy.float()
+    copy = cast(model, torch.float32)
     for path, module in list(copy.named_modules()):
         if isinstance(module, nn.Linear):
             _replace(copy, path, Quantised(module.weight, module.bias, precision))  # type: ignore[arg-type]
@@ -48,6 +47,17 @@ def at_precision(model: Model, precision: str) -> Model:
     if precision == "bf16":
         _bf16_tables(copy)
     return _sixteen_bits(copy).eval() if copy.device.type == "cuda" else copy.eval()
+
+
+def cast(model: Model, dtype: torch.dtype) -> Model:
+    """Another model all of whose floats have this type; the one given stays as it is, and what is equal is shared."""
+    return _shared(model).to(dtype).eval()
+
+
+def stored_as_bf16(model: Model) -> bool:
+    """Whether its matrices are bf16, as a cast model's or as `at_precision` stores them."""
+    kinds = {module.kind for module in model.modules() if isinstance(module, Quantised)}
+    return model.dtype == torch.bfloat16 or kinds == {"bf16"}
 
 
 def _replace(model: Model, path: str, module: nn.Module) -> None:

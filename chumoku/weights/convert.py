@@ -22,7 +22,7 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.models.model import Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import cast, stored_as_bf16
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
 from chumoku.weights.incomplete import incomplete, remove_leftovers
@@ -61,10 +61,9 @@ def convert(
         bundle = opened(source)
         model = plain(bundle.model)
         if kind is None:
-            half = to == "transformers" and bundle.model.dtype == torch.bfloat16
-            kind = "bf16" if half else KINDS[to][0]
+            kind = "bf16" if to == "transformers" and stored_as_bf16(bundle.model) else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
-        written = at_precision(model, "bf16") if kind == "bf16" else model
+        written = cast(model, torch.bfloat16) if kind == "bf16" else model
         WRITERS[to](path, written, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
         certificate.save(certificate_of(path))
