@@ -494,14 +494,14 @@ def test_nothing_goes_before_the_new_one_is_read_back(
 ) -> None:
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
     seen = Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps()
-    whole = checkpoint.verify
+    whole = checkpoint.verify_bundle
 
     def verify(path: Path) -> None:
         if path.name > "step-00000009":
             raise DamagedError(f"{path} came back otherwise.")
         whole(path)
 
-    monkeypatch.setattr(checkpoint, "verify", verify)
+    monkeypatch.setattr(checkpoint, "verify_bundle", verify)
     heard = Heard()
     with pytest.raises(RoomError, match="came back otherwise"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, heard=heard)
