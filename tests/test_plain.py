@@ -28,7 +28,8 @@ from torch import Tensor
 
 import chumoku
 from chumoku import lora
-from chumoku.decoding.engine import TorchEngine, open_engine
+from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.open_engine import open_engine
 from chumoku.doctor import examine
 from chumoku.errors import ConfigError
 from chumoku.lora.settings import LoraSettings

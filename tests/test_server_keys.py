@@ -144,7 +144,7 @@ def test_a_flood_of_wrong_keys_locks_nobody_out(locked: Serving) -> None:
             answer = client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"})
             assert answer.status_code == 200, answer.text
             assert client.post("/v1/session", json={"key": KEY}).status_code == 200
-        assert time.monotonic() - asked < 2
+        assert time.monotonic() - asked < 10, "as long as a busy machine takes, and not as the guesses wait"
         assert {one.result() for one in guesses} == {401, 429}
 
 
