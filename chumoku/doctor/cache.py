@@ -42,7 +42,7 @@ def run_engine(patient: Patient) -> Iterator[Finding]:
     batch = sample(patient)
     with borrowed(model, precise=False), torch.no_grad():
         rows, later, sources = parted(model, batch)
-        engine = open_engine(model, rows=len(rows), capacity=max(map(len, rows)) + later.shape[1])
+        engine = open_engine(model, rows=len(rows), capacity=max(map(len, rows)) + later.shape[1] + SPARE)
         engine.enter(len(rows), None if sources is None else [source.tolist() for source in sources])
         found = [engine.read([row.tolist() for row in rows]).float()]
         found += [engine.step(later[:, place]).float() for place in range(later.shape[1])]
