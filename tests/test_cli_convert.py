@@ -15,10 +15,10 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
+from chumoku.incomplete import incomplete
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
-from chumoku.weights.incomplete import incomplete
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}

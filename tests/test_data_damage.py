@@ -25,13 +25,14 @@ from rich.console import Console
 from chumoku.data import ragged
 from chumoku.data.corpus import Corpus
 from chumoku.data.files import LONGEST_RECORD
-from chumoku.data.manifest import LOCK, fresh_folder, read_manifest
+from chumoku.data.manifest import fresh_folder, read_manifest
 from chumoku.data.pairs import read_pairs
 from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.data.ragged import Ragged, RaggedWriter, digest_of
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.vocabulary import prepare_tokenizer
-from chumoku.errors import BusyError, CorpusError, DamagedError
+from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
+from chumoku.incomplete import LOCK
 from chumoku.training.run import train
 
 TOKENIZER = bytewise()
@@ -234,7 +235,7 @@ def test_somebody_elses_files_are_not_removed(tmp_path: Path, what: str) -> None
         (place / "thesis.txt").write_text("mine")
     else:
         place.symlink_to("other")
-    with pytest.raises(CorpusError, match=r"something else is there\. Move it away"):
+    with pytest.raises(UsageError, match=r"something else is there\. Move it away"):
         fresh_folder(tmp_path / "shards").__enter__()
     assert (tmp_path / "other" / "thesis.txt").exists()
     assert what != "folder" or (place / "thesis.txt").exists()

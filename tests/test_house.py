@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 RANKS = [
-    {"errors", "config", "untrusted"},
+    {"errors", "config", "untrusted", "incomplete"},
     {"nn", "text"},
     {"models", "data"},
     {"weights", "lora", "decoding", "probe"},

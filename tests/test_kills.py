@@ -10,7 +10,6 @@ import pytest
 import torch
 from kills import trial, write_inputs
 
-from chumoku.data import manifest
 from chumoku.weights import convert
 
 
@@ -25,8 +24,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", ["convert gguf", "prepare", "tokenizer"])
 def test_a_killed_command_given_again_leaves_what_it_should(name: str, folder: Path) -> None:
     """Runs and translations are killed in tests of their own; `make faults` kills all commands."""
-    if name == "prepare" and not hasattr(manifest, "LOCK"):
-        pytest.skip("prepared folders have no lock yet")
     if name == "convert gguf":
         pytest.importorskip("gguf", reason="gguf is not installed")
     found = trial(name, 2, folder, random.Random(7))

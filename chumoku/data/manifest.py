@@ -8,22 +8,19 @@ prepares the same folder removes it. A lock in it shows whether its process stil
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chumoku.errors import BusyError, ChumokuError, CorpusError, UsageError
+from chumoku.errors import ChumokuError, CorpusError, UsageError
+from chumoku.incomplete import incomplete, remove_leftovers
 from chumoku.untrusted import read_any_json
 
 NAME = "manifest.json"
 VERSION = 1
 LARGEST = 1 << 28
-LOCK = "chumoku.lock"
 # The names of all files that preparing writes: a folder of such files with a torn manifest is ours.
 OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
 
@@ -64,57 +61,14 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
-    with _working_place(folder) as place:
+    with incomplete(folder, doing="is preparing the same folder") as place:
+        remove_leftovers(place)
         working, replaced = place / "new", place / "old"
         working.mkdir()
         yield working
         if folder.exists():
             folder.replace(replaced)
         working.replace(folder)
-
-
-@contextlib.contextmanager
-def _working_place(folder: Path) -> Iterator[Path]:
-    """The folder's own `.incomplete` beside it, empty, locked, and removed at the end."""
-    place = folder.with_name(f"{folder.name}.incomplete")
-    handle = _locked(place)
-    try:
-        for left in place.iterdir():  # by a process that was killed
-            if left.name != LOCK:
-                shutil.rmtree(left) if left.is_dir() and not left.is_symlink() else left.unlink()
-        yield place
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
-        os.close(handle)
-
-
-def _locked(place: Path) -> int:
-    """An open lock in this folder, which no other process holds and which ends with ours."""
-    ours = place.is_dir() and not place.is_symlink() and ((place / LOCK).is_file() or not any(place.iterdir()))
-    if os.path.lexists(place) and not ours:
-        raise CorpusError(
-            f"{place} is needed for files that are not complete yet, and something else is there. Move it away, or "
-            "choose another folder; nothing was touched."
-        )
-    while True:
-        place.mkdir(parents=True, exist_ok=True)
-        handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), (place / LOCK).stat()):
-                os.ftruncate(handle, 0)
-                os.write(handle, f"{os.getpid()}\n".encode())
-                return handle
-        except BlockingIOError as error:
-            owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
-            os.close(handle)
-            raise BusyError(
-                f"{place} is in use: process {owner} is preparing the same folder. Wait for it, stop it, or choose "
-                "another folder."
-            ) from error
-        except FileNotFoundError:  # its owner finished and removed it meanwhile
-            pass
-        os.close(handle)
 
 
 def check_replaceable(folder: Path) -> None:

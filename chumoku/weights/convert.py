@@ -21,11 +21,11 @@ from pathlib import Path
 import torch
 
 from chumoku.errors import UsageError
+from chumoku.incomplete import incomplete, remove_leftovers
 from chumoku.models.model import Model
 from chumoku.models.precision import cast, stored_as_bf16
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
-from chumoku.weights.incomplete import incomplete, remove_leftovers
 from chumoku.weights.plain import plain
 from chumoku.weights.sealed import seal, sync
 

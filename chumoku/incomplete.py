@@ -22,8 +22,11 @@ LOCK = "chumoku.lock"
 
 
 @contextmanager
-def incomplete(out: Path) -> Iterator[Path]:
-    """The folder beside `out`, locked; removed at the end, whatever happens. What a killed process left is in it."""
+def incomplete(out: Path, *, doing: str = "writes there") -> Iterator[Path]:
+    """The folder beside `out`, locked; removed at the end, whatever happens. What a killed process left is in it.
+
+    `doing` says in the error message what the process that already uses the folder does.
+    """
     place = out.with_name(f"{out.name}.incomplete")
     ours = place.is_dir() and not place.is_symlink() and ((place / LOCK).is_file() or not any(place.iterdir()))
     if os.path.lexists(place) and not ours:
@@ -31,7 +34,7 @@ def incomplete(out: Path) -> Iterator[Path]:
             f"{place} is needed for files that are not complete yet, and something else is there. Move it away, or "
             "give another name to write to."
         )
-    handle = _locked(place)
+    handle = _locked(place, doing)
     try:
         yield place
     finally:
@@ -48,7 +51,7 @@ def remove_leftovers(place: Path) -> None:
             path.unlink()
 
 
-def _locked(place: Path) -> int:
+def _locked(place: Path, doing: str) -> int:
     """An open lock in this folder that no other process holds. It is freed when our process ends, in any way."""
     while True:
         place.mkdir(parents=True, exist_ok=True)
@@ -66,8 +69,7 @@ def _locked(place: Path) -> int:
             owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
             os.close(handle)
             raise BusyError(
-                f"{place} is in use: process {owner} writes there. Wait for it, stop it, or give another name to write "
-                "to."
+                f"{place} is in use: process {owner} {doing}. Wait for it, stop it, or give another name to write to."
             ) from error
         except FileNotFoundError:
             pass
