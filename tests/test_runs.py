@@ -364,7 +364,9 @@ def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -
     step = read_state(newest(out)).step
     assert step > 0
     reference = {**tables, "train": {**tables["train"], "out": str(tmp_path / "reference"), "steps": step}}
-    go(reference)
+    other = start(toml(reference, tmp_path / "reference.toml"), cwd=tmp_path)
+    said, _ = other.communicate(timeout=100)
+    assert other.returncode == 0, said
     assert equal(everything(out), everything(tmp_path / "reference"))
 
 

@@ -61,7 +61,7 @@ def test_stopping_keeps_what_came_and_leaves_the_server(browser: Any, how: str) 
         page.click(".halt")
     page.wait_for_selector(".message.assistant footer")
     assert "stopped" in page.text_content(".message.assistant footer")
-    assert server.gone.wait(2), "the server saw that nobody reads any more"
+    assert server.gone.wait(30), "the server saw that nobody reads any more"
     answered(page, "and on")
     server.close()
 
