@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import itertools
 import os
 import threading
 import weakref
@@ -81,6 +80,16 @@ class Past(NamedTuple):
     store: Tensor
     origin: Tensor  # [R, C], int32
     memory: Sequence[Tensor] = ()  # a row's source [L, 2, S, G·K]
+
+
+class Tokens(NamedTuple):
+    """New tokens: which they are, whose, where they stand, how many positions they see, and where their keys go."""
+
+    tokens: Sequence[int]
+    row: Sequence[int]
+    position: Sequence[int]
+    seen: Sequence[int]
+    home: Sequence[int]  # a row of the past
 
 
 class Same:
@@ -194,32 +203,33 @@ if hasattr(os, "register_at_fork"):
 def run(
     packed: Packed,
     stack: Stack,
-    tokens: Tensor,
-    row: Tensor,
-    position: Tensor,
-    seen: Tensor,
+    new: Tokens,
     past: Past,
     asked: Sequence[int],
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
     """The logits (of an encoder, the vectors) after the tokens asked for.
 
-    `rotation` is cos and sin of rotary positions, for every position that the past has room for.
+    `rotation` is cos and sin of rotary positions, for every position that the tokens have.
     """
-    x = stack.embed(tokens[None], position[None], int(position.max()) + 1, None)[0].contiguous()
+    count, end = len(new.tokens), max(new.position) + 1
+    # One tensor, since each costs as much as a small product.
+    numbers = torch.tensor([*new, [*asked, *[0] * (count - len(asked))]], dtype=torch.int32)
+    _, row, position, seen, home, wanted = (numbers.data_ptr() + 4 * count * place for place in range(len(numbers)))
+    x = stack.embed(numbers[:1], numbers[2:3], end, None)[0].contiguous()
     outputs = packed.fields.logits.outputs or x.shape[1]
     answer = torch.empty(len(asked), outputs)
-    cos, sin = (None, None) if rotation is None else (part[position] for part in rotation)
-    numbers = [part.int() for part in (row, position, seen, torch.tensor(asked, dtype=torch.int32))]
+    cos, sin = (None, None) if rotation is None else (part.data_ptr() for part in rotation)
     addresses = (ctypes.c_void_p * len(past.memory))(*(source.data_ptr() for source in past.memory))
     lengths = (ctypes.c_int32 * len(past.memory))(*(source.shape[2] for source in past.memory))
     batch = Batch(
-        count=len(x),
-        row=numbers[0].data_ptr(),
-        position=numbers[1].data_ptr(),
-        seen=numbers[2].data_ptr(),
-        cos=None if cos is None else cos.data_ptr(),
-        sin=None if sin is None else sin.data_ptr(),
+        count=count,
+        row=row,
+        position=position,
+        seen=seen,
+        home=home,
+        cos=cos,
+        sin=sin,
         x=x.data_ptr(),
         store=past.store.data_ptr(),
         rows=past.store.shape[2],
@@ -228,7 +238,7 @@ def run(
         memory=ctypes.cast(addresses, ctypes.c_void_p),
         memory_length=ctypes.cast(lengths, ctypes.c_void_p),
         asked=len(asked),
-        wanted=numbers[3].data_ptr(),
+        wanted=wanted,
         logits=answer.data_ptr(),
     )
     work("step", ctypes.byref(packed.fields), ctypes.byref(batch))
@@ -260,16 +270,15 @@ def _states(model: EncoderDecoderModel, sources: Sequence[Sequence[int]]) -> Ten
 
 def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
     """The same by the library: every token of a source sees all of it."""
-    lengths = list(map(len, sources))
-    position = torch.cat([torch.arange(length) for length in lengths])
-    every = torch.arange(len(sources)), torch.tensor(lengths)
-    row, seen = (part.repeat_interleave(every[1]) for part in every)
+    count, longest = len(sources), max(map(len, sources))
+    row = [number for number, source in enumerate(sources) for _ in source]
+    position = [place for source in sources for place in range(len(source))]
+    tokens = [token for source in sources for token in source]
+    new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
     wide = model.config.key_heads * model.config.head_width
-    store = torch.empty(model.config.encoder_depth, 2, len(sources), max(lengths), wide)
-    origin = torch.arange(len(sources), dtype=torch.int32)[:, None].repeat(1, max(lengths))
-    tokens = torch.tensor(list(itertools.chain.from_iterable(sources)))
-    turns = rotation(model.encoder, max(lengths))
-    return run(packed, model.encoder, tokens, row, position, seen, Past(store, origin), range(len(tokens)), turns)
+    store = torch.empty(model.config.encoder_depth, 2, count, longest, wide)
+    past = Past(store, torch.empty(count, longest, dtype=torch.int32))
+    return run(packed, model.encoder, new, past, range(len(tokens)), rotation(model.encoder, longest))
 
 
 def rotation(stack: Stack, positions: int) -> tuple[Tensor, Tensor] | None:

@@ -29,11 +29,12 @@ struct Batch {
     int32_t count;                  // new tokens
     const int32_t *row, *position;  // whose they are, and where they stand
     const int32_t* seen;            // how many positions each sees
-    const float *cos, *sin;         // [count, K/2], or none
+    const int32_t* home;            // in which row of the store their keys and values are put
+    const float *cos, *sin;         // [positions, K/2], or none
     float* x;                       // [count, D]: in, what was embedded
     float* store;                   // keys and values [L, 2, R, C, G·K]
     int32_t rows, capacity;
-    const int32_t* origin;          // [R, C]: in which row of the store a row's position lies
+    int32_t* origin;                // [R, C]: in which row of the store a row's position lies
     const float* const* memory;     // a row's cross-attention keys and values [L, 2, S, G·K]
     const int32_t* memory_length;
     int32_t asked;

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.batch import answering
-from chumoku.decoding.native.call import Past, encoded, rotation, run, unsupported, weights
+from chumoku.decoding.native.call import Past, Tokens, encoded, rotation, run, unsupported, weights
 from chumoku.decoding.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
@@ -142,13 +142,12 @@ class NativeEngine(Rows):
         for row in rows:
             places.append(lengths[row])
             lengths[row] += 1
-        row, position, homes, numbers = torch.tensor([rows, places, [self._homes[r] for r in rows], tokens])
-        self._origin[row, position] = homes.int()
+        new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._homes[row] for row in rows])
         past = Past(self._store, self._origin, self._memory)
         stack = self.model.decoder
         if self._rotation is not None and max(lengths) > len(self._rotation[0]):
             self._rotation = rotation(stack, min(2 * max(lengths), self.capacity))
         with answering(self.model, self._called):
-            said = run(self._weights.decoder, stack, numbers, row, position, position + 1, past, asked, self._rotation)
+            said = run(self._weights.decoder, stack, new, past, asked, self._rotation)
         self.lengths = lengths
         return said

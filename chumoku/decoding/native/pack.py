@@ -79,7 +79,7 @@ class StackFields(ctypes.Structure):
 class Batch(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("row", "position", "seen", "cos", "sin", "x", "store")),
+        *((name, ctypes.c_void_p) for name in ("row", "position", "seen", "home", "cos", "sin", "x", "store")),
         *((name, ctypes.c_int32) for name in ("rows", "capacity")),
         *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
         ("asked", ctypes.c_int32),

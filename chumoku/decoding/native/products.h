@@ -10,6 +10,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 #if defined(__linux__)
 #include <sys/syscall.h>
@@ -28,23 +29,26 @@ constexpr float LEVELS = 32512;  // an input is one of the whole numbers −LEVE
 constexpr float TINY = 1e-30f;   // a group whose largest input is not above this counts as zeros
 
 // The inputs of a product, in the form its weights want: floats, or x ≈ step · (256 high + low) for each group of them
-// (nn/quantised.py has the formula).
+// (nn/quantised.py has the formula). The high halves of EIGHT rows lie before their low halves, as a tile wants them.
 struct Inputs {
     int stride = 0, groups = 0;
-    std::vector<float> floats, step;
-    std::vector<int8_t> high, low;
-    std::vector<int32_t> sum_high, sum_low;
+    std::vector<float> floats, step, shift;
+    std::vector<int8_t> halves;
+    std::vector<int32_t> from_high, from_low;
 
     void reserve(int count, int inputs) {
         stride = padded(inputs);
         groups = stride / GROUP;
-        size_t rows = (count + TILE - 1) / TILE * TILE;  // whole tiles are read
+        size_t rows = (count + EIGHT - 1) / EIGHT * EIGHT;  // whole tiles are read
         floats.resize(rows * stride);
-        for (auto* part : {&high, &low}) part->resize(floats.size());
+        halves.resize(2 * floats.size());
         step.resize(rows * groups);
-        for (auto* part : {&sum_high, &sum_low}) part->resize(step.size());
+        shift.resize(step.size());
+        for (auto* part : {&from_high, &from_low}) part->resize(step.size());
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
+    const int8_t* high(int r) const { return halves.data() + size_t(r / EIGHT * 2 * EIGHT + r % EIGHT) * stride; }
+    const int8_t* low(int r) const { return high(r) + EIGHT * stride; }
 
     void form(int r, const Product& product) {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
@@ -59,8 +63,9 @@ struct Inputs {
             for (int g = from / GROUP; g < to / GROUP; g++) quantize(r, g, GROUP);
     }
     void quantize(int r, int g, int group) {
-        size_t first = size_t(r) * stride + size_t(g) * group, place = size_t(r) * groups + g;
-        const float* from = floats.data() + first;
+        size_t first = size_t(g) * group, place = size_t(r) * groups + g;
+        const float* from = row(r) + first;
+        int8_t *to_high = const_cast<int8_t*>(high(r)) + first, *to_low = const_cast<int8_t*>(low(r)) + first;
         // Magnitudes compare as their bits do, and NaN is above them all, so that it is not lost.
         Ints far = {};
         for (int i = 0; i < group; i += LANES) {
@@ -73,17 +78,21 @@ struct Inputs {
         Ints highs = {}, lows = {};
         for (int i = 0; i < group; i += LANES) {
             Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
-            store(high.data() + first + i, __builtin_convertvector(upper, Chars));
-            store(low.data() + first + i, __builtin_convertvector(lower, Chars));
+            store(to_high + i, __builtin_convertvector(upper, Chars));
+            store(to_low + i, __builtin_convertvector(lower, Chars));
             highs += upper;
             lows += lower;
         }
-        step[place] = top / LEVELS;
-        sum_high[place] = sum_low[place] = 0;
+        int32_t sum_high = 0, sum_low = 0;
         for (int i = 0; i < LANES; i++) {
-            sum_high[place] += highs[i];
-            sum_low[place] += lows[i];
+            sum_high += highs[i];
+            sum_low += lows[i];
         }
+        step[place] = top / LEVELS;
+        // What weights stored with OFFSET added give too much; and step · Σ x, for weights with a shift of their own.
+        from_high[place] = -OFFSET * sum_high;
+        from_low[place] = -OFFSET * sum_low;
+        shift[place] = step[place] * float(sum_high * 256 + sum_low);
     }
 };
 
@@ -136,13 +145,13 @@ template <int R, int B> void multiply_int8(const Product& p, int block, const In
     int parts = in.stride / 4;
     const Bytes* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
-    const int8_t *h = in.high.data() + size_t(first) * in.stride, *l = in.low.data() + size_t(first) * in.stride;
+    const int8_t *h = in.high(first), *l = in.low(first);
     Ints high[B][R], low[B][R];
     for (int b = 0; b < B; b++)
         for (int r = 0; r < R; r++) {
             size_t place = size_t(first + r) * in.groups;
-            high[b][r] = Ints{} - OFFSET * in.sum_high[place];
-            low[b][r] = Ints{} - OFFSET * in.sum_low[place];
+            high[b][r] = Ints{} + in.from_high[place];
+            low[b][r] = Ints{} + in.from_low[place];
         }
     for (int i = 0; i < parts; i++)
         for (int b = 0; b < B; b++) {
@@ -172,9 +181,8 @@ inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
 }
 #endif
 
-// Σ_{i<32} w[o][i] · (256 h[i] + l[i])
-inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
-    Ints high = {}, low = {};
+// Σ_{i<32} w[o][i] · (256 h[i] + l[i]), from `high` and `low` on
+[[gnu::always_inline]] inline Ints dot_group(Ints high, Ints low, const Bytes* w, const int8_t* h, const int8_t* l) {
 #if defined(__ARM_FEATURE_DOTPROD)
     for (int half = 0; half < 2; half++, h += 16, l += 16, w += 4) {
         high = dot16(high, w, vld1q_s8(h));
@@ -189,34 +197,50 @@ inline Ints dot_group(const Bytes* w, const int8_t* h, const int8_t* l) {
     return high * 256 + low;
 }
 
-// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
-template <int R, bool FOUR>
-void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, 1>& sums) {
-    constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
-    int groups = p.inputs / GROUP;
-    const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * groups * SIZE;
-    const int8_t *h = in.high.data() + size_t(first) * in.stride, *l = in.low.data() + size_t(first) * in.stride;
-    for (int g = 0; g < groups; g++, w += SIZE) {
+// A group of a block: 32 q of each output, as bytes, its scales and, with q of 4 bits, its shifts.
+template <bool FOUR> struct Group {
+    static constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
+    Bytes q[8];
+    Floats scale, shift;
+
+    [[gnu::always_inline]] explicit Group(const uint8_t* w) {
         ahead(w, SIZE);
-        Bytes part[8];
         for (int j = 0; j < WORDS; j++) {
             Bytes both = load<Bytes>(w + j * sizeof(Bytes));
-            part[j] = FOUR ? both & 15 : both;
-            if (FOUR) part[j + 4] = both >> 4;
+            q[j] = FOUR ? both & 15 : both;
+            if (FOUR) q[j + 4] = upper_four(both);
         }
-        Floats scale = from_halves(w + WORDS * sizeof(Bytes)), low = {};
-        if (FOUR) low = from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES);
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++) {
-            size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
-            Ints dots = dot_group(part, h + at, l + at);
-            int32_t sum = in.sum_high[place] * 256 + in.sum_low[place];
-            if (!FOUR) dots -= OFFSET * sum;
-            float step = in.step[place];
-            sums.of[0][r] = fma(scale, __builtin_convertvector(dots, Floats) * step, sums.of[0][r]);
-            if (FOUR) sums.of[0][r] = fma(low, spread(step * float(sum)), sums.of[0][r]);
-        }
+        scale = from_halves(w + WORDS * sizeof(Bytes));
+        shift = FOUR ? from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES) : Floats{};
     }
+    // The sums of a row, with this group's: W x ≈ Σ scale · step · dots + shift · step · Σ x
+    [[gnu::always_inline]] Floats added(Floats sums, Ints dots, const Inputs& in, size_t place) const {
+        sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
+        return FOUR ? fma(shift, spread(in.shift[place]), sums) : sums;
+    }
+    static const uint8_t* of(const Product& p, int block) {
+        return static_cast<const uint8_t*>(p.weight) + size_t(block) * (p.inputs / GROUP) * SIZE;
+    }
+};
+
+// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
+template <int R, int B, bool FOUR>
+void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    const uint8_t* w[B];
+    for (int b = 0; b < B; b++) w[b] = Group<FOUR>::of(p, block + b);
+    const int8_t *h = in.high(first), *l = in.low(first);
+    for (int g = 0; g < p.inputs / GROUP; g++)
+#pragma GCC unroll 2
+        for (int b = 0; b < B; b++) {
+            Group<FOUR> group(w[b] + size_t(g) * Group<FOUR>::SIZE);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
+                Ints high = {}, low = {};
+                if (!FOUR) high += in.from_high[place], low += in.from_low[place];
+                sums.of[b][r] = group.added(sums.of[b][r], dot_group(high, low, group.q, h + at, l + at), in, place);
+            }
+        }
 }
 
 // Where results go: y = W x + b, or y += it.
@@ -243,9 +267,9 @@ struct Output {
 template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
     Sums<R, B> sums;
     const float* x = in.floats.data() + size_t(first) * in.stride;
-    if constexpr (B == 1) {
-        if (p.kind == INT4) multiply_groups<R, true>(p, block, in, first, sums);
-        if (p.kind == INT8_GROUPS) multiply_groups<R, false>(p, block, in, first, sums);
+    if constexpr (B == 1 || R * B == 2) {
+        if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
+        if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
     }
     if constexpr (R <= ROWS / 2)
         if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
@@ -269,57 +293,97 @@ bool tiles_there() {
     return there;
 }
 
-void tiles_begin() {
+// Tiles 0 … 3 hold sums, 4 … 7 inputs and weights; of groups, 4 holds 32 inputs and 5 and 6 their weights.
+void tiles_begin(bool groups) {
     struct Form {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     };
-    static const Form form;  // static: of one on the stack the compiler would see no use, and leave it empty
-    _tile_loadconfig(&form);
+    // static: of one on the stack the compiler would see no use, and leave it empty
+    static const Form wide, narrow{.columns = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 8, 8, 8}};
+    _tile_loadconfig(groups ? &narrow : &wide);
 }
 
-// 16 rows, high and low halves, against two blocks of outputs, in four tiles of sums.
-void multiply_tiles(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
-    int stride = in.stride, parts = stride / 4, two = (block + 1) * LANES < p.outputs;
-    const uint8_t* w = static_cast<const uint8_t*>(p.weight) + size_t(block) * parts * 64;
-    const uint8_t* v = w + two * parts * 64;
-    const int8_t *h = in.high.data() + size_t(first) * stride, *l = in.low.data() + size_t(first) * stride;
+// What a tile of sums holds: EIGHT rows' products with their high halves, then with their low halves.
+typedef int32_t TileSums[2][EIGHT][LANES];
+
+// EIGHT rows against four blocks of outputs.
+void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
+    int stride = in.stride;
+    const uint8_t* w[4];
+    for (int b = 0; b < 4; b++)
+        w[b] = static_cast<const uint8_t*>(p.weight) + size_t(block + std::min(b, blocks - 1)) * stride * LANES;
+    const int8_t* x = in.high(first);
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
     for (int i = 0; i < stride; i += 64) {
-        ahead(w + i * LANES, 1024);
-        ahead(v + i * LANES, 1024);
-        _tile_loadd(4, h + i, stride);
-        _tile_loadd(5, l + i, stride);
-        _tile_loadd(6, w + i * LANES, 64);
-        _tile_loadd(7, v + i * LANES, 64);
-        _tile_dpbsud(0, 4, 6);
-        _tile_dpbsud(1, 4, 7);
-        _tile_dpbsud(2, 5, 6);
-        _tile_dpbsud(3, 5, 7);
+        for (int b = 0; b < blocks; b++) ahead(w[b] + i * LANES, 1024);
+        _tile_loadd(4, x + i, stride);
+        _tile_loadd(5, w[0] + i * LANES, 64);
+        _tile_loadd(6, w[1] + i * LANES, 64);
+        _tile_loadd(7, w[2] + i * LANES, 64);
+        _tile_dpbsud(0, 4, 5);
+        _tile_loadd(5, w[3] + i * LANES, 64);
+        _tile_dpbsud(1, 4, 6);
+        _tile_dpbsud(2, 4, 7);
+        _tile_dpbsud(3, 4, 5);
     }
-    alignas(64) int32_t sums[2][2][TILE][LANES];
-    _tile_stored(0, sums[0][0], 64);
-    _tile_stored(1, sums[0][1], 64);
-    _tile_stored(2, sums[1][0], 64);
-    _tile_stored(3, sums[1][1], 64);
-    for (int b = 0; b <= two; b++) {
+    alignas(64) TileSums sums[4];
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    _tile_stored(2, sums[2], 64);
+    _tile_stored(3, sums[3], 64);
+    for (int b = 0; b < blocks; b++) {
         Floats channel = load<Floats>(p.scale + (block + b) * LANES);
         for (int r = 0; r < rows; r++) {
             size_t place = size_t(first + r) * in.groups;
-            Ints high = load<Ints>(sums[0][b][r]) - OFFSET * in.sum_high[place];
-            Ints low = load<Ints>(sums[1][b][r]) - OFFSET * in.sum_low[place];
+            Ints high = load<Ints>(sums[b][0][r]) + in.from_high[place];
+            Ints low = load<Ints>(sums[b][1][r]) + in.from_low[place];
             out.write(p, block + b, first + r, scaled(high, low, channel, in.step[place]));
         }
     }
 }
+
+// EIGHT rows against two blocks, group by group.
+template <bool FOUR>
+void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
+    const uint8_t *w = Group<FOUR>::of(p, block), *v = Group<FOUR>::of(p, block + blocks - 1);
+    const int8_t* x = in.high(first);
+    alignas(64) TileSums dots[2];
+    Floats sums[2][EIGHT] = {};
+    for (int g = 0; g < p.inputs / GROUP; g++) {
+        alignas(64) const Group<FOUR> group[2] = {Group<FOUR>(w + size_t(g) * Group<FOUR>::SIZE),
+                                                  Group<FOUR>(v + size_t(g) * Group<FOUR>::SIZE)};
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not know that tiles read memory
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_loadd(4, x + g * GROUP, in.stride);
+        _tile_loadd(5, group[0].q, 64);
+        _tile_loadd(6, group[1].q, 64);
+        _tile_dpbsud(0, 4, 5);
+        _tile_dpbsud(1, 4, 6);
+        _tile_stored(0, dots[0], 64);
+        _tile_stored(1, dots[1], 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < EIGHT; r++)
+            for (int b = 0; b < 2; b++) {
+                size_t place = size_t(first + r) * in.groups + g;
+                Ints high = load<Ints>(dots[b][0][r]), low = load<Ints>(dots[b][1][r]);
+                if (!FOUR) high += in.from_high[place], low += in.from_low[place];
+                sums[b][r] = group[b].added(sums[b][r], high * 256 + low, in, place);
+            }
+    }
+    for (int b = 0; b < blocks; b++)
+        for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);
+}
 #else
 bool tiles_there() { return false; }
-void tiles_begin() {}
-void multiply_tiles(const Product&, int, const Inputs&, int, int, const Output&) {}
+void tiles_begin(bool) {}
+void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
+template <bool> void multiply_group_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
 #endif
 
 // Whether inputs can be formed in parts of this size: int8 needs the largest of all of them first.
@@ -327,27 +391,36 @@ bool formed_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.ki
 
 // How many rows go through one kernel: as many sums as stay in registers.
 int rows_at_once(const Product& p, bool tiles) {
-    if (tiles) return TILE;
+    if (tiles) return EIGHT;
     return p.kind == INT8 ? ROWS / 2 : ROWS;
 }
 
 void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool tiles = p.kind == INT8 && count >= TILE / 2 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
+    bool tiles = p.kind >= INT8 && count > 1 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
     int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
     // A few of these an item: taking one costs more than a small block does.
     int each = std::max(1, std::min(2, blocks / (crew.size * 16 * BLOCKS))) * 2 * BLOCKS;
-    if (tiles) tiles_begin();
+    if (tiles) tiles_begin(grouped);
     crew.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         for (int r = 0; r < count; r += rows) {
             int some = std::min(rows, count - r);
             int b = item * each;
-            if (tiles)
-                for (; b < end; b += 2) multiply_tiles(p, b, in, r, some, out);
+            if (tiles) {
+                for (int n = grouped ? 2 : 4; b < end; b += n) {
+                    int some_blocks = std::min(n, end - b);
+                    if (p.kind == INT4) multiply_group_tiles<true>(p, b, some_blocks, in, r, some, out);
+                    else if (grouped) multiply_group_tiles<false>(p, b, some_blocks, in, r, some, out);
+                    else multiply_tiles(p, b, some_blocks, in, r, some, out);
+                }
+                continue;
+            }
             if (!grouped && some == 1)  // one row leaves registers free
                 for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, out);
             if (!grouped)
                 for (; b + BLOCKS <= end; b += BLOCKS) multiply_some<BLOCKS>(p, b, in, r, some, out);
+            if (grouped && some == 1)
+                for (; b + 2 <= end; b += 2) multiply_rows<1, 2>(p, b, in, r, out);
             for (; b < end; b++) multiply_some<1>(p, b, in, r, some, out);
         }
     });

@@ -61,7 +61,8 @@ struct Worker {
 
     void rotate(float* head, int token) {
         int pairs = stack.head_width / 2;
-        const float *cos = batch.cos + size_t(token) * pairs, *sin = batch.sin + size_t(token) * pairs;
+        size_t from = size_t(batch.position[token]) * pairs;
+        const float *cos = batch.cos + from, *sin = batch.sin + from;
         int step = stack.half ? 1 : 2, apart = stack.half ? pairs : 1;
         for (int i = 0; i < pairs; i++) {
             float &a = head[i * step], &b = head[i * step + apart], turned = a * cos[i] - b * sin[i];
@@ -217,6 +218,8 @@ int step(void* threads, const Stack* stack, const Batch* batch) try {
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
     // Whole vectors are read, the last of them past the end.
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
+    for (int i = 0; i < batch->count; i++)
+        batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->home[i];
     Worker worker{*stack, *batch, crew, in, hidden, projected, gates};
     crew.run([&] { worker.step(); });
     return 0;

@@ -25,7 +25,7 @@ constexpr int OFFSET = 0;  // int8 weights are stored as they are: the processor
 #else
 constexpr int OFFSET = 128;  // int8 weights are stored with 128 added: unsigned by signed bytes
 #endif
-constexpr int GROUP = 32, TILE = 16, AHEAD = 2048;
+constexpr int GROUP = 32, EIGHT = 8, AHEAD = 2048;
 
 typedef float Floats __attribute__((vector_size(4 * LANES)));
 typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
@@ -82,6 +82,16 @@ inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
     for (int o = 0; o < LANES; o++)
         for (int i = 0; i < 4; i++) sums[o] += int32_t(w[4 * o + i]) * x[i];
     return sums;
+#endif
+}
+
+// The upper four bits of every byte.
+inline Bytes upper_four(Bytes bytes) {
+#if defined(__GFNI__) && defined(__AVX512F__)
+    // One instruction: every bit of the result is one of the byte's bits (rows of an 8 × 8 matrix of bits).
+    return (Bytes)_mm512_gf2p8affine_epi64_epi8((__m512i)bytes, _mm512_set1_epi64(0x1020408000000000), 0);
+#else
+    return bytes >> 4;
 #endif
 }
 
