@@ -453,7 +453,7 @@ def test_what_cannot_be_done() -> None:
 
 def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
     model = learnt(fresh(Cell("decoder"), torch.float32), LoraSettings(), 3)
-    assert "is a Adapted" in (modification(model) or "")
+    assert "is of class Adapted" in (modification(model) or "")
     assert isinstance(open_engine(model, rows=1, capacity=5), TorchEngine)
     assert "Adapted" in (gpu.unsupported(model) or "")
     lora.merge(model)

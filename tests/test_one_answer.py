@@ -32,6 +32,7 @@ from chumoku.decoding.native.engine import NativeEngine
 from chumoku.decoding.open_engine import open_engine
 from chumoku.decoding.recorded import RecordedEngine
 from chumoku.decoding.unmodified import modification
+from chumoku.errors import UsageError
 from chumoku.evaluation.perplexity import score_text
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
@@ -294,14 +295,14 @@ def adapter(model: Model) -> None:
 CHANGES: dict[str, tuple[Callable[[Model], None], str]] = {
     "hook": (hook, "decoder.blocks.1 has a forward hook"),
     "pre-hook": (pre_hook, "decoder.blocks.1.feedforward has a forward hook"),
-    "replaced": (replace_module, "decoder.blocks.0.attention is a Other, not a Attention"),
-    "subclass": (subclass, "decoder.blocks.0.attention is a Louder, not a Attention"),
+    "replaced": (replace_module, "decoder.blocks.0.attention is of class Other, not Attention"),
+    "subclass": (subclass, "decoder.blocks.0.attention is of class Louder, not Attention"),
     "own forward": (own_forward, "decoder.norm has a forward of its own"),
-    "parametrization": (parametrize, "decoder.blocks.0.attention.output is a ParametrizedLinear, not a Linear"),
+    "parametrization": (parametrize, "decoder.blocks.0.attention.output is of class ParametrizedLinear, not Linear"),
     "setting": (setting, "decoder.blocks.2 has placement = 'post', not 'pre'"),
     "epsilon": (other_scale, "decoder.blocks.0.attention_norm has epsilon = 0.5, not 1e-05"),
     "fewer blocks": (without_a_block, "it has no module decoder.blocks.2"),
-    "adapter": (adapter, "is a Adapted, not a Linear"),
+    "adapter": (adapter, "is of class Adapted, not Linear"),
 }
 
 
@@ -381,6 +382,27 @@ def test_edits_work_while_text_is_written(precision: str) -> None:
     assert after == expected != before
     assert "logits" in tape
     assert generate(model, prompts(), new=13, temperature=0) == before
+
+
+@needs_library
+@pytest.mark.parametrize("kind", DECODING)
+@pytest.mark.parametrize("late", ["record", "edit", "edit of a recorded generation"])
+def test_who_looks_too_late_is_told(kind: str, late: str) -> None:
+    """An engine that does not call the model's modules can neither show nor change what is inside."""
+    model, other = model_at(kind, "float32"), model_at("decoder", "int8")
+    changes = {"decoder.blocks.0.attention.heads": torch.zeros_like}
+    with contextlib.ExitStack() as stack:
+        if late == "edit of a recorded generation":
+            stack.enter_context(record(model, "logits"))
+        engine = open_engine(model, rows=1, capacity=11)
+        engine.enter(1, [[3, 5]] if kind == "encoder-decoder" else None)
+        engine.read([[2, 3]])
+        with record(other, "logits"):  # another model's is nobody's business here
+            engine.step(torch.tensor([5]))
+        watching = record(model, "logits") if late == "record" else edit(model, changes)
+        with watching, pytest.raises(UsageError, match="began after its generation had"):
+            engine.step(torch.tensor([7]))
+        engine.step(torch.tensor([7]))
 
 
 def test_a_hook_is_called_while_text_is_translated() -> None:

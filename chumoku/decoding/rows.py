@@ -9,6 +9,7 @@ from torch import Tensor
 from chumoku.decoding.batch import longest
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.tap import observed
 
 
 class Rows:
@@ -49,6 +50,14 @@ class Rows:
         if not tokens.numel():
             raise UsageError("No tokens were given; give one or more for each of the first rows.")
         self.check_room(max(self.lengths[: len(tokens)]) + new)
+
+    def check_unobserved(self) -> None:
+        """For engines that do not call the model's own modules, and so neither show nor change what is inside."""
+        if observed(self.model):
+            raise UsageError(
+                "Recording or editing of this model began after its generation had. Open record(), patch() or ablate() "
+                "first, and begin to generate inside."
+            )
 
     def check_live(self, rows: int) -> None:
         if rows > self.live:

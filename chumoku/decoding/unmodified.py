@@ -73,7 +73,7 @@ def parts(config: ModelConfig) -> dict[str, Part]:
 
 def _difference(module: nn.Module, part: Part) -> str | None:
     if type(module) is not part.kind and type(module) is not QUANTIZED.get(part.kind):
-        return f"is a {type(module).__name__}, not a {part.kind.__name__}"
+        return f"is of class {type(module).__name__}, not {part.kind.__name__}"
     if _hooks(module._forward_hooks) or _hooks(module._forward_pre_hooks):
         return "has a forward hook"
     own = _settings(module)

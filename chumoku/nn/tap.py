@@ -58,6 +58,9 @@ class Tape(Mapping[str, Tensor]):
     def concerns(self, module: nn.Module, name: str) -> bool:
         return self.here and self._address(module, name) in self._wanted
 
+    def observes(self, model: nn.Module) -> bool:
+        return not blind() and self.here and model in self._paths
+
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         """Keep a copy; what goes on is the tensor itself."""
         self.history.setdefault(self._address(module, name), []).append(tensor.detach().clone())
@@ -95,6 +98,9 @@ class Edits(Tape):
     # What is put in is no looking: it is there in an unseen pass too.
     wants = Tape.concerns
 
+    def observes(self, model: nn.Module) -> bool:
+        return self.here and model in self._paths
+
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         return self._changes[self._address(module, name)](tensor)
 
@@ -116,6 +122,11 @@ def recording() -> bool:
 def editing() -> bool:
     """Whether somebody edits what this thread computes."""
     return any(tape.here for tape in _tapes if isinstance(tape, Edits))
+
+
+def observed(model: nn.Module) -> bool:
+    """Whether this thread records or edits this model now; inside `unseen`, whether it edits it."""
+    return any(tape.observes(model) for tape in _tapes)
 
 
 def watched(module: nn.Module, *names: str) -> bool:

@@ -86,6 +86,7 @@ class GpuEngine(TorchEngine):
     def step(self, tokens: Tensor) -> Tensor:
         count = len(tokens)
         self.check_tokens(tokens, 1)
+        self.check_unobserved()
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
@@ -146,6 +147,7 @@ class GpuEngine(TorchEngine):
 
     def _pass(self, tokens: Tensor, first: int, starts: Sequence[int], new: Sequence[int]) -> Tensor:
         """The last block's output for the next new[i] tokens of row first + i, side by side."""
+        self.check_unobserved()
         rows = [first + row for row, count in enumerate(new) for _ in range(count)]
         positions = [start + step for start, count in zip(starts, new, strict=True) for step in range(count)]
         count = len(rows)

@@ -132,6 +132,7 @@ class NativeEngine(Rows):
 
     def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
         """Read tokens, each behind what its row has; the logits after those wanted [n, V]."""
+        self.check_unobserved()
         parts = [self._call(tokens, rows, start, wanted) for start in range(0, len(tokens), AT_ONCE)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
