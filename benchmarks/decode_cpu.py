@@ -44,8 +44,8 @@ from decode_peers import (
 
 import chumoku
 from chumoku.decoding.beam import search
-from chumoku.decoding.engine import TorchEngine
-from chumoku.decoding.open_engine import open_engine
+from chumoku.decoding.engines.base import TorchEngine
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.models.precision import at_precision
 
 

@@ -30,9 +30,9 @@ from collections.abc import Callable
 import torch
 
 import chumoku
-from chumoku.decoding.engine import Engine, TorchEngine
+from chumoku.decoding.engines.base import Engine, TorchEngine
+from chumoku.decoding.engines.gpu.engine import GpuEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.gpu.engine import GpuEngine
 from chumoku.decoding.scheduler import Choice, Request, Scheduler
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import at_precision

@@ -1,4 +1,4 @@
-"""The three kinds on a GPU in bf16: right, without host synchronisation, looked into, compiled, timed.
+"""The three kinds on a GPU in bf16: right, without host synchronization, looked into, compiled, timed.
 
     python benchmarks/gpu.py
 
@@ -65,7 +65,7 @@ def check(name: str, **changes: object) -> dict[str, object]:
 
 
 def cached(model: Model, exact: Model, ids: torch.Tensor) -> float:
-    """Ragged prompts, then steps; no synchronisation after the prompt."""
+    """Ragged prompts, then steps; no synchronization after the prompt."""
     lengths = torch.tensor([29, 17, 5], device=DEVICE)
     cache = model.new_cache(3, 61)
     torch.cuda.set_sync_debug_mode("error")

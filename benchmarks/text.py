@@ -1,4 +1,4 @@
-"""Text and data at size: growth of tokenising time, shards against the library's own speed, padding, GPT-2's ids.
+"""Text and data at size: growth of tokenizing time, shards against the library's own speed, padding, GPT-2's ids.
 
     python benchmarks/text.py --text soseki.txt --pairs train.ja train.en --gpt2 gpt2_vocab
 

@@ -22,7 +22,7 @@ from chumoku.config import read
 from chumoku.training.distributed import World, wrap
 from chumoku.training.log import matrix_peak
 from chumoku.training.objectives import Objective
-from chumoku.training.optimiser import Optimiser
+from chumoku.training.optimizer import Optimizer
 from chumoku.training.settings import OptimizerSettings, TrainSettings
 
 DEVICE = torch.device("cuda")
@@ -30,16 +30,16 @@ LENGTH, VOCABULARY, ROUNDS = 1024, 50304, 8
 NO_DROPOUT = {"embedding": 0.0, "attention": 0.0, "sublayer": 0.0}
 
 
-def step_of(module: torch.nn.Module, optimiser: Optimiser, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
+def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torch.Tensor]) -> Callable[[], None]:
     tokens = batch["labels"].numel()
 
     def step() -> None:
-        optimiser.forget()
+        optimizer.forget()
         (module(batch) / tokens).backward()
-        norm = optimiser.norm()
+        norm = optimizer.norm()
         norm.item()  # the trainer looks at every norm before it applies a step
-        optimiser.scale(norm, 1.0)
-        optimiser.step(6e-4)
+        optimizer.scale(norm, 1.0)
+        optimizer.step(6e-4)
 
     return step
 
@@ -49,7 +49,7 @@ def ours(batch: dict[str, torch.Tensor], **settings: object) -> Callable[[], Non
     model = chumoku.build(config, device=DEVICE)
     train = read(TrainSettings, {"precision": "bf16", "compile": True, **settings})
     module = wrap(Objective(model), train, World(DEVICE)).train()
-    return step_of(module, Optimiser(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(module, Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
 
 
 def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
                     logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum"
                 )
 
-    return step_of(torch.compile(Loss()), Optimiser(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
 
 
 def seconds(step: Callable[[], None]) -> list[float]:

@@ -15,7 +15,7 @@ _HOME = {
     "preset": "chumoku.models.presets",
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
-    "load": "chumoku.speaker",
+    "load": "chumoku.pipeline",
     "convert": "chumoku.weights.convert",
     "train": "chumoku.training.run",
     "plain": "chumoku.nn.plain",
@@ -23,8 +23,8 @@ _HOME = {
     "addresses": "chumoku.nn.tap",
     "logit_lens": "chumoku.probe.lens",
     "attention_rollout": "chumoku.probe.attention",
-    "patch": "chumoku.probe.editing",
-    "ablate": "chumoku.probe.editing",
+    "patch": "chumoku.probe.patching",
+    "ablate": "chumoku.probe.patching",
     "ChumokuError": "chumoku.errors",
 }
 __all__ = [
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from chumoku.models.presets import preset
     from chumoku.nn.plain import plain
     from chumoku.nn.tap import addresses, record
+    from chumoku.pipeline import load
     from chumoku.probe.attention import attention_rollout
-    from chumoku.probe.editing import ablate, patch
     from chumoku.probe.lens import logit_lens
-    from chumoku.speaker import load
+    from chumoku.probe.patching import ablate, patch
     from chumoku.training.run import train
     from chumoku.weights.convert import convert
 

@@ -27,7 +27,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform, get_
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from chumoku.errors import ConfigError, Problem, UsageError
-from chumoku.untrusted import check_depth, check_file
+from chumoku.safe_files import check_depth, check_file
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32  # levels of tables
@@ -48,7 +48,8 @@ class Settings:
     """Base of all settings: subclasses become frozen keyword-only dataclasses that check themselves."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
-    ALIASES: ClassVar[Mapping[str, str]] = {}
+    ALIASES: ClassVar[Mapping[str, str]] = {}  # names of other libraries: hints, never read
+    FORMER: ClassVar[Mapping[str, str]] = {}  # names of earlier versions: hints, and read in files of those versions
 
     _hints: ClassVar[dict[str, Any]]
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
@@ -92,6 +93,16 @@ def write(settings: Settings) -> dict[str, Any]:
         if value is not None:
             values[field.name] = write(value) if isinstance(value, Settings) else value
     return values
+
+
+def with_present_names(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The same values, with the keys that earlier versions wrote under another name under today's."""
+    nested = _nested(cls)
+    renamed = {cls.FORMER.get(key, key): value for key, value in values.items()}
+    return {
+        key: with_present_names(nested[key], value) if key in nested and isinstance(value, Mapping) else value
+        for key, value in renamed.items()
+    }
 
 
 def load_toml(path: Path | str) -> dict[str, Any]:
@@ -270,7 +281,7 @@ def _closest(value: Any, expected: str) -> str:
 
 def _unknown(cls: type[Settings], key: str, prefix: str) -> str:
     known = list(cls._hints)
-    alias = cls.ALIASES.get(key.lower())
+    alias = {**cls.ALIASES, **cls.FORMER}.get(key.lower())
     if alias is not None:
         return f"there is no such key; here this is called {prefix}{alias}."
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)

@@ -33,13 +33,13 @@ from chumoku.training.checkpoint_files import (
     restore,
     write_files,
 )
-from chumoku.training.optimiser import Optimiser
-from chumoku.training.result import Whole
+from chumoku.training.optimizer import Optimizer
+from chumoku.training.outputs import Whole
 from chumoku.training.settings import OptimizerSettings
 from chumoku.training.state import State
 from chumoku.weights.bundle import Tokenizers, tensors_of, verify_bundle
-from chumoku.weights.opening import load
-from chumoku.weights.sealed import MANIFEST
+from chumoku.weights.checksums import MANIFEST
+from chumoku.weights.open_model import load
 
 SIZES = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U8": 1, "BOOL": 1}
 SIZES |= {"F8_E4M3": 1, "F8_E5M2": 1, "I8": 1}
@@ -80,23 +80,23 @@ def open_resealed(file: Path) -> None:
 
 
 @functools.cache  # in the process that forks; each fork changes its own
-def parts() -> tuple[Whole, Optimiser, Average]:
+def parts() -> tuple[Whole, Optimizer, Average]:
     tokenizer = bytewise()
     model = build(CONFIG, seed=3)
     result = Whole(model, Tokenizers(tokenizer, tokenizer))
-    optimiser = Optimiser(model, OptimizerSettings(rate=0.1))
+    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
-    optimiser.step(0.01)
-    return result, optimiser, Average(model, 0.5)
+    optimizer.step(0.01)
+    return result, optimizer, Average(model, 0.5)
 
 
 def checkpoint(name: str) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
         folder = place / "step-00000003"
         folder.mkdir()
-        result, optimiser, average = parts()
-        tensors = Tensors(tensors_of(result.model), optimiser.state(), average.tensors)
+        result, optimizer, average = parts()
+        tensors = Tensors(tensors_of(result.model), optimizer.state(), average.tensors)
         write_files(folder, State(step=3, best=1.5, origin={"model": {"width": 12}}), tensors, result)
         return folder / name
 
@@ -109,13 +109,13 @@ def open_checkpoint(file: Path) -> None:
     reseal(folder)
     verify_bundle(folder)
     read_state(folder)
-    result, optimiser, average = parts()
+    result, optimizer, average = parts()
     tensors = read_tensors(folder)
-    check_tensors(folder, tensors, Tensors(result.tensors(), optimiser.like(), average.tensors))
+    check_tensors(folder, tensors, Tensors(result.tensors(), optimizer.like(), average.tensors))
     restore(result, tensors.model)
-    optimiser.load(tensors.optimizer)
+    optimizer.load(tensors.optimizer)
     average.load(tensors.average)
-    optimiser.step(0.01)
+    optimizer.step(0.01)
     average.update()
 
 

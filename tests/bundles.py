@@ -12,7 +12,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.tokenizer import Tokenizer as Ours
 from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
-from chumoku.weights.sealed import sealed
+from chumoku.weights.checksums import sealed
 
 
 def bytewise(languages: tuple[str, ...] = ()) -> Ours:

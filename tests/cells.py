@@ -50,7 +50,7 @@ class Cell(NamedTuple):
             "relative_clip": 4,
             "norm": self.norm,
             "placement": self.placement,
-            "initialisation": "xavier",
+            "initialization": "xavier",
         }
         return ModelConfig(**{**values, **changes})  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from chumoku.decoding.engine import Engine
+from chumoku.decoding.engines.base import Engine
 from chumoku.models.model import EncoderDecoderModel, Model
 
 Factory = Callable[..., Engine]
@@ -73,7 +73,7 @@ class Mirror:
         self.same(self.engine.read(pieces, first=first), first, [1] * len(pieces))
 
     def read_on(self) -> None:
-        """Some neighbouring rows, as far as each has room; one may fill up to the last position."""
+        """Some neighboring rows, as far as each has room; one may fill up to the last position."""
         roomy = [row for row, read in enumerate(self.rows) if len(read) < CAPACITY]
         if roomy:
             first = self.random.choice(roomy)

@@ -22,18 +22,18 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
 import torch
+from chumoku.training.dataset import prepare
 from rich.console import Console
 
-from chumoku.data import embedded
+from chumoku.data import grammar
 from chumoku.errors import ChumokuError
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import read_tensors
 from chumoku.training.distributed import World
-from chumoku.training.material import prepare
 from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train
 from chumoku.weights.bundle import load
-from chumoku.weights.sealed import verify
+from chumoku.weights.checksums import verify
 
 KINDS = ("decoder", "encoder", "encoder-decoder")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -46,7 +46,7 @@ STEPS = 37
 
 
 def write_corpora(folder: Path) -> None:
-    pairs = embedded.generate(110)
+    pairs = grammar.generate(110)
     (folder / "pairs.tsv").write_text("".join(f"{p.source}\t{p.target}\n" for p in pairs), "utf-8")
     (folder / "text.txt").write_text("\n\n".join(pair.target for pair in pairs) + "\n", "utf-8")
 

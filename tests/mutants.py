@@ -38,12 +38,12 @@ from chumoku import lora, text
 from chumoku.errors import ChumokuError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.speaker import base_of
+from chumoku.pipeline import base_of
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.families import rows_of
-from chumoku.weights.folder import write_folder
-from chumoku.weights.ggml import write_gguf_model
-from chumoku.weights.opening import load
+from chumoku.weights.formats.gguf_model import write_gguf_model
+from chumoku.weights.formats.transformers_folder import write_folder
+from chumoku.weights.open_model import load
 
 SECONDS, LONGEST, SPARE = 2.0, 10.0, 256 << 20  # of computing, by the clock, bytes
 AT_ONCE = 20  # mutants a fork

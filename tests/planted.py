@@ -28,10 +28,10 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
 
 from chumoku import text
-from chumoku.data import embedded
+from chumoku.data import grammar
 from chumoku.data.pairs import Pair
 from chumoku.doctor import Patient
-from chumoku.doctor.admission import of_model, of_recipe
+from chumoku.doctor.open_subject import of_model, of_recipe
 from chumoku.models.build import build
 from chumoku.models.stack import Memory, Stack
 from chumoku.nn import attention, masks
@@ -39,9 +39,9 @@ from chumoku.nn.attention import EVERYTHING, Sight
 from chumoku.nn.cache import Cache
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
-from chumoku.training import optimiser
+from chumoku.training import optimizer
 from chumoku.training.loop import Run
-from chumoku.training.objectives import IGNORE, Objective, learnt
+from chumoku.training.objectives import IGNORE, Objective, learned
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
@@ -55,7 +55,7 @@ class Ward:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._bases: dict[str, Patient] = {}
-        lines = list(dict.fromkeys(pair.target for pair in embedded.generate(COUNT)))
+        lines = list(dict.fromkeys(pair.target for pair in grammar.generate(COUNT)))
         (folder / "text.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
 
     def recipe(self, kind: str, **changes: dict[str, Any]) -> dict[str, Any]:
@@ -321,10 +321,10 @@ def experts_lose_a_token(ward: Ward, patch: Patch) -> Patient:
 
 def mean_of_means(ward: Ward, patch: Patch) -> Patient:
     def learn(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
-        run.optimiser.forget()
+        run.optimizer.forget()
         for batch in batches:
-            (run.module(batch) / learnt(batch) / len(batches)).backward()
-        run.optimiser.step(run.recipe.peak)
+            (run.module(batch) / learned(batch) / len(batches)).backward()
+        run.optimizer.step(run.recipe.peak)
         return True
 
     patch.setattr(Run, "learn", learn)
@@ -422,7 +422,7 @@ def no_begin_token(ward: Ward, patch: Patch) -> Patient:
     return altered(ward.translator(), change)
 
 
-def unlearnt(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
+def unlearned(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
     """Labels that are ignored where `which` of random numbers [B, T] says so."""
 
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -437,7 +437,7 @@ def every_other(numbers: Tensor) -> Tensor:
 
 
 def questions(numbers: Tensor) -> Tensor:
-    """Of every row a beginning, long or short: only answers are learnt."""
+    """Of every row a beginning, long or short: only answers are learned."""
     return torch.arange(numbers.shape[1]) < 4 + 15 * numbers[:, :1]
 
 
@@ -454,13 +454,13 @@ def sources_cut(ward: Ward, patch: Patch) -> Patient:
     return altered(ward.translator(), change)
 
 
-def optimiser_without_feedforwards(ward: Ward, patch: Patch) -> Patient:
-    usual = optimiser._made
+def optimizer_without_feedforwards(ward: Ward, patch: Patch) -> Patient:
+    usual = optimizer._made
 
     def made(parameters: dict[str, Any], settings: Any) -> Any:
         return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
 
-    patch.setattr(optimiser, "_made", made)
+    patch.setattr(optimizer, "_made", made)
     return ward.decoder()
 
 
@@ -525,7 +525,7 @@ def overflowing_pass(ward: Ward, patch: Patch) -> Patient:
 
 
 def drowned_embeddings(ward: Ward, patch: Patch) -> Patient:
-    patient = ward.decoder(tie_output=False, initialisation="xavier")
+    patient = ward.decoder(tie_output=False, initialization="xavier")
     patient.model.decoder.embedding.table.data += 30_000.0
     return patient
 
@@ -566,7 +566,7 @@ def tokenizer_that_loses_spaces(ward: Ward, patch: Patch) -> Patient:
 
 
 def forgetful(tokenizer: Tokenizer, *words: str) -> Tokenizer:
-    """The same, whose normaliser drops some words."""
+    """The same, whose normalizer drops some words."""
     backend = Backend.from_str(tokenizer.json)
     usual = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([*(normalizers.Replace(word, "") for word in words), *usual])
@@ -750,14 +750,14 @@ PLANTS: dict[str, Plant] = {
     "end that is the beginning": Plant("labels", end_that_is_the_beginning),
     "no end token": Plant("labels", no_end_token),
     "no begin token": Plant("labels", no_begin_token, ("batches",)),
-    "every other label ignored": Plant("labels", unlearnt("decoder", every_other)),
-    "half of the labels ignored": Plant("labels", unlearnt("decoder", lambda numbers: numbers < 0.5)),
-    "half of the rows ignored": Plant("labels", unlearnt("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
-    "labels inside targets ignored": Plant("labels", unlearnt("encoder-decoder", every_other)),
-    "half of the hidden tokens ignored": Plant("labels", unlearnt("encoder", lambda numbers: numbers < 0.5)),
+    "every other label ignored": Plant("labels", unlearned("decoder", every_other)),
+    "half of the labels ignored": Plant("labels", unlearned("decoder", lambda numbers: numbers < 0.5)),
+    "half of the rows ignored": Plant("labels", unlearned("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
+    "labels inside targets ignored": Plant("labels", unlearned("encoder-decoder", every_other)),
+    "half of the hidden tokens ignored": Plant("labels", unlearned("encoder", lambda numbers: numbers < 0.5)),
     "the same batch always": Plant("batches", same_batch_always),
     "sources cut to two tokens": Plant("batches", sources_cut),
-    "optimiser without feed-forwards": Plant("optimiser", optimiser_without_feedforwards),
+    "optimizer without feed-forwards": Plant("optimizer", optimizer_without_feedforwards),
     "tied weights apart": Plant("tied", tied_weights_apart),
     "shared tables apart": Plant("tied", shared_tables_apart),
     "weights begin too large": Plant("first loss", beginning_too_large),
@@ -804,7 +804,7 @@ def rare_words(ward: Ward, patch: Patch) -> Patient:
 LOOKS: dict[str, Plant] = {
     "rare words": Plant("unknown", rare_words),
     "batch norm": Plant("mates", batch_norm),
-    "only answers are learnt": Plant("labels", unlearnt("decoder", questions)),
+    "only answers are learned": Plant("labels", unlearned("decoder", questions)),
 }
 
 
@@ -818,7 +818,7 @@ def trained(kind: str) -> Callable[[Ward], Iterator[Patient]]:
 
         from rich.console import Console
 
-        from chumoku.doctor.admission import admitted
+        from chumoku.doctor.open_subject import admitted
         from chumoku.training.run import train
 
         out = ward.folder / f"trained-{kind}"
@@ -835,7 +835,7 @@ def imported(variant: str) -> Callable[[Ward], Any]:
     def admit(ward: Ward) -> Iterator[Patient]:
         from foreign import variant as write
 
-        from chumoku.doctor.admission import admitted
+        from chumoku.doctor.open_subject import admitted
 
         write(variant, ward.folder / variant)
         with admitted(str(ward.folder / variant)) as patient:
@@ -854,7 +854,7 @@ def written(change: Callable[[int, str], str], kind: str = "byte") -> Callable[[
     @contextmanager
     def admit(ward: Ward) -> Iterator[Patient]:
         folder = Path(tempfile.mkdtemp(dir=ward.folder))
-        pairs = list(dict.fromkeys(embedded.generate(COUNT)))
+        pairs = list(dict.fromkeys(grammar.generate(COUNT)))
         lines = [change(number, f"{one.target} {other.target}") for number, (one, other) in enumerate(pairwise(pairs))]
         (folder / "text.txt").write_text("\n\n".join(lines[::2]), encoding="utf-8")
         recipe = ward.recipe("decoder", data={"files": str(folder / "text.txt")})
@@ -881,14 +881,14 @@ HEALTHY: dict[str, Callable[[Ward], Any]] = {
     "decoder, relative, geglu, one key head": fresh("decoder", position="relative", feedforward="geglu", kv_heads=1),
     "decoder, no positions, untied": fresh("decoder", position="none", tie_output=False, output_bias=True),
     "decoder, experts": fresh("decoder", experts=5, feedforward="swiglu", norm="rms", bias=False),
-    "decoder, xavier, dropout": fresh("decoder", initialisation="xavier", dropout=DROPOUT),
+    "decoder, xavier, dropout": fresh("decoder", initialization="xavier", dropout=DROPOUT),
     "decoder, separate documents": fresh("decoder", data={"separate": True}),
     "encoder": fresh("encoder", position="learned"),
     "encoder like BERT": fresh("encoder", position="learned", placement="post", embedding_norm=True, segments=2),
     "encoder, experts, rotary": fresh("encoder", experts=3, dropout=DROPOUT),
     "encoder, relative, rms, silu": fresh("encoder", position="relative", norm="rms", feedforward="silu"),
-    "translator": fresh("encoder-decoder", feedforward="relu", initialisation="xavier"),
-    "translator of the paper": fresh("encoder-decoder", **PAPER, initialisation="xavier", feedforward="relu"),
+    "translator": fresh("encoder-decoder", feedforward="relu", initialization="xavier"),
+    "translator of the paper": fresh("encoder-decoder", **PAPER, initialization="xavier", feedforward="relu"),
     "translator, relative, kv heads": fresh("encoder-decoder", position="relative", kv_heads=1, layers=1),
     "translator, experts": fresh("encoder-decoder", experts=4, norm="rms", dropout=DROPOUT),
     "translator, none, untied, gelu_tanh": fresh("encoder-decoder", position="none", tie_output=False),

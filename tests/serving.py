@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+from chumoku.server.models import Served
+from chumoku.server.security.limits import Limits
 
-from chumoku.server.house import House
-from chumoku.server.limits import Limits
+from chumoku.pipeline import Speaker, load
+from chumoku.server.fair_lock import Turns
 from chumoku.server.run import Server, bound, make_server
-from chumoku.server.served import Served
-from chumoku.server.turns import Turns
-from chumoku.speaker import Speaker, load
+from chumoku.server.state import House
 
 KEY = "a key of the tests"
 

@@ -24,7 +24,7 @@ from chumoku.training import loop
 from chumoku.training.plan import plan
 from chumoku.training.recipe import read_recipe
 from chumoku.weights.bundle import tensors_of
-from chumoku.weights.opening import load
+from chumoku.weights.open_model import load
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_an_adapter_learns_and_the_model_stays(kind: str, base: str, corpora: Pa
     assert "MiB of gradients and moments" in heard.text
     told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     judged = [line["validation_loss"] for line in told if "validation_loss" in line]
-    assert judged[-1] < judged[0], "nothing was learnt"
+    assert judged[-1] < judged[0], "nothing was learned"
     files = {path.name for path in trained.last.iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors", "README.md", "manifest.json"}
     alone, adapted = load(folder).model, chumoku.load(trained.last).model
@@ -122,7 +122,7 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
     with torch.no_grad():
         next(opened.model.parameters())[0, 0] += 1
     from chumoku.weights.bundle import Tokenizers, write_bundle
-    from chumoku.weights.sealed import sealed
+    from chumoku.weights.checksums import sealed
 
     with sealed(base) as working:
         tokenizers = Tokenizers(opened.tokenizer, opened.tokenizer)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from chumoku.data.batches import IGNORE, Batches, MaskedBatches, PairBatches, Share, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.loader import Cursor, load
-from chumoku.data.near import group_pairs
+from chumoku.data.near_duplicates import group_pairs
 from chumoku.data.order import Permutation
 from chumoku.data.pairs import Cleaning, Pair
 from chumoku.data.prepared import open_pairs, prepare_pairs
@@ -166,7 +166,7 @@ def test_documents_are_numbered_and_positions_begin_anew(made: dict[str, Batches
                 number, place = (number + 1, 0) if token == end else (number, place + 1)
 
 
-def test_nothing_is_learnt_across_documents(made: dict[str, Batches]) -> None:
+def test_nothing_is_learned_across_documents(made: dict[str, Batches]) -> None:
     end = train(WORDS, kind="byte").roles.end
     plain, kept = made["windows"].batch(0, 0), made["documents"].batch(0, 0)
     ends = plain["tokens"] == end

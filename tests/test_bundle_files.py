@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 import chumoku
 from chumoku.errors import ChumokuError, DamagedError
-from chumoku.weights.opening import config_of, load
-from chumoku.weights.sealed import MANIFEST, seal, verify
+from chumoku.weights.checksums import MANIFEST, seal, verify
+from chumoku.weights.open_model import config_of, load
 
 FILES = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md")
 

@@ -21,9 +21,9 @@ from chumoku.models.model import Model
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.certificate import LIMITS, LONGEST, Certificate, Found, certify, compare, probes, told
+from chumoku.weights.certificate_peers import Peer, ours
 from chumoku.weights.convert import KINDS
-from chumoku.weights.ctranslate2 import write_ctranslate2
-from chumoku.weights.peers import Peer, ours
+from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
 TOKENIZER = bytewise()
 SMALL: dict[str, Any] = {"width": 12, "heads": 3, "layers": 2, "context": 61, "feedforward_width": 17}
@@ -193,7 +193,7 @@ FAMILIES = {
 
 def for_transformers(folder: Path, model: Model) -> Path:
     pytest.importorskip("transformers", reason="transformers is not installed")
-    from chumoku.weights.folder import write_folder
+    from chumoku.weights.formats.transformers_folder import write_folder
 
     write_folder(folder, model, Tokenizers(TOKENIZER, TOKENIZER))
     return folder
@@ -220,7 +220,7 @@ def test_transformers_sees_the_same_model(name: str, tmp_path: Path) -> None:
 def test_llama_cpp_sees_the_same_model(name: str, tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     pytest.importorskip("gguf", reason="gguf is not installed")
-    from chumoku.weights.ggml import write_gguf_model
+    from chumoku.weights.formats.gguf_model import write_gguf_model
 
     tokenizer = chatty()
     changes = {"width": 64, "heads": 4, "feedforward_width": 96, "context": 61, "layers": 2}

@@ -23,12 +23,12 @@ import chumoku
 from chumoku.errors import DamagedError, DivergedError
 from chumoku.training import checkpoint
 from chumoku.training.checkpoint_files import read_state, read_tensors
-from chumoku.training.guard import first_not_finite
+from chumoku.training.interrupt import first_not_finite
 from chumoku.training.log import read_metrics
 from chumoku.training.run import Trained, train
 from chumoku.training.validation import Judge
 from chumoku.weights import bundle
-from chumoku.weights.sealed import seal
+from chumoku.weights.checksums import seal
 
 
 @pytest.fixture(scope="module")
@@ -147,17 +147,17 @@ DIVERGING: dict[str, dict[str, Any]] = {
 
 def poisoned(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The optimizer's step itself makes a weight that is not a number; the next validation does not see it."""
-    from chumoku.training.optimiser import Optimiser
+    from chumoku.training.optimizer import Optimizer
 
-    plain, count = Optimiser.step, {"steps": 0}
+    plain, count = Optimizer.step, {"steps": 0}
 
-    def stepped(self: Optimiser, rate: float) -> None:
+    def stepped(self: Optimizer, rate: float) -> None:
         plain(self, rate)
         count["steps"] += 1
         if count["steps"] >= step:
             self.parameters[0].data[-1, -1] = math.nan  # a token that the corpus does not have
 
-    monkeypatch.setattr(Optimiser, "step", stepped)
+    monkeypatch.setattr(Optimizer, "step", stepped)
 
 
 @pytest.mark.parametrize("ema", [0.0, 0.9])

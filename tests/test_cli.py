@@ -183,7 +183,7 @@ def test_train_and_evaluate_a_language_model(tmp_path: Path) -> None:
 
 
 def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
-    from chumoku.data.embedded import generate
+    from chumoku.data.grammar import generate
 
     pairs = generate(150)
     (tmp_path / "pairs.tsv").write_text("".join(f"{p.target}\t{p.source}\n" for p in pairs), encoding="utf-8")
@@ -193,7 +193,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
     scored = run("evaluate", "run/last", "pairs.tsv", "--json", "--save", "said.txt", "--beam", "2", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
     found = json.loads(scored.stdout)
-    assert "ja-mecab" in found["bleu_signature"], "Japanese references are cut by a Japanese tokeniser"
+    assert "ja-mecab" in found["bleu_signature"], "Japanese references are cut by a Japanese tokenizer"
     assert found["sentences"] == len((tmp_path / "said.txt").read_text(encoding="utf-8").splitlines()) == 150
     (tmp_path / "references.txt").write_text("".join(f"{p.source}\n" for p in pairs), encoding="utf-8")
     alone = run("evaluate", "references.txt", "references.txt", "--json", cwd=tmp_path)
@@ -260,12 +260,12 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     assert json.loads(run(*words, "--json", cwd=tmp_path).stdout)["tokens"] > 60
 
     (tmp_path / "both.jsonl").write_text('{"ja": "猫が走る", "en": "The cat runs"}\n' * 9, encoding="utf-8")
-    learnt = []
+    learned = []
     for field in ("ja", "en"):
         words = ("prepare", "both.jsonl", "--field", field, "--out", "f", "--vocabulary", "300")
         assert run(*words, cwd=tmp_path).returncode == 0
-        learnt.append((tmp_path / "f/tokenizer/tokenizer.json").read_bytes())
-    assert learnt[0] != learnt[1], "another field is another text to learn from"
+        learned.append((tmp_path / "f/tokenizer/tokenizer.json").read_bytes())
+    assert learned[0] != learned[1], "another field is another text to learn from"
 
     pairs = "".join(f"猫が{n}匹いる\tThere are {n} cats.\n" for n in range(200)) + "\tempty\n"
     (tmp_path / "pairs.tsv").write_text(pairs, encoding="utf-8")

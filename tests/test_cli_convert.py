@@ -15,7 +15,7 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
-from chumoku.incomplete import incomplete
+from chumoku.partial_output import incomplete
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert

@@ -19,7 +19,7 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
-from chumoku.decoding.lines import note_of
+from chumoku.decoding.translate_file import note_of
 
 
 @pytest.fixture(scope="module")

@@ -89,7 +89,7 @@ HOSTILE: list[dict[str, object]] = [
     {"width": "64", "heads": -3, "norm": "lyer", "bias": 0, "unheard_of": {}},
     {"width": {"of": "what"}},
     {"kind": ["decoder"]},
-    {"initialisation": "kaiming"},
+    {"initialization": "kaiming"},
     {"width": 10**5000},
     {"preset": [1]},
     {"preset": None, "kind": 3},

@@ -20,8 +20,8 @@ from chumoku.models.model import DecoderModel, Model
 from chumoku.models.precision import at_precision
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.ctranslate2 import words, write_ctranslate2
-from chumoku.weights.plain import plain
+from chumoku.weights.dequantize import plain
+from chumoku.weights.formats.ctranslate2 import words, write_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 

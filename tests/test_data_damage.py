@@ -22,17 +22,17 @@ import pytest
 from bundles import bytewise
 from rich.console import Console
 
-from chumoku.data import ragged
+from chumoku.data import ragged_array
 from chumoku.data.corpus import Corpus
-from chumoku.data.files import LONGEST_RECORD
 from chumoku.data.manifest import fresh_folder, read_manifest
 from chumoku.data.pairs import read_pairs
 from chumoku.data.prepared import open_pairs, prepare_pairs
-from chumoku.data.ragged import Ragged, RaggedWriter, digest_of
+from chumoku.data.ragged_array import Ragged, RaggedWriter, digest_of
 from chumoku.data.shards import Shards, prepare_text
-from chumoku.data.vocabulary import prepare_tokenizer
+from chumoku.data.text_files import LONGEST_RECORD
+from chumoku.data.tokenizer_cache import prepare_tokenizer
 from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
-from chumoku.incomplete import LOCK
+from chumoku.partial_output import LOCK
 from chumoku.training.run import train
 
 TOKENIZER = bytewise()
@@ -79,8 +79,8 @@ def test_changed_pairs_are_found(tmp_path: Path) -> None:
 
 def test_a_file_is_verified_once_in_a_process(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(ragged, "digest_of", lambda *both: seen.append(1) or digest_of(*both))
-    monkeypatch.setattr(ragged, "_verified", set())
+    monkeypatch.setattr(ragged_array, "digest_of", lambda *both: seen.append(1) or digest_of(*both))
+    monkeypatch.setattr(ragged_array, "_verified", set())
     for _ in range(3):
         Shards(shards)
     assert len(seen) == 1
@@ -92,7 +92,7 @@ def test_a_file_is_verified_once_in_a_process(shards: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("block", [2, 7, 31, 1 << 20])
 def test_the_digest_is_the_writers(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ragged, "BLOCK", block)
+    monkeypatch.setattr(ragged_array, "BLOCK", block)
     dice = np.random.default_rng(block)
     for trial, dtype in enumerate((np.dtype("<u2"), np.dtype("<u4"))):
         writer = RaggedWriter(tmp_path / f"part{trial}", dtype)

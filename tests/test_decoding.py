@@ -13,19 +13,19 @@ from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, tokens
 from test_families import filled, gpt2, llama, put, put_linear
 
 from chumoku.data.order import generator
+from chumoku.decoding import batch_sampling as chosen_module
 from chumoku.decoding import beam as beam_module
-from chumoku.decoding import chosen as chosen_module
-from chumoku.decoding import engine as engine_module
 from chumoku.decoding import generate as generate_module
 from chumoku.decoding import scheduler as scheduler_module
-from chumoku.decoding import sources as sources_module
 from chumoku.decoding import translate as translate_module
 from chumoku.decoding.batch import close_ranks
 from chumoku.decoding.beam import likeliest, look, search
-from chumoku.decoding.choosers import Choice
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.beam_rules import Hypothesis, Rules
+from chumoku.decoding.engines import base as engine_module
+from chumoku.decoding.engines import encoder_outputs as sources_module
+from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.rules import Hypothesis, Rules
+from chumoku.decoding.sampling import Choice
 from chumoku.decoding.translate import batches, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build

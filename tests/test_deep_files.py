@@ -11,12 +11,12 @@ import pytest
 
 from chumoku.config import load_toml, override, parse_value
 from chumoku.data.corpus import Corpus
-from chumoku.data.files import fingerprint
 from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import read_pairs
+from chumoku.data.text_files import fingerprint
 from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
+from chumoku.safe_files import check_depth, check_file, check_header, read_json
 from chumoku.text import load
-from chumoku.untrusted import check_depth, check_file, check_header, read_json
 
 DEEP = 50_000
 NESTED = "[" * DEEP + "]" * DEEP

@@ -18,12 +18,12 @@ from planted import HEALTHY, LOOKS, PLANTS, Ward
 
 from chumoku.data.pairs import Pair
 from chumoku.doctor import CHECKS, Check, Finding, Patient, examine, quick
-from chumoku.doctor.admission import admitted
-from chumoku.doctor.bench import borrowed, distance, learning
 from chumoku.doctor.finding import Skip
+from chumoku.doctor.open_subject import admitted
+from chumoku.doctor.tools import borrowed, distance, learning
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.model import Model
-from chumoku.training.material import prepare
+from chumoku.training.dataset import prepare
 from chumoku.training.recipe import read_recipe
 
 
@@ -88,7 +88,7 @@ def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
 
 
 def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chumoku.decoding.engine import TorchEngine
+    from chumoku.decoding.engines.base import TorchEngine
     from chumoku.doctor import cache
 
     class Forgetful(TorchEngine):
@@ -96,7 +96,7 @@ def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) 
             self.forget([length - 1 for length in self.lengths])
             return super().step(tokens)
 
-    patient = ward.decoder(initialisation="xavier")
+    patient = ward.decoder(initialization="xavier")
     monkeypatch.setattr(cache, "open_engine", TorchEngine)
     assert not list(cache.run_engine(patient))
     monkeypatch.setattr(cache, "open_engine", Forgetful)

@@ -10,14 +10,14 @@ import pytest
 import torch
 from bundles import made
 
-from chumoku.decoding import open_engine as opening
-from chumoku.decoding.native import build as native_build
-from chumoku.decoding.native import call
+from chumoku.decoding.engines import open_engine as opening
+from chumoku.decoding.engines.native import build as native_build
+from chumoku.decoding.engines.native import call
 from chumoku.doctor import cache, examine, modules
-from chumoku.doctor.admission import admitted, of_model
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.open_subject import admitted, of_model
+from chumoku.doctor.subject import Patient
 from chumoku.errors import UsageError
-from chumoku.nn.quantised import Quantised
+from chumoku.nn.quantized import Quantized
 from chumoku.weights.convert import convert
 
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -37,7 +37,7 @@ def patient(files: Path, name: str = "model.gguf", **options: Any) -> Patient:
 
 
 def kinds(one: Patient) -> set[str]:
-    return {part.kind for part in one.the_model().modules() if isinstance(part, Quantised)}
+    return {part.kind for part in one.the_model().modules() if isinstance(part, Quantized)}
 
 
 def test_a_model_is_opened_as_commands_open_it(files: Path) -> None:

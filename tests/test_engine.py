@@ -9,11 +9,11 @@ from engines import check_engine
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chumoku.decoding import engine as engine_module
-from chumoku.decoding import sources as sources_module
-from chumoku.decoding.engine import TorchEngine, runs
-from chumoku.decoding.open_engine import open_engine
-from chumoku.decoding.sources import Sources
+from chumoku.decoding.engines import base as engine_module
+from chumoku.decoding.engines import encoder_outputs as sources_module
+from chumoku.decoding.engines.base import TorchEngine, runs
+from chumoku.decoding.engines.encoder_outputs import Sources
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout

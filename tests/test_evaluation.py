@@ -20,7 +20,7 @@ def test_the_same_text_scores_a_hundred_and_another_nothing(texts: list[str], la
 def test_the_signature_says_how_words_were_cut() -> None:
     assert "tok:ja-mecab" in score_translations(JAPANESE, JAPANESE, language="ja").bleu_signature
     assert "tok:13a" in score_translations(ENGLISH, ENGLISH).bleu_signature
-    assert "tok:none" in score_translations(ENGLISH, ENGLISH, tokenised=True).bleu_signature
+    assert "tok:none" in score_translations(ENGLISH, ENGLISH, tokenized=True).bleu_signature
     assert "version:" in score_translations(ENGLISH, ENGLISH).chrf_signature
 
 

@@ -16,10 +16,10 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers, load, tensors_of, write_bundle
+from chumoku.weights.checksums import seal
 from chumoku.weights.convert import WRITERS
 from chumoku.weights.families import rows_of
 from chumoku.weights.families.family import without_defaults
-from chumoku.weights.sealed import seal
 
 TOKENIZER = chatty(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
 SIZES: dict[str, Any] = {"vocabulary": TOKENIZER.size, "width": 64, "heads": 2, "layers": 2, "context": 31}

@@ -173,7 +173,7 @@ def bert() -> tuple[Model, nn.Module]:
         embedding_norm=True,
         segments=2,
         output_bias=True,
-        normalise=False,
+        normalize=False,
     )
     ours = build(config)
     embeddings = theirs.bert.embeddings

@@ -28,12 +28,12 @@ from chumoku.evaluation.perplexity import score_text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.backend import set_frame
-from chumoku.weights import hub, stored
 from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.families import FAMILIES, family_of, rows_of
 from chumoku.weights.families.table import check, half_order, order_to, present, reordered
-from chumoku.weights.folder import describe_folder, read_folder, write_folder
-from chumoku.weights.opening import config_of, load, recognised
+from chumoku.weights.formats import hub, safetensors_source
+from chumoku.weights.formats.transformers_folder import describe_folder, read_folder, write_folder
+from chumoku.weights.open_model import config_of, load, recognized
 
 CLOSE = 1e-5
 
@@ -213,7 +213,7 @@ def test_sentence_transformers_layout(tmp_path: Path) -> None:
     for mode, pooling in (("mean_tokens", "mean"), ("cls_token", "first")):
         (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{mode}": True}))
         model = load(tmp_path).model
-        assert (model.config.pooling, model.config.normalise) == (pooling, True)
+        assert (model.config.pooling, model.config.normalize) == (pooling, True)
         ids = torch.randint(VOCABULARY, (1, 11))
         hidden = theirs(ids).last_hidden_state
         vector = hidden.mean(1) if pooling == "mean" else hidden[:, 0]
@@ -311,7 +311,7 @@ def test_links_and_names_that_leave_the_folder_are_refused(tmp_path: Path) -> No
 
 def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
-    monkeypatch.setattr(stored, "safe_open", lambda *_, **__: pytest.fail("asked"))
+    monkeypatch.setattr(safetensors_source, "safe_open", lambda *_, **__: pytest.fail("asked"))
     for data in (
         b"",
         b"\1\2\3",
@@ -320,20 +320,20 @@ def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, mon
     ):
         path.write_bytes(data)
         with pytest.raises(DamagedError):
-            stored.headers(path)
+            safetensors_source.headers(path)
 
 
-def test_what_is_there_is_recognised(tmp_path: Path) -> None:
-    assert recognised(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+def test_what_is_there_is_recognized(tmp_path: Path) -> None:
+    assert recognized(made(tmp_path / "ours", "decoder"))[1] == "bundle"
     variant("gpt2", tmp_path / "theirs")
-    assert recognised(tmp_path / "theirs")[1] == "transformers"
-    assert recognised(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
+    assert recognized(tmp_path / "theirs")[1] == "transformers"
+    assert recognized(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(UsageError, match=r"no model|There is no"):
-            recognised(path)
+            recognized(path)
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(UsageError, match="no model that is known"):
-        recognised(tmp_path / "text.txt")
+        recognized(tmp_path / "text.txt")
 
 
 def cached(folder: Path, files: dict[str, bytes]) -> Path:

@@ -21,28 +21,28 @@ from torch import Tensor, nn
 
 import chumoku
 import chumoku.cli
-from chumoku import lora, text, untrusted
+from chumoku import lora, safe_files, text
 from chumoku.config import write
 from chumoku.decoding import embed, translate
 from chumoku.errors import BusyError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
-from chumoku.nn.quantised import Int8Groups, Quantised, QuantisedEmbedding, QuantisedLogits
+from chumoku.nn.quantized import Int8Groups, QuantisedEmbedding, QuantisedLogits, Quantized
 from chumoku.text.tokenizer import framed
-from chumoku.training import result
+from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
 from chumoku.weights import convert as converting
-from chumoku.weights import folder as folders
-from chumoku.weights import hub, stored
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
 from chumoku.weights.convert import convert
 from chumoku.weights.families import FAMILIES
 from chumoku.weights.families.family import obstacles
-from chumoku.weights.families.ggml import DIALECTS
-from chumoku.weights.folder import read_folder, write_folder
-from chumoku.weights.making import fill
-from chumoku.weights.opening import load, recognised
+from chumoku.weights.families.gguf import DIALECTS
+from chumoku.weights.formats import hub, safetensors_source
+from chumoku.weights.formats import transformers_folder as folders
+from chumoku.weights.formats.transformers_folder import read_folder, write_folder
+from chumoku.weights.instantiate import fill
+from chumoku.weights.open_model import load, recognized
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NOTHING: Any = SimpleNamespace(path="a file", shapes={})
@@ -156,7 +156,7 @@ def test_a_table_of_another_shape_is_not_read(
     variant("marian", tmp_path)
     name = "model.decoder.embed_positions.weight"
     add(tmp_path, {name: torch.zeros(shape)})
-    monkeypatch.setattr(stored.Stored, "read", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr(safetensors_source.Stored, "read", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(UsageError, match=named(name)):
         folders.describe_folder(tmp_path)
 
@@ -470,44 +470,44 @@ def empties(count: int, shape: tuple[int, ...] = (0,)) -> dict[str, Any]:
 
 def test_too_many_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / WEIGHTS
-    header(path, empties(stored.MOST_TENSORS + 1))
+    header(path, empties(safetensors_source.MOST_TENSORS + 1))
     with pytest.raises(DamagedError, match="16,385 tensors"):
-        stored.headers(path)
-    monkeypatch.setattr(stored, "MOST_TENSORS", 3)
+        safetensors_source.headers(path)
+    monkeypatch.setattr(safetensors_source, "MOST_TENSORS", 3)
     header(path, empties(3))
-    assert len(stored.headers(path)) == 3
+    assert len(safetensors_source.headers(path)) == 3
 
 
 def test_a_header_may_be_so_long_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / WEIGHTS
     length = header(path, empties(2))
-    monkeypatch.setattr(untrusted, "LARGEST_HEADER", length)
-    assert len(stored.headers(path)) == 2
-    monkeypatch.setattr(untrusted, "LARGEST_HEADER", length - 1)
+    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length)
+    assert len(safetensors_source.headers(path)) == 2
+    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length} bytes"):
-        stored.headers(path)
+        safetensors_source.headers(path)
 
 
 def test_dimensions_have_an_end(tmp_path: Path) -> None:
     for rank in (8, 9):
         header(tmp_path / f"{rank}", empties(1, (1,) * rank))
-    assert stored.headers(tmp_path / "8") == {"t0": ((1,) * 8, "F32")}
+    assert safetensors_source.headers(tmp_path / "8") == {"t0": ((1,) * 8, "F32")}
     with pytest.raises(DamagedError, match="t0 has more than 8 dimensions"):
-        stored.headers(tmp_path / "9")
+        safetensors_source.headers(tmp_path / "9")
 
 
 def test_json_may_be_so_long_and_no_longer(tmp_path: Path) -> None:
     path = tmp_path / CONFIG
     path.write_text('{"a": 1}')
-    assert untrusted.read_json(path, largest=8) == {"a": 1}
+    assert safe_files.read_json(path, largest=8) == {"a": 1}
     with pytest.raises(UsageError, match="8 bytes, and 7 are"):
-        untrusted.read_json(path, largest=7)
+        safe_files.read_json(path, largest=7)
     path.write_text("[1]")
     with pytest.raises(DamagedError, match="no table"):
-        untrusted.read_json(path)
+        safe_files.read_json(path)
     path.write_bytes(b'{"a": "\xff"}')
     with pytest.raises(DamagedError, match="JSON"):
-        untrusted.read_json(path)
+        safe_files.read_json(path)
     variant("gpt2", tmp_path / "model")
     change(tmp_path / "model", more="x" * (1 << 20))
     with pytest.raises(UsageError, match="1,048,576 are the most"):
@@ -540,8 +540,10 @@ def test_files_are_opened_once_however_many_tensors_they_hold(
 ) -> None:
     saved(filled(llama(num_hidden_layers=3)), tmp_path, **({"max_shard_size": "20KB"} if parts else {}))
     opened: list[Path] = []
-    real = stored.safe_open
-    monkeypatch.setattr(stored, "safe_open", lambda path, **options: opened.append(path) or real(path, **options))
+    real = safetensors_source.safe_open
+    monkeypatch.setattr(
+        safetensors_source, "safe_open", lambda path, **options: opened.append(path) or real(path, **options)
+    )
     load(tmp_path)
     files = sorted(tmp_path.glob("*.safetensors"))
     assert len(files) > 2 if parts else len(files) == 1
@@ -583,9 +585,9 @@ def test_an_adapters_header_is_looked_at_first(tmp_path: Path, monkeypatch: pyte
     path = folder / "adapter_model.safetensors"
     length = struct.unpack("<Q", path.read_bytes()[:8])[0]
     first, second = load(base).model, load(base).model
-    monkeypatch.setattr(untrusted, "LARGEST_HEADER", length)
+    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length)
     lora.load(first, folder)
-    monkeypatch.setattr(untrusted, "LARGEST_HEADER", length - 1)
+    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length:,} bytes"):
         lora.load(second, folder)
 
@@ -615,7 +617,7 @@ def test_links_that_lead_to_themselves_are_sentences(tmp_path: Path) -> None:
     for path in (tmp_path / "loop", tmp_path / "b"):
         with pytest.raises(UsageError, match=r"There is no|no model"):
             chumoku.load(path)
-    assert untrusted.leads_out(tmp_path / "loop")
+    assert safe_files.leads_out(tmp_path / "loop")
 
 
 def test_an_adapters_base_may_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -649,12 +651,12 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
     assert (640).to_bytes(4, "little")[:2] == b"\x80\x02"
     for dim in (640, 896, 1152):
         if dim == 640:
-            assert recognised(llama2c(tmp_path / "a.bin", dim))[1] == "llama2.c"
+            assert recognized(llama2c(tmp_path / "a.bin", dim))[1] == "llama2.c"
         else:
             head = struct.pack("<7i", dim, 1, 1, 1, 1, 3, 2)
             (tmp_path / "b.bin").write_bytes(head + bytes(99))
             with pytest.raises(UsageError, match="no model that is known"):
-                recognised(tmp_path / "b.bin")
+                recognized(tmp_path / "b.bin")
     variant("gpt2", tmp_path / "folder")
     path = tmp_path / "folder" / WEIGHTS
     data = path.read_bytes()
@@ -665,7 +667,7 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
         b"\x80\x05\x01" + bytes(5),
     ):
         path.write_bytes(first + data[8:])
-        assert recognised(path) == (tmp_path / "folder", "transformers")
+        assert recognized(path) == (tmp_path / "folder", "transformers")
 
 
 @pytest.mark.parametrize(
@@ -681,7 +683,7 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
 def test_pickles_are_known_by_their_name_or_their_beginning(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match="is a pickled file, which is not opened"):
-        recognised(tmp_path / name)
+        recognized(tmp_path / name)
 
 
 def test_what_was_meant_is_guessed(tmp_path: Path) -> None:
@@ -861,7 +863,7 @@ def test_modules_of_sentence_transformers(kinds: list[str], pooling: Any, said: 
     (tmp_path / "1_Pooling" / CONFIG).write_text(json.dumps(pooling))
     if said in ("first", "mean"):
         config = read_folder(tmp_path).config
-        assert (config.pooling, config.normalise) == (said, False)
+        assert (config.pooling, config.normalize) == (said, False)
     else:
         with pytest.raises(UsageError, match=said):
             read_folder(tmp_path)
@@ -889,13 +891,13 @@ def test_whole_numbers_take_their_places(head: str) -> None:
     ]
     for seed, name in enumerate(rounded):
         stored_so = eighths(*tensors[name].shape, seed)
-        dict(plain.named_parameters())[name].copy_(stored_so.dequantised())
+        dict(plain.named_parameters())[name].copy_(stored_so.dequantized())
         tensors[name] = stored_so
     halves = {n: t if isinstance(t, Int8Groups) else t.bfloat16() for n, t in tensors.items()}
     model = build(config, device="meta")
     fill(model, tensors, "cpu")
     up = model.decoder.blocks[1].feedforward.up  # type: ignore[union-attr]
-    assert isinstance(up, Quantised)
+    assert isinstance(up, Quantized)
     assert torch.equal(up.bias, tensors["decoder.blocks.1.feedforward.up.bias"])
     assert isinstance(model.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
     assert isinstance(model.head, QuantisedLogits) == (head != "floats")
@@ -936,15 +938,15 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert init.model.dtype == torch.bfloat16
     both_of = Tokenizers(init.tokenizer, init.source_tokenizer)
     asked: list[str] = []
-    real = result.at_precision
-    monkeypatch.setattr(result, "at_precision", lambda model, kind: asked.append(kind) or real(model, kind))
+    real = outputs.at_precision
+    monkeypatch.setattr(outputs, "at_precision", lambda model, kind: asked.append(kind) or real(model, kind))
 
     def made_of(settings: Any, seed: int = 5) -> Any:
         where: Any = {"init": init, "device": torch.device("cpu")}
-        return result.made(recipe("base", settings, seed), init.config, both_of, **where)
+        return outputs.made(recipe("base", settings, seed), init.config, both_of, **where)
 
     whole = made_of(None)
-    assert isinstance(whole, result.Whole)
+    assert isinstance(whole, outputs.Whole)
     assert whole.tokenizers is both_of
     assert {tensor.dtype for tensor in whole.tensors().values()} == {torch.float32}
     assert all(parameter.requires_grad for parameter in whole.model.parameters())
@@ -955,14 +957,14 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     first, again, other, _ = (adapter.tensors() for adapter in adapters)
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
     assert any(not torch.equal(tensor, other[name]) for name, tensor in first.items())
-    assert result.base_name("hf:owner/name") == "hf:owner/name"
+    assert outputs.base_name("hf:owner/name") == "hf:owner/name"
 
 
 def test_a_run_keeps_both_tokenizers(tmp_path: Path) -> None:
     config = small(kind="encoder-decoder", source_vocabulary=269)
     target, source = bytewise(), chatty()
     init = Bundle(noisy(config), target, source)
-    made_of = result.made(
+    made_of = outputs.made(
         recipe("base", None), config, Tokenizers(target, source), init=init, device=torch.device("cpu")
     )
     tmp_path.joinpath("out").mkdir()

@@ -21,15 +21,15 @@ from chumoku.decoding.chat import Message
 from chumoku.decoding.generate import PLAIN as CHOICE
 from chumoku.decoding.generate import request
 from chumoku.errors import UsageError
-from chumoku.text import KINDS, Tokenizer, cutters, load, train
+from chumoku.text import KINDS, Tokenizer, load, pretokenizers, train
 from chumoku.text.backend import set_frame
-from chumoku.text.ggml import from_ggml, to_ggml
-from chumoku.text.llama2c import read_llama2c
-from chumoku.text.marian import is_marian, load_marian, write_marian
-from chumoku.text.public import write_tokenizer
-from chumoku.text.roles import find_roles
-from chumoku.text.sentencepiece import check_character_map, read_model
-from chumoku.text.shape import write_sentencepiece
+from chumoku.text.formats.gguf import from_ggml, to_ggml
+from chumoku.text.formats.llama2c import read_llama2c
+from chumoku.text.formats.marian import is_marian, load_marian, write_marian
+from chumoku.text.formats.sentencepiece import check_character_map, read_model
+from chumoku.text.formats.sentencepiece_export import write_sentencepiece
+from chumoku.text.formats.tokenizer_files import write_tokenizer
+from chumoku.text.special_tokens import find_roles
 
 ENGLISH = [
     "The cat sat on the mat.",
@@ -149,7 +149,7 @@ def test_the_plain_twin_is_the_tokenizer_itself_but_for_special_tokens() -> None
 
 
 def by_hand(text: str, pieces: list[str], merges: list[tuple[str, str]]) -> list[str]:
-    """Byte-level merging as it is defined: of all neighbours the earliest merge, the leftmost first."""
+    """Byte-level merging as it is defined: of all neighbors the earliest merge, the leftmost first."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
     letters = {byte: letter for letter, byte in bytewise()._letters.items()}
     found: list[str] = []
@@ -178,15 +178,15 @@ def by_hand(text: str, pieces: list[str], merges: list[tuple[str, str]]) -> list
 def test_gguf_cutting_rules(ours: dict[str, Tokenizer], pre: str, text: str, pieces: list[str]) -> None:
     fields = {**to_ggml(ours["bpe"]), "tokenizer.ggml.pre": pre}
     tokenizer = from_ggml(fields)
-    cut = [piece for piece, _ in cutters.cutter(pre).pre_tokenize_str(text)]
+    cut = [piece for piece, _ in pretokenizers.cutter(pre).pre_tokenize_str(text)]
     assert "".join(pieces) == text
     assert [bytes(tokenizer._letters[letter] for letter in piece).decode() for piece in cut] == pieces
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     expected = by_hand(text, pieces, merges)  # type: ignore[arg-type]
-    if pre not in cutters.WORDS_FIRST:
+    if pre not in pretokenizers.WORDS_FIRST:
         assert [tokenizer.token(number) for number in tokenizer.encode(text)] == expected
     assert to_ggml(tokenizer)["tokenizer.ggml.pre"] == next(
-        name for name in cutters.PATTERNS if cutters.PATTERNS[name] == cutters.PATTERNS[pre]
+        name for name in pretokenizers.PATTERNS if pretokenizers.PATTERNS[name] == pretokenizers.PATTERNS[pre]
     )
 
 
@@ -266,10 +266,10 @@ def test_what_gguf_has_no_word_for_is_refused(ours: dict[str, Tokenizer], kind: 
         to_ggml(ours[kind])
 
 
-def test_other_rules_and_normalisers_are_refused_by_name() -> None:
-    normalised = train(ENGLISH, kind="bpe", vocabulary=307, normalise=True)
-    with pytest.raises(UsageError, match=r'its normaliser, \{"type": "NFKC"\}, cannot be said'):
-        to_ggml(normalised)
+def test_other_rules_and_normalizers_are_refused_by_name() -> None:
+    normalized = train(ENGLISH, kind="bpe", vocabulary=307, normalize=True)
+    with pytest.raises(UsageError, match=r'its normalizer, \{"type": "NFKC"\}, cannot be said'):
+        to_ggml(normalized)
     backend = train(ENGLISH, kind="bpe", vocabulary=307)._special
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     with pytest.raises(UsageError, match=r'its cutting rule, .*"add_prefix_space": true'):
@@ -425,9 +425,9 @@ def test_a_broken_tokenizer_bin_is_refused() -> None:
 # SentencePiece and Marian
 
 
-@pytest.mark.parametrize("normalise", [True, False])
-def test_our_unigram_is_written_for_sentencepiece(normalise: bool) -> None:
-    tokenizer = train(ENGLISH + JAPANESE, kind="unigram", vocabulary=701, normalise=normalise, multiple=7)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_our_unigram_is_written_for_sentencepiece(normalize: bool) -> None:
+    tokenizer = train(ENGLISH + JAPANESE, kind="unigram", vocabulary=701, normalize=normalize, multiple=7)
     data = write_sentencepiece(tokenizer)
     reference = sentencepiece.SentencePieceProcessor(model_proto=data)
     assert reference.get_piece_size() == tokenizer.size

@@ -17,14 +17,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from chumoku.decoding.native import build as native
-from chumoku.decoding.native.engine import NativeEngine
+from chumoku.decoding.engines.native import build as native
+from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantised import GROUP, Int4, Int8Groups, Quantised, QuantisedEmbedding, QuantisedLogits
-from chumoku.weights.gguf import blocks, header, open_gguf, write_gguf
-from chumoku.weights.gguf.blocks import TYPES
+from chumoku.nn.quantized import GROUP, Int4, Int8Groups, QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
+from chumoku.weights.formats.gguf.blocks import TYPES
 
 gguf = pytest.importorskip("gguf", reason="The gguf library is what reading and writing are held against.")
 BLOCKS = [number for number, kind in TYPES.items() if kind.dtype is None]
@@ -94,7 +94,7 @@ def test_whole_numbers_stay_what_they_are(number: int, tmp_path: Path) -> None:
     found = file.read("w", whole=False)
     expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8Groups}.get(TYPES[number].name, Tensor)
     assert isinstance(found, expected)
-    floats = found if isinstance(found, Tensor) else found.dequantised()
+    floats = found if isinstance(found, Tensor) else found.dequantized()
     assert torch.equal(floats, file.read("w"))
     assert isinstance(file.read("vector", whole=False), Tensor), "only matrices are products"
 
@@ -107,7 +107,7 @@ def test_a_scale_that_has_no_shift_is_read_as_floats(tmp_path: Path) -> None:
         file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, 2)}))
         found = file.read("w", whole=False)
         assert isinstance(found, kind)
-        assert torch.equal(found if isinstance(found, Tensor) else found.dequantised(), file.read("w"))
+        assert torch.equal(found if isinstance(found, Tensor) else found.dequantized(), file.read("w"))
 
 
 def test_fields_are_those_the_library_reads(tmp_path: Path) -> None:
@@ -299,26 +299,26 @@ def test_whole_numbers_from_a_file_run(number: int, tmp_path: Path) -> None:
         for name, array in arrays.items()
     }
     file = open_gguf(written(tmp_path / "a.gguf", stored))
-    quantised = llama()
+    quantized = llama()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(file.read(NAMES[name]))
-    for name, parameter in list(quantised.named_parameters()):
+    for name, parameter in list(quantized.named_parameters()):
         found = file.read(NAMES[name], whole=False)
         if isinstance(found, Tensor):
             parameter.data = found
         elif name == "decoder.embedding.table":
-            quantised.decoder.embedding, quantised.head = QuantisedEmbedding(found), QuantisedLogits.of(found)
+            quantized.decoder.embedding, quantized.head = QuantisedEmbedding(found), QuantisedLogits.of(found)
         else:
             parent, last = name.removesuffix(".weight").rsplit(".", 1)
-            setattr(quantised.get_submodule(parent), last, Quantised.of(found))
+            setattr(quantized.get_submodule(parent), last, Quantized.of(found))
     tokens = torch.tensor([[5, 101, 7], [210, 11, 13]])
     expected = model(tokens).logits
     with torch.no_grad():
-        embedded = quantised.decoder.embedding(tokens)
+        embedded = quantized.decoder.embedding(tokens)
     assert torch.equal(embedded, model.decoder.embedding(tokens))
-    assert torch.equal(quantised.decoder.embedding.table, model.decoder.embedding.table)
-    engine = NativeEngine(quantised, rows=2, capacity=7)
+    assert torch.equal(quantized.decoder.embedding.table, model.decoder.embedding.table)
+    engine = NativeEngine(quantized, rows=2, capacity=7)
     engine.enter(2)
     said = engine.read(tokens.tolist())
     expected = expected.detach()
@@ -378,7 +378,7 @@ CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
     "a tensor twice": (file_of(*[tensor("w", (7,))] * 2, tensors=2), DamagedError, "'w' is there twice"),
     "no dimensions": (file_of(tensor("w", ()), tensors=1), DamagedError, "w has 0 dimensions"),
     "five dimensions": (file_of(tensor("w", (1,) * 5), tensors=1), DamagedError, "w has 5 dimensions"),
-    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "stored as type 16 .* Requantise"),
+    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "stored as type 16 .* Requantize"),
     "a size of nothing": (file_of(tensor("w", (3, 0)), tensors=1), DamagedError, r"w has sizes \[3, 0\]"),
     "half a block": (file_of(tensor("w", (16,), 8), tensors=1), DamagedError, r"sizes \[16\], which Q8_0 cannot"),
     "a product beyond": (file_of(tensor("w", (1 << 62, 1 << 62)), tensors=1), DamagedError, "w lies outside"),

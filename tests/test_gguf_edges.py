@@ -18,13 +18,13 @@ import chumoku
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.quantised import Quantised, QuantisedEmbedding, QuantisedLogits
-from chumoku.text.sentencepiece import UNUSED
+from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers, tensors_of
-from chumoku.weights.ggml import TOKENS, filled, write_gguf_model
-from chumoku.weights.gguf import open_gguf, write_gguf
-from chumoku.weights.opening import load
+from chumoku.weights.formats.gguf import open_gguf, write_gguf
+from chumoku.weights.formats.gguf_model import TOKENS, filled, write_gguf_model
+from chumoku.weights.open_model import load
 
 pytest.importorskip("gguf", reason="Files are written with the gguf library.")
 
@@ -172,7 +172,7 @@ def test_llama_3s_numbers_go_out_and_in(rotary: dict[str, Any], tmp_path: Path) 
     torch.testing.assert_close(third(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_factors_of_meta_are_recognised_without_our_words(tmp_path: Path) -> None:
+def test_factors_of_meta_are_recognized_without_our_words(tmp_path: Path) -> None:
     rotary = {"scaling": "llama3", "factor": 32.0, "base": 500000.0}
     path = sent(tmp_path / "a.gguf", noisy(config_of(width=192, heads=6, rotary=rotary)))
     ours = [name for name in open_gguf(path).fields if name.startswith("chumoku.")]
@@ -232,8 +232,8 @@ def test_whole_numbers_run_as_floats_do(changes: dict[str, Any], tmp_path: Path)
     whole, floats = (load(path, whole=kept).model for kept in (False, True))
     assert isinstance(whole.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
     assert isinstance(whole.head, QuantisedLogits)
-    assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantised)  # type: ignore[union-attr]
-    assert not any(isinstance(module, Quantised) for module in floats.modules())
+    assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantized)  # type: ignore[union-attr]
+    assert not any(isinstance(module, Quantized) for module in floats.modules())
     scale = float(floats(ids).logits.abs().max())
     assert (whole(ids).logits - floats(ids).logits).abs().max() <= 3e-2 * scale
     assert (floats(ids).logits - model(ids).logits).abs().max() <= 0.2 * scale

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 import chumoku
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.engines.base import TorchEngine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import at_precision
-from chumoku.nn import quantised
+from chumoku.nn import quantized
 
 if importlib.util.find_spec("triton") is None:
     pytest.skip("Triton is not installed, so there are no kernels to test.", allow_module_level=True)
@@ -25,9 +25,9 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
     os.environ["TRITON_INTERPRET"] = "1"
 
-from chumoku.decoding.gpu import available, launch  # noqa: E402 - after the interpreter is chosen
-from chumoku.decoding.gpu.engine import GpuEngine, bucket  # noqa: E402
-from chumoku.decoding.gpu.weights import joined, unsupported  # noqa: E402
+from chumoku.decoding.engines.gpu import available, launch  # noqa: E402 - after the interpreter is chosen
+from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
+from chumoku.decoding.engines.gpu.weights import joined, unsupported  # noqa: E402
 
 LENGTHS = [40, 1, 17]
 CELLS = {
@@ -84,7 +84,7 @@ def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: 
     small = at_precision(model_of(**{**CELLS["none"], **sizes}), precision)
     plain = copy.deepcopy(small)
     # The formula on every device: what its kernels round is not compared here.
-    monkeypatch.setattr(quantised, "FEW", 0)
+    monkeypatch.setattr(quantized, "FEW", 0)
     within = 0.05 if DEVICE.type == "cuda" else 1e-5
     assert available(small) == (DEVICE.type == "cuda")
     made, expected = (steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain)))

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from chumoku.lab.claims import ARITHMETIC, CLAIMS
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
-from chumoku.probe.pictures import style
+from chumoku.probe.plot_style import style
 
 BUDGET = Budget(scale=0.05, seeds=2)
 VERDICTS = {

@@ -110,7 +110,7 @@ def test_a_permuted_sentence_is_told_apart_only_by_positions() -> None:
     assert order.movement(placed, torch.Generator().manual_seed(0)) > 1e-3
 
 
-def test_a_run_that_has_not_learnt_has_not_converged() -> None:
+def test_a_run_that_has_not_learned_has_not_converged() -> None:
     rate, chance = opened("ln-rate"), math.log(8)
     assert rate.state([(9.0, 0.8 * chance), (9.0, 0.89 * chance)]) == "learns"
     assert rate.state([(9.0, 0.8 * chance), (9.0, 0.91 * chance)]) == "stays"
@@ -288,7 +288,7 @@ def test_a_run_is_a_function_of_its_seed_and_leaves_nothing_behind() -> None:
 
 def test_a_divergence_is_a_result() -> None:
     weight = nn.Linear(1, 1, bias=False)
-    found = fit(weight, lambda g: weight.weight.pow(4).sum() * 1e6, steps=9, seed=0, rate=1e3, optimiser="sgd")
+    found = fit(weight, lambda g: weight.weight.pow(4).sum() * 1e6, steps=9, seed=0, rate=1e3, optimizer="sgd")
     assert len(found) == 9
     assert math.isfinite(found[0])
     assert found[-1] == math.inf
@@ -299,7 +299,7 @@ def test_descent_by_hand_and_warm_up() -> None:
     nn.init.ones_(weight.weight)
     seen: list[int] = []
     # L = w: each step takes rate · share from w; of a warm-up of 4 the shares are 1/4, 2/4, 3/4, 1, and then 1.
-    fit(weight, lambda g: weight.weight.sum(), steps=5, seed=0, rate=0.1, warmup=4, optimiser="sgd", watch=seen.append)
+    fit(weight, lambda g: weight.weight.sum(), steps=5, seed=0, rate=0.1, warmup=4, optimizer="sgd", watch=seen.append)
     assert weight.weight.item() == pytest.approx(1 - 0.1 * (0.25 + 0.5 + 0.75 + 1 + 1))
     assert seen == [0, 1, 2, 3, 4, 5]
     assert not weight.training

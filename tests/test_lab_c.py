@@ -13,8 +13,8 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from chumoku.lab import sentences as corpus
-from chumoku.lab import toys, translator
+from chumoku.lab import sentence_data as corpus
+from chumoku.lab import toy_models, translator
 from chumoku.lab.claims import (
     contextual,
     dropout,
@@ -33,7 +33,7 @@ from chumoku.lab.claims import (
 )
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget, Words
 from chumoku.nn import Attention, FeedForward
-from chumoku.probe.pictures import style
+from chumoku.probe.plot_style import style
 
 MINE = (
     *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual"),
@@ -151,10 +151,10 @@ def test_ffn_memory_wants_more_with_each_width_and_less_when_off() -> None:
 
 
 def test_facts_can_only_be_remembered_in_the_block() -> None:
-    known = toys.facts(3, subjects=5, relations=3, objects=7)
+    known = toy_models.facts(3, subjects=5, relations=3, objects=7)
     assert len(known.answer) == 15
-    assert torch.equal(known.answer, toys.facts(3, subjects=5, relations=3, objects=7).answer)
-    model = toys.Rememberer(known, FeedForward(toys.WIDTH, 11), 0)
+    assert torch.equal(known.answer, toy_models.facts(3, subjects=5, relations=3, objects=7).answer)
+    model = toy_models.Rememberer(known, FeedForward(toy_models.WIDTH, 11), 0)
     assert all(name.startswith(("block.", "norm.")) for name, _ in model.named_parameters())
 
 
@@ -184,14 +184,14 @@ def test_moe_wants_more_recall_at_the_same_arithmetic() -> None:
     cost = {"mixture": 105, "same compute": 100}
     own = {"bits": {"relation": 1.2, "subject": 0.1}, "before": {"relation": 0.8, "subject": 0.1}, "most_bits": 2.0}
     shared = {**own, "bits": {"relation": 0.9, "subject": 0.9}}
-    unlearnt = {**own, "before": {"relation": 1.6, "subject": 0.1}}
+    unlearned = {**own, "before": {"relation": 1.6, "subject": 0.1}}
 
     def verdict(*tasks: dict[str, Any], recalled: int = 8, **changes: Any) -> str:
         runs = {"mixture": [{"recalled": recalled, **one} for one in tasks], "same compute": [{"recalled": 5}] * 2}
         return moe.judge({"size": size, "products": cost, "runs": runs, **changes})
 
     assert verdict(own, own) == HOLDS
-    assert verdict(own, shared) == verdict(own, unlearnt) == PARTLY
+    assert verdict(own, shared) == verdict(own, unlearned) == PARTLY
     assert verdict(own, own, recalled=5) == PARTLY
     for bad in ({"products": {**cost, "mixture": 200}}, {"size": {**size, "mixture": 200}}, {"recalled": 5}):
         assert verdict(own, shared, **bad) == FAILS
@@ -209,7 +209,7 @@ def test_moe_counts_what_its_parts_hold() -> None:
     for kind in ("same compute", "same size"):
         assert moe.products(kind) == sum(p.numel() for p in moe.made(kind).parameters())  # every number multiplies
     mixture = sum(p.numel() for p in moe.made("mixture").parameters())
-    idle = 2 * toys.WIDTH * moe.HIDDEN * (moe.EXPERTS - moe.CHOSEN)
+    idle = 2 * toy_models.WIDTH * moe.HIDDEN * (moe.EXPERTS - moe.CHOSEN)
     assert moe.products("mixture") == mixture - idle
 
 
@@ -257,7 +257,7 @@ def test_word_vectors_compare_within_and_across_groups() -> None:
     assert word_vectors.judge({"alike_before": [0.5, 0.5], "alike_after": [0.8, 0.6]}) == PARTLY
 
 
-def test_contextual_tells_senses_by_their_centres() -> None:
+def test_contextual_tells_senses_by_their_centers() -> None:
     sense = contextual.corpus().sense.float()
     parted = torch.stack([sense, 1 - sense], 1)
     assert contextual.compared(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
@@ -267,7 +267,7 @@ def test_contextual_tells_senses_by_their_centres() -> None:
         return contextual.judge({"layers": layers, "untrained": [{**last, "told": before}] * len(layers)})
 
     assert verdict([table, last]) == HOLDS
-    assert verdict([table, last], before=0.9) == PARTLY  # an encoder that has learnt nothing tells as much
+    assert verdict([table, last], before=0.9) == PARTLY  # an encoder that has learned nothing tells as much
     assert verdict([table, {**last, "across": 0.9}]) == PARTLY
     assert verdict([table, {**last, "within": 0.95}]) == FAILS  # hardly different at all
     assert verdict([last, last]) == FAILS  # a table that knows contexts is no table
@@ -360,17 +360,17 @@ def test_the_showpiece_is_held_out() -> None:
     data = corpus.sentences()
     assert data.test[0].units == corpus.SHOWPIECE
     assert all(one.combination != data.test[0].combination for one in data.train)
-    learnt, tested = ({one.combination for one in part} for part in (data.train, data.test))
-    assert not learnt & tested
+    learned, tested = ({one.combination for one in part} for part in (data.train, data.test))
+    assert not learned & tested
 
 
 def test_guessing_is_the_entropy_of_the_words() -> None:
     said = torch.tensor([[5, 6, corpus.IGNORE], [5, 6, corpus.IGNORE]])
-    assert toys.guessed(toys.Lines(said, said)) == pytest.approx(math.log(2))
+    assert toy_models.guessed(toy_models.Lines(said, said)) == pytest.approx(math.log(2))
 
 
 def test_numbers_of_seeds_are_told_with_their_range() -> None:
-    assert toys.told([1.0, 2.0, 3.0]) == "2.00 (1.00–3.00)"
+    assert toy_models.told([1.0, 2.0, 3.0]) == "2.00 (1.00–3.00)"
 
 
 def test_a_translator_is_trained_once_a_seed() -> None:

@@ -18,7 +18,7 @@ import torch
 from commands import Ask, Ended, command
 
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lab import cores, report, runner
+from chumoku.lab import processes, report, runner
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, TOGETHER, UNTRAINED, chosen
 from chumoku.lab.experiment import (
     FAILS,
@@ -91,7 +91,7 @@ def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path)
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
     assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
-    assert kept["seeds"] == [0], "nothing is learnt here"
+    assert kept["seeds"] == [0], "nothing is learned here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
     assert kept["budget"] == {"scale": 0.1, "seeds": 2}
     assert kept["platform"]
@@ -423,7 +423,7 @@ def test_cores_share_the_work_and_change_nothing(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     told: list[str] = []
     wanted = ["gram", "rope-relative", "pe-dot"]
-    shared = cores.run(wanted, BUDGET, tmp_path / "shared", lambda id, result: told.append(id))
+    shared = processes.run(wanted, BUDGET, tmp_path / "shared", lambda id, result: told.append(id))
     alone = runner.run(wanted, BUDGET, tmp_path / "alone")
     assert sorted(told) == sorted(wanted)
     assert [result.id for result in shared] == [result.id for result in alone] == [id for id in CLAIMS if id in wanted]
@@ -433,7 +433,7 @@ def test_cores_share_the_work_and_change_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_groups_hold_everything_once() -> None:
-    groups = cores.grouped(CLAIMS)
+    groups = processes.grouped(CLAIMS)
     assert sorted(id for group in groups for id in group) == sorted(CLAIMS)
     assert list(TOGETHER) == [id for id in CLAIMS if id in TOGETHER] in groups
 

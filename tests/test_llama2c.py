@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from chumoku.errors import ChumokuError, DamagedError, UsageError
-from chumoku.weights import llama2c
-from chumoku.weights.llama2c import looks_like_llama2c, open_llama2c
+from chumoku.weights.formats import llama2c
+from chumoku.weights.formats.llama2c import looks_like_llama2c, open_llama2c
 
 DIM, HIDDEN, LAYERS, HEADS, KV, VOCABULARY, LENGTH = 12, 7, 3, 6, 2, 11, 5
 

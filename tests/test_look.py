@@ -19,16 +19,16 @@ from typer.testing import CliRunner
 
 import chumoku
 from chumoku import text
-from chumoku.asking import MOST, longest, question, source_tokens
 from chumoku.cli import app
 from chumoku.errors import UsageError
-from chumoku.probe import drawings
-from chumoku.probe.drawings import draw, positions
-from chumoku.probe.names import name_of, visible
+from chumoku.inspect_prompt import MOST, longest, question, source_tokens
+from chumoku.probe import figures
+from chumoku.probe.figures import draw, positions
+from chumoku.probe.forward_pass import watch
 from chumoku.probe.page import filled, packed, write_page
-from chumoku.probe.pictures import label, lies, share_of
-from chumoku.probe.seen import Asked, Seen, see
-from chumoku.probe.watching import watch
+from chumoku.probe.plot_style import label, lies, share_of
+from chumoku.probe.snapshot import Asked, Seen, see
+from chumoku.probe.token_labels import name_of, visible
 
 
 def looked(*arguments: str) -> str:
@@ -52,7 +52,7 @@ def unpacked(one: dict) -> np.ndarray:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pictures take seconds; one test draws them all."""
-    monkeypatch.setattr(drawings, "draw", lambda *_, **__: [])
+    monkeypatch.setattr(figures, "draw", lambda *_, **__: [])
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Adapters and their laws, in every kind of model: nothing changes before something is learnt; all can be undone."""
+"""Adapters and their laws, in every kind of model: nothing changes before something is learned; all can be undone."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import read
-from chumoku.decoding import gpu
-from chumoku.decoding.engine import TorchEngine
-from chumoku.decoding.open_engine import open_engine
-from chumoku.decoding.unmodified import modification
+from chumoku.decoding.engines import gpu
+from chumoku.decoding.engines.base import TorchEngine
+from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.engines.unmodified import modification
 from chumoku.errors import AddressError, ConfigError, ShapeError, UsageError
 from chumoku.lora import LoraSettings
 from chumoku.lora.adapters import adapted, matrices
@@ -27,8 +27,8 @@ from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
-from chumoku.nn.adapted import Adapted, LowRank
-from chumoku.nn.quantised import Quantised
+from chumoku.nn.lora import Adapted, LowRank
+from chumoku.nn.quantized import Quantized
 
 EXACT, BROKEN = 1e-10, 1e-4
 EVERYTHING = ["**"]
@@ -59,7 +59,7 @@ def learn(model: Model, seed: int) -> None:
             parameter.copy_(parameter * (1.2 + noise) if name.endswith("magnitude") else noise / 3)
 
 
-def learnt(model: Model, settings: LoraSettings, seed: int, name: str = "default") -> Model:
+def learned(model: Model, settings: LoraSettings, seed: int, name: str = "default") -> Model:
     lora.attach(model, settings, name=name, seed=seed)
     learn(model, seed)
     return model
@@ -173,7 +173,7 @@ def test_fresh_is_the_base_to_the_last_bit(cell: Cell, choice: LoraSettings, see
 @given(cell=cells, choice=choices, seed=seeds, single=st.booleans())
 @some
 def test_merged_is_attached(cell: Cell, choice: LoraSettings, seed: int, single: bool) -> None:
-    model = learnt(fresh(cell, torch.float32 if single else torch.float64), choice, seed)
+    model = learned(fresh(cell, torch.float32 if single else torch.float64), choice, seed)
     expected, before = answer(model), bits(model)
     limit = 1e-5 if single else EXACT
     apart = lora.merged(model)
@@ -192,7 +192,7 @@ def test_merged_is_attached(cell: Cell, choice: LoraSettings, seed: int, single:
 @given(cell=cells, choice=choices, seed=seeds)
 @some
 def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = learnt(fresh(cell, torch.float32), choice, seed)
+    model = learned(fresh(cell, torch.float32), choice, seed)
     before, modules, expected = bits(model), dict(model.named_modules()), answer(model)
     weights = {path: module.base.weight for path, module in adapted(model).items()}
     lora.merge(model)
@@ -209,13 +209,13 @@ def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraS
 @given(cell=cells, choice=choices, other=choices, seed=seeds)
 @some
 def test_switching_is_reloading(cell: Cell, choice: LoraSettings, other: LoraSettings, seed: int) -> None:
-    both = learnt(learnt(fresh(cell), choice, seed, "one"), other, seed + 1, "two")
+    both = learned(learned(fresh(cell), choice, seed, "one"), other, seed + 1, "two")
     assert lora.names(both) == ["one", "two"]
     answers = {}
     for name, made, number in (("one", choice, seed), ("two", other, seed + 1), ("one", choice, seed)):
         lora.switch(both, name)
         answers[name] = answer(both)
-        assert torch.equal(answers[name], answer(learnt(fresh(cell), made, number)))
+        assert torch.equal(answers[name], answer(learned(fresh(cell), made, number)))
         assert lora.active(both) == name
         assert all(f".adapters.{name}." in path for path in lora.trainable(both))
     assert not torch.equal(answers["one"], answers["two"]), "seen to fail"
@@ -224,16 +224,16 @@ def test_switching_is_reloading(cell: Cell, choice: LoraSettings, other: LoraSet
 @given(cell=cells, choice=choices, seed=seeds)
 @some
 def test_only_the_adapter_learns(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = learnt(fresh(cell), choice, seed)
+    model = learned(fresh(cell), choice, seed)
     base = {name: tensor for name, tensor in bits(model).items() if ".adapters." not in name}
     trained = lora.trainable(model)
     assert {name for name in trained if ".adapters.default." not in name} == set()
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
-    optimiser = torch.optim.AdamW(trained.values(), lr=0.1)
+    optimizer = torch.optim.AdamW(trained.values(), lr=0.1)
     for step in range(2):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         logits_of(model, tokens(2, 7, step)).square().mean().backward()
-        optimiser.step()
+        optimizer.step()
     graded = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert graded == set(trained)
     assert all(not torch.equal(parameter, before[name]) for name, parameter in trained.items())
@@ -250,13 +250,13 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     lora.attach(model, LoraSettings(rank=3, dora=dora, targets=EVERYTHING), seed=5)
     assert torch.equal(answer(model), plain)
     model.train()
-    optimiser = torch.optim.AdamW(lora.trainable(model).values(), lr=0.01)
+    optimizer = torch.optim.AdamW(lora.trainable(model).values(), lr=0.01)
     losses = []
     for _ in range(5):
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         loss = (logits_of(model, tokens(7, 11)) - 1).square().mean()
         loss.backward()
-        optimiser.step()
+        optimizer.step()
         losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
     model.eval()
@@ -273,11 +273,11 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
 @given(cell=st.sampled_from([cell for cell in CELLS if cell.kind != "encoder"]), choice=choices, seed=seeds)
 @some
 def test_cached_decoding_is_the_whole_pass(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    assert laws.cache_noticed(learnt(fresh(cell), choice, seed), 7, seed) < EXACT
+    assert laws.cache_noticed(learned(fresh(cell), choice, seed), 7, seed) < EXACT
 
 
 def test_keys_that_miss_the_adapter_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = learnt(fresh(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
+    model = learned(fresh(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
     real = Adapted.forward
     monkeypatch.setattr(Adapted, "forward", lambda self, x: self.base(x) if x.shape[1] == 1 else real(self, x))
     assert laws.cache_noticed(model, 7, 3) > BROKEN
@@ -323,7 +323,7 @@ def test_taken_off_the_model_is_the_one_it_was(cell: Cell, choice: LoraSettings,
     frozen = next(name for name, _ in model.named_parameters())
     model.get_parameter(frozen).requires_grad_(False)
     modules, parameters, before = dict(model.named_modules()), dict(model.named_parameters()), bits(model)
-    learnt(model, choice, seed)
+    learned(model, choice, seed)
     assert not any(parameter.requires_grad for parameter in parameters.values())
     if seed % 2:
         lora.merge(model)
@@ -402,7 +402,7 @@ def test_targets_that_are_none(pattern: str, message: str) -> None:
 def test_logits_of_whole_numbers_are_no_target() -> None:
     model = at_precision(build(Cell("decoder").config()), "int8")
     assert "head" not in matrices(model)
-    assert all(isinstance(module, Quantised) for module in matrices(model).values())
+    assert all(isinstance(module, Quantized) for module in matrices(model).values())
 
 
 def test_settings_are_checked() -> None:
@@ -432,7 +432,7 @@ def test_what_cannot_be_done() -> None:
         with pytest.raises(UsageError, match="cannot be called"):
             lora.attach(model, LoraSettings(), name=name)
     assert all(parameter.requires_grad for parameter in model.parameters())
-    learnt(model, LoraSettings(), 3, "one")
+    learned(model, LoraSettings(), 3, "one")
     with pytest.raises(UsageError, match="already has an adapter 'one'"):
         lora.attach(model, LoraSettings(), name="one")
     with pytest.raises(UsageError, match=r"no adapter 'two'\. It has one"):
@@ -452,7 +452,7 @@ def test_what_cannot_be_done() -> None:
 
 
 def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
-    model = learnt(fresh(Cell("decoder"), torch.float32), LoraSettings(), 3)
+    model = learned(fresh(Cell("decoder"), torch.float32), LoraSettings(), 3)
     assert "is of class Adapted" in (modification(model) or "")
     assert isinstance(open_engine(model, rows=1, capacity=5), TorchEngine)
     assert "Adapted" in (gpu.unsupported(model) or "")
@@ -469,7 +469,7 @@ def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
 def test_compiled_training_hears_the_adapter(precision: str) -> None:
     """Compiled, the three projections are one product of their weights; not where one has an adapter."""
     base = build(Cell("decoder").config(width=96, feedforward_width=64))
-    model = learnt(at_precision(base, precision), LoraSettings(rank=3), 3)
+    model = learned(at_precision(base, precision), LoraSettings(rank=3), 3)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     given = tokens(2, 7)
     gradients = []
@@ -500,6 +500,6 @@ def test_adapters_are_never_below_32_bits() -> None:
     lora.attach(model, LoraSettings(dora=True, targets=EVERYTHING))
     assert {tensor.dtype for tensor in lora.tensors(model).values()} == {torch.float32}
     assert torch.equal(answer(model), before)
-    assert {part.kind for part in model.modules() if isinstance(part, Quantised)} == {"bf16"}
+    assert {part.kind for part in model.modules() if isinstance(part, Quantized)} == {"bf16"}
     learn(model, 3)
     assert distance(answer(lora.merged(model)), answer(model)) < 0.1

@@ -1,4 +1,4 @@
-"""The three models: presets, counts, heads, initialisation, compilation, refusals."""
+"""The three models: presets, counts, heads, initialization, compilation, refusals."""
 
 from __future__ import annotations
 
@@ -164,12 +164,12 @@ def test_cache_bytes_equal_a_real_cache() -> None:
     assert count(both.config, length=13, batch=3).cache_bytes == both.new_cache(memory, 13).nbytes
 
 
-@pytest.mark.parametrize("initialisation", ["gpt2", "xavier"])
+@pytest.mark.parametrize("initialization", ["gpt2", "xavier"])
 @pytest.mark.parametrize("kind", KINDS)
 @torch.no_grad()
-def test_initialisation_follows_its_table(kind: str, initialisation: str) -> None:
+def test_initialization_follows_its_table(kind: str, initialization: str) -> None:
     model = build(
-        chumoku.preset(f"tiny-{kind}", width=256, layers=8, initialisation=initialisation, position="learned")
+        chumoku.preset(f"tiny-{kind}", width=256, layers=8, initialization=initialization, position="learned")
     )
     values = dict(model.named_parameters())
     stack = "encoder" if kind == "encoder" else "decoder"
@@ -184,7 +184,7 @@ def test_initialisation_follows_its_table(kind: str, initialisation: str) -> Non
         f"{stack}.embedding.table": (0.02, 256**-0.5),
     }
     for address, deviations in expected.items():
-        chosen = deviations[initialisation == "xavier"]
+        chosen = deviations[initialization == "xavier"]
         measured = float(values.get(address, values.get("encoder.embedding.table")).std())
         assert abs(measured / chosen - 1) < 0.03, address
     assert (values[f"{block}.attention_norm.gamma"] == 1).all()
@@ -209,7 +209,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
 
 
 def test_every_parameter_is_filled() -> None:
-    """Memory is taken uninitialised: nothing may be left as it was found."""
+    """Memory is taken uninitialized: nothing may be left as it was found."""
     for cell in CELLS[::11]:
         model = build(cell.config())
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -228,11 +228,11 @@ def test_shared_embeddings_are_one_table() -> None:
 def test_pooling_takes_real_tokens_alone() -> None:
     hidden = torch.randn(2, 5, 7)
     mask = torch.tensor([[True, True, False, False, False], [True] * 5])
-    mean = pool(hidden, mask, kind="mean", normalise=False)
+    mean = pool(hidden, mask, kind="mean", normalize=False)
     torch.testing.assert_close(mean[0], hidden[0, :2].mean(0))
-    torch.testing.assert_close(pool(hidden, None, kind="mean", normalise=False)[1], mean[1])
-    assert torch.equal(pool(hidden, mask, kind="first", normalise=False), hidden[:, 0])
-    torch.testing.assert_close(pool(hidden, mask, kind="mean", normalise=True).norm(dim=-1), torch.ones(2))
+    torch.testing.assert_close(pool(hidden, None, kind="mean", normalize=False)[1], mean[1])
+    assert torch.equal(pool(hidden, mask, kind="first", normalize=False), hidden[:, 0])
+    torch.testing.assert_close(pool(hidden, mask, kind="mean", normalize=True).norm(dim=-1), torch.ones(2))
 
 
 def test_an_encoder_gives_logits_or_a_vector() -> None:

@@ -24,19 +24,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.engines.base import TorchEngine
+from chumoku.decoding.engines.native import build as build_module
+from chumoku.decoding.engines.native import call
+from chumoku.decoding.engines.native import engine as engine_module
+from chumoku.decoding.engines.native.engine import NativeEngine
+from chumoku.decoding.engines.native.pack import (
+    Batch,
+    Layer,
+    Memory,
+    Norm,
+    Packed,
+    Packing,
+    Product,
+    Source,
+    StackFields,
+)
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.native import build as build_module
-from chumoku.decoding.native import call
-from chumoku.decoding.native import engine as engine_module
-from chumoku.decoding.native.engine import NativeEngine
-from chumoku.decoding.native.pack import Batch, Layer, Memory, Norm, Packed, Packing, Product, Source, StackFields
-from chumoku.decoding.open_engine import open_engine
 from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import at_precision
-from chumoku.nn.quantised import GROUP, Int4, Int8, Int8Groups, Quantised, round_inputs
+from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, Quantized, round_inputs
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
 
@@ -120,7 +130,7 @@ def test_beams_never_move_a_key() -> None:
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
 
 
-def product(module: nn.Linear | Quantised, x: Tensor, *more: nn.Linear | Quantised) -> Tensor:
+def product(module: nn.Linear | Quantized, x: Tensor, *more: nn.Linear | Quantized) -> Tensor:
     packed = Packed.__new__(Packed)
     packed._lanes = call._library().lanes()
     packed._memory, packed._small, packed.packings, packed._sources = Memory(), Memory(), [], []
@@ -139,8 +149,8 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         x = torch.randn(rows, inputs, generator=random) * 3
         x[0] = 0
         weight, bias = (torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,)))
-        module = Quantised(weight, bias, kind)  # type: ignore[arg-type]
-        expected = round_inputs(x, module.kind).double() @ module.stored.dequantised().double().T + bias
+        module = Quantized(weight, bias, kind)  # type: ignore[arg-type]
+        expected = round_inputs(x, module.kind).double() @ module.stored.dequantized().double().T + bias
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
@@ -158,20 +168,20 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     stored = in_groups(torch.randn(outputs, GROUP * groups, generator=random))
     file = torch.cat([stored.scale.view(torch.uint8).view(outputs, groups, 2), stored.q.view(torch.uint8)], -1)
     scattered = Int8Groups(file[..., 2:].view(torch.int8), file.view(torch.float16)[..., 0])
-    assert torch.equal(scattered.dequantised(), stored.dequantised())
-    expected = round_inputs(x, "int8-groups").double() @ stored.dequantised().double().T
+    assert torch.equal(scattered.dequantized(), stored.dequantized())
+    expected = round_inputs(x, "int8-groups").double() @ stored.dequantized().double().T
     for one in (stored, scattered):
-        torch.testing.assert_close(product(Quantised.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(product(Quantized.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
 KINDS = ("float32", "bf16", "int8", "int4", "int8-groups")
 
 
-def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | Quantised:
+def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | Quantized:
     if kind == "int8-groups":
-        return Quantised.of(in_groups(weight), bias)
+        return Quantized.of(in_groups(weight), bias)
     if kind != "float32":
-        return Quantised(weight, bias, kind)  # type: ignore[arg-type]
+        return Quantized(weight, bias, kind)  # type: ignore[arg-type]
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)
     linear.bias = None if bias is None else nn.Parameter(bias)
@@ -195,7 +205,7 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
 def test_what_is_no_number_is_not_lost_among_whole_numbers(kind: str, odd: float) -> None:
-    module = Quantised(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
+    module = Quantized(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
     x = torch.randn(3, 2 * GROUP)
     x[1, 5] = odd
     said = product(module, x)
@@ -210,8 +220,8 @@ def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int
     module = nn.Linear(inputs, outputs, bias=seed % 2 > 0)
     with torch.no_grad():
         module.weight.normal_(generator=random)
-        for one in (module, Quantised(module.weight, module.bias, "bf16")):
-            weight = one.stored.dequantised() if isinstance(one, Quantised) else one.weight
+        for one in (module, Quantized(module.weight, module.bias, "bf16")):
+            weight = one.stored.dequantized() if isinstance(one, Quantized) else one.weight
             expected = x.double() @ weight.double().T
             if module.bias is not None:
                 expected = expected + module.bias.double()
@@ -341,7 +351,7 @@ def test_too_few_threads_are_a_sentence() -> None:
     """A library that cannot have all its threads gives back those it has, and the process goes on."""
     program = """
 import resource, torch
-from chumoku.decoding.native import call
+from chumoku.decoding.engines.native import call
 from chumoku.errors import TooLargeError
 call.crew()
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (300 << 20)
@@ -497,7 +507,7 @@ def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: p
     monkeypatch.setattr(call, "_crew", None)
     for kind, inputs in (("int8", 51), ("int4", 2 * GROUP)):
         test_products_of_whole_numbers_are_the_formula.hypothesis.inner_test(19, 37, 2, 5)
-        module = Quantised(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
+        module = Quantized(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
         torch.testing.assert_close(product(module, torch.ones(9, inputs)), torch.full((9, 7), inputs * 1.0))
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
     check_engine(NativeEngine, lively("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
@@ -579,11 +589,11 @@ def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
 
 
 def test_stored_kinds_know_their_formula() -> None:
-    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantised().tolist() == [[1.5, -2.5]]
+    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantized().tolist() == [[1.5, -2.5]]
     packed = torch.zeros(1, 1, 16, dtype=torch.uint8)
     packed[0, 0, 1] = 2 + 16 * 7
-    found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantised()
+    found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantized()
     assert found[0, [0, 1, 2, 17]].tolist() == [-1.0, 0.0, -1.0, 2.5]
     q = torch.arange(-31, 33, dtype=torch.int8).view(1, 2, GROUP)
-    found = Int8Groups(q, torch.tensor([[0.5, 2.0]]).half()).dequantised()
+    found = Int8Groups(q, torch.tensor([[0.5, 2.0]]).half()).dequantized()
     assert found[0, [0, 31, 32]].tolist() == [-15.5, 0.0, 2.0]

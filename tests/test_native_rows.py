@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from chumoku.decoding.native.call import unsupported
-from chumoku.decoding.native.engine import NativeEngine
+from chumoku.decoding.engines.native.call import unsupported
+from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.precision import at_precision

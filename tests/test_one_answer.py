@@ -22,22 +22,22 @@ from engines import check_engine
 from torch import Tensor, nn
 
 from chumoku import lora
-from chumoku.decoding import open_engine as opening
 from chumoku.decoding import translate
 from chumoku.decoding.beam import search
-from chumoku.decoding.engine import Engine, TorchEngine
+from chumoku.decoding.engines import open_engine as opening
+from chumoku.decoding.engines.base import Engine, TorchEngine
+from chumoku.decoding.engines.native import build as native_build
+from chumoku.decoding.engines.native.engine import NativeEngine
+from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.engines.recorded import RecordedEngine
+from chumoku.decoding.engines.unmodified import modification
 from chumoku.decoding.generate import generate
-from chumoku.decoding.native import build as native_build
-from chumoku.decoding.native.engine import NativeEngine
-from chumoku.decoding.open_engine import open_engine
-from chumoku.decoding.recorded import RecordedEngine
-from chumoku.decoding.unmodified import modification
 from chumoku.errors import UsageError
 from chumoku.evaluation.perplexity import score_text
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, at_precision
-from chumoku.nn import attention, norms, quantised
+from chumoku.nn import attention, norms, quantized
 from chumoku.nn.attention import Attention
 from chumoku.nn.tap import addresses, edit, record
 from chumoku.text import train
@@ -82,9 +82,9 @@ def test_a_last_digit_moves_an_input_by_little(kind: str, monkeypatch: pytest.Mo
     random = torch.Generator().manual_seed(5)
     x, noise = torch.randn(503, 96, generator=random), 1e-6 * torch.randn(503, 96, generator=random)
     moved = []
-    for levels in (quantised.LEVELS, 127.0):
-        monkeypatch.setattr(quantised, "LEVELS", levels)
-        far = quantised.round_inputs(x, kind) - quantised.round_inputs(x + noise, kind)  # type: ignore[arg-type]
+    for levels in (quantized.LEVELS, 127.0):
+        monkeypatch.setattr(quantized, "LEVELS", levels)
+        far = quantized.round_inputs(x, kind) - quantized.round_inputs(x + noise, kind)  # type: ignore[arg-type]
         moved.append(float((far / x.abs().amax(-1, keepdim=True)).abs().max()))
     assert moved[0] < 4e-5
     assert moved[1] > 5e-3

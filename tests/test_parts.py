@@ -34,7 +34,7 @@ def close(one: torch.Tensor, other: torch.Tensor, tolerance: float = 1e-10) -> N
     torch.testing.assert_close(one, other, atol=tolerance, rtol=tolerance)
 
 
-def randomise(module: torch.nn.Module) -> None:
+def randomize(module: torch.nn.Module) -> None:
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_()
@@ -45,7 +45,7 @@ def randomise(module: torch.nn.Module) -> None:
 def test_a_norm_equals_its_formula_and_torch(kind: str, rows: int, length: int, width: int) -> None:
     epsilon = 1e-3
     ours = {"layer": LayerNorm, "rms": RMSNorm, "batch": BatchNorm}[kind](width, epsilon=epsilon).double()
-    randomise(ours)
+    randomize(ours)
     x = torch.randn(rows, length, width, dtype=torch.float64, requires_grad=True)
     if kind == "layer":
         plain = norms.layer_norm(x, ours.gamma, ours.beta, epsilon)
@@ -94,7 +94,7 @@ def test_batch_norm_keeps_running_averages_for_eval() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_feedforward_is_its_formula_at_every_position_alike(kind: str, bias: bool) -> None:
     ours = FeedForward(11, 17, kind=kind, bias=bias).double()
-    randomise(ours)
+    randomize(ours)
     x = torch.randn(2, 5, 11, dtype=torch.float64)
 
     def linear(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ def test_feedforward_is_its_formula_at_every_position_alike(kind: str, bias: boo
 def test_experts_grouped_equal_the_plain_sum(kind: str, bias: bool, seed: int, per_token: int, tokens: int) -> None:
     torch.manual_seed(seed)
     ours = MixtureOfExperts(11, 13, experts=5, per_token=per_token, kind=kind, bias=bias).double()
-    randomise(ours)
+    randomize(ours)
     x = torch.randn(2, tokens, 11, dtype=torch.float64, requires_grad=True)
     plain, grouped = ours.plain(x), ours(x)
     close(grouped, plain)
@@ -134,7 +134,7 @@ def test_experts_grouped_equal_the_plain_sum(kind: str, bias: bool, seed: int, p
 
 def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
     ours = MixtureOfExperts(11, 13, experts=5, per_token=1, kind="relu", bias=False)
-    randomise(ours)
+    randomize(ours)
     with torch.no_grad():
         ours.router.weight.zero_()
         ours.router.weight[3] = 100.0
@@ -148,7 +148,7 @@ def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
 def test_the_weights_of_the_chosen_experts_sum_to_one() -> None:
     """Experts that are all alike answer as one of them would, however many are asked."""
     ours = MixtureOfExperts(11, 13, experts=5, per_token=2, kind="swiglu", bias=True).double()
-    randomise(ours)
+    randomize(ours)
     with torch.no_grad():
         for parameter in ours.experts.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
@@ -174,7 +174,7 @@ def test_router_losses_are_their_formulas_over_real_tokens() -> None:
 
 def test_lookup_equals_one_hot_times_matrix() -> None:
     embedding = Embedding(13, 7)
-    randomise(embedding)
+    randomize(embedding)
     tokens = torch.tensor([[0, 12, 5], [5, 5, 1]])
     assert torch.equal(embedding(tokens), F.one_hot(tokens, 13).float() @ embedding.table)
     scaled = Embedding(13, 7, scale=True)
@@ -188,7 +188,7 @@ def test_logits_tied_and_untied() -> None:
     assert not list(tied.parameters())
     close(tied(x, table), x @ table.T, 1e-6)
     untied = Logits(13, 7, tied=False, bias=True)
-    randomise(untied)
+    randomize(untied)
     close(untied(x, table), x @ untied.weight.T + untied.bias, 1e-5)
 
 
@@ -215,7 +215,7 @@ def block_like_torch(norm_first: bool, activation: str, *, cross: bool) -> tuple
         position="none",
     )
     ours = make_block(config, cross=cross).double()
-    randomise(theirs)
+    randomize(theirs)
     copy_attention(theirs.self_attn, ours.attention)
     pairs = [(theirs.linear1, ours.feedforward.up), (theirs.linear2, ours.feedforward.down)]
     norm_pairs = [(theirs.norm1, ours.attention_norm), (theirs.norm2, ours.feedforward_norm)]

@@ -15,7 +15,7 @@ import torch
 import transformers
 from cells import Cell, model_of
 from safetensors.torch import load_file, save_file
-from test_lora import EVERYTHING, answer, bits, learn, learnt, same_bits
+from test_lora import EVERYTHING, answer, bits, learn, learned, same_bits
 from torch import Tensor, nn
 
 from chumoku import lora
@@ -23,7 +23,7 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.lora import LoraSettings
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.adapted import Adapted, LowRank
+from chumoku.nn.lora import Adapted, LowRank
 from chumoku.weights.families import FAMILIES
 from chumoku.weights.families.table import Row
 
@@ -141,7 +141,7 @@ def test_an_adapter_of_ours_in_theirs(family: str, pairing: str, kind: str, tmp_
     pair = twins(family, pairing)
     close(*pair.logits())
     base = pair.logits()[0]
-    learnt(pair.ours, LoraSettings(**KINDS[kind]), 5)
+    learned(pair.ours, LoraSettings(**KINDS[kind]), 5)
     lora.save(pair.ours, tmp_path, base="someone/some-model", rows=pair.rows)
     loaded = peft.PeftModel.from_pretrained(pair.theirs, tmp_path)
     ours, theirs = pair.logits(loaded)
@@ -158,7 +158,7 @@ def test_an_adapter_of_ours_in_theirs(family: str, pairing: str, kind: str, tmp_
 def test_saved_and_loaded_is_the_same_to_the_last_bit(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
     pair = twins(family, pairing)
     fresh = copy.deepcopy(pair.ours)
-    learnt(pair.ours, LoraSettings(dropout=0.25, **KINDS[kind]), 5)
+    learned(pair.ours, LoraSettings(dropout=0.25, **KINDS[kind]), 5)
     for rows, folder in ((pair.rows, tmp_path / "theirs"), (None, tmp_path / "ours")):
         lora.save(pair.ours, folder, base="x", rows=rows)
         other = copy.deepcopy(fresh)
@@ -270,7 +270,7 @@ def test_training_is_theirs_too(dora: bool, dropout: float) -> None:
 
 def test_rows_in_the_wrong_order_are_caught(tmp_path: Path) -> None:
     pair = twins("llama", "interleaved")
-    learnt(pair.ours, LoraSettings(), 5)
+    learned(pair.ours, LoraSettings(), 5)
     lora.save(pair.ours, tmp_path, base="x", rows=[row._replace(heads=0) for row in pair.rows])
     ours, theirs = pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path))
     assert float((ours - theirs).abs().max()) > 1e-3
@@ -294,7 +294,7 @@ def test_a_body_without_its_head_has_other_names(tmp_path: Path) -> None:
 
 def test_a_merged_adapter_is_saved_all_the_same(tmp_path: Path) -> None:
     pair = twins("gpt2")
-    learnt(pair.ours, LoraSettings(dora=True, targets=["**.attention.query"]), 5)
+    learned(pair.ours, LoraSettings(dora=True, targets=["**.attention.query"]), 5)
     for folder in ("one", "two"):
         lora.save(pair.ours, tmp_path / folder, base="x", rows=pair.rows)
         if folder == "one":
@@ -305,7 +305,7 @@ def test_a_merged_adapter_is_saved_all_the_same(tmp_path: Path) -> None:
 def test_parts_of_other_strengths_join_all_the_same(tmp_path: Path) -> None:
     """One scale serves a joined matrix: what is stronger goes into B."""
     pair = twins("gpt2")
-    learnt(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
+    learned(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
     for path, module in lora.adapters.adapted(pair.ours).items():
         module.adapters["default"].alpha *= {"key": 3.0, "value": 0.7}.get(path.rpartition(".")[2], 1.0)
     lora.save(pair.ours, tmp_path, base="x", rows=pair.rows)
@@ -319,7 +319,7 @@ def test_several_from_files_side_by_side(tmp_path: Path) -> None:
     pair = twins("llama")
     alone = {}
     for seed, name in ((1, "one"), (2, "two")):
-        one = learnt(copy.deepcopy(pair.ours), LoraSettings(rank=seed), seed)
+        one = learned(copy.deepcopy(pair.ours), LoraSettings(rank=seed), seed)
         lora.save(one, tmp_path / name, base="x")
         alone[name] = answer(one)
         lora.load(pair.ours, tmp_path / name, name=name)
@@ -331,7 +331,7 @@ def test_several_from_files_side_by_side(tmp_path: Path) -> None:
 
 def test_a_model_that_only_we_have(tmp_path: Path) -> None:
     model = copy.deepcopy(model_of(Cell("encoder-decoder", "relative", "batch"), torch.float32))
-    learnt(model, LoraSettings(targets=EVERYTHING), 5)
+    learned(model, LoraSettings(targets=EVERYTHING), 5)
     lora.save(model, tmp_path, base="x")
     assert all(name.startswith(("base_model.model.encoder.", "base_model.model.decoder.")) for name in stored(tmp_path))
     with pytest.raises(UsageError, match="has no counterpart"):
@@ -350,7 +350,7 @@ def stored(folder: Path) -> dict[str, Tensor]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     pair = twins("gpt2")
-    learnt(pair.ours, LoraSettings(rank=3, targets=["**.attention.*"]), 5)
+    learned(pair.ours, LoraSettings(rank=3, targets=["**.attention.*"]), 5)
     lora.save(pair.ours, tmp_path / "adapter", base="x", rows=pair.rows)
     return tmp_path / "adapter"
 
@@ -478,7 +478,7 @@ def test_parts_that_are_refused(folder: Path, parts: str, message: str) -> None:
 
 def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
     model = copy.deepcopy(model_of(Cell("encoder-decoder"), torch.float32))
-    learnt(model, LoraSettings(targets=["decoder.**.query"]), 5)
+    learned(model, LoraSettings(targets=["decoder.**.query"]), 5)
     lora.save(model, tmp_path, base="x")
     lora.detach(model)
     save_file({name.replace("decoder.", ""): tensor for name, tensor in stored(tmp_path).items()}, tmp_path / WEIGHTS)
@@ -543,7 +543,7 @@ def test_damaged_files_make_sentences(folder: Path, name: str) -> None:
 def test_writing_leaves_whole_files_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What breaks off in the middle leaves the former files."""
     pair = twins("gpt2")
-    learnt(pair.ours, LoraSettings(), 9)
+    learned(pair.ours, LoraSettings(), 9)
     learn(pair.ours, 11)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real = Path.write_bytes

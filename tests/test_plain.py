@@ -28,8 +28,8 @@ from torch import Tensor
 
 import chumoku
 from chumoku import lora
-from chumoku.decoding.engine import TorchEngine
-from chumoku.decoding.open_engine import open_engine
+from chumoku.decoding.engines.base import TorchEngine
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.doctor import examine
 from chumoku.errors import ConfigError
 from chumoku.lora.settings import LoraSettings
@@ -89,11 +89,11 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def test_plain_equals_fast_for_every_choice(cell: Cell, length: int, masked: bool, seed: int) -> None:
     model = model_of(cell)
     options = {"length": length, "masked": masked, "seed": seed}
-    fast, learnt = call(model, **options), learn(model, **options)
+    fast, learned = call(model, **options), learn(model, **options)
     with plain():
-        slow, learnt_plainly = call(model, **options), learn(model, **options)
+        slow, learned_plainly = call(model, **options), learn(model, **options)
     close({"hidden": fast.hidden, "logits": fast.logits}, {"hidden": slow.hidden, "logits": slow.logits})
-    close(learnt, learnt_plainly)
+    close(learned, learned_plainly)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -280,7 +280,7 @@ def test_adapters_learn_plainly(dora: bool, monkeypatch: pytest.MonkeyPatch) -> 
         assert fast.keys() == slow.keys()
         for name in fast:
             torch.testing.assert_close(slow[name], fast[name], rtol=1e-6, atol=1e-7)
-        from chumoku.nn.adapted import LowRank
+        from chumoku.nn.lora import LowRank
 
         before = answer(model)
         monkeypatch.setattr(LowRank, "change", lambda self: 2 * self.scale * (self.b @ self.a))
@@ -288,7 +288,7 @@ def test_adapters_learn_plainly(dora: bool, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_small_adapter_is_not_lost_beside_16_bits() -> None:
-    from chumoku.nn.adapted import Adapted, LowRank
+    from chumoku.nn.lora import Adapted, LowRank
 
     module = Adapted(torch.nn.Linear(6, 7, bias=False).to(torch.bfloat16))
     low = module.adapters["one"] = LowRank(6, 7, 1, alpha=1.0)

@@ -11,12 +11,12 @@ from cells import Cell, model_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.engines.base import TorchEngine
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, at_precision
-from chumoku.nn.quantised import GROUP, Quantised, QuantisedLogits, quantize, round_inputs, to_int4, to_int8
+from chumoku.nn.quantized import GROUP, QuantisedLogits, Quantized, quantize, round_inputs, to_int4, to_int8
 
 KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
@@ -32,7 +32,7 @@ def drawn(outputs: int, inputs: int, seed: int) -> torch.Tensor:
 def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
     weight = drawn(outputs, 13 * groups, seed)
     stored = to_int8(weight)
-    assert ((stored.dequantised() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
+    assert ((stored.dequantized() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
     assert stored.q.abs().amax(1).tolist() == [127] * outputs, "the largest weight of every output uses all there is"
 
 
@@ -41,7 +41,7 @@ def test_int4_is_within_half_a_step(outputs: int, groups: int, seed: int) -> Non
     weight = drawn(outputs, GROUP * groups, seed)
     stored = to_int4(weight)
     assert stored.packed.shape == (outputs, groups, GROUP // 2)
-    error = (stored.dequantised() - weight).abs().view(outputs, groups, GROUP)
+    error = (stored.dequantized() - weight).abs().view(outputs, groups, GROUP)
     # Half a step, and what rounding s and m to 16 bits may move the far end by.
     step, most = stored.scale.float()[..., None], weight.abs().amax()
     assert (error <= step * 0.5 + 15 * step * 2**-11 + most * 2**-11 + 1e-6).all()
@@ -51,20 +51,20 @@ def test_what_is_on_the_grid_stays_there() -> None:
     for number in range(16):
         q = (torch.arange(GROUP) * 7 + number) % 16
         weight = q[None] * 0.25 - 1.5
-        assert torch.equal(to_int4(weight).dequantised(), weight)
+        assert torch.equal(to_int4(weight).dequantized(), weight)
         assert torch.equal(to_int4(weight).unpacked()[0], q.to(torch.uint8))
     whole = torch.tensor([[127.0, -127.0, 5.0, 0.0]]) / 8
-    assert torch.equal(to_int8(whole).dequantised(), whole)
+    assert torch.equal(to_int8(whole).dequantized(), whole)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.375, -2.0])
 def test_equal_weights_are_kept(value: float) -> None:
     weight = torch.full((3, GROUP), value)
     for stored in (to_int8(weight), to_int4(weight)):
-        torch.testing.assert_close(stored.dequantised(), weight)
+        torch.testing.assert_close(stored.dequantized(), weight)
 
 
-def formula(x: torch.Tensor, module: Quantised) -> torch.Tensor:
+def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
     """y = W (t p) + b in float64, written out: p = round(x · 32512 / max|x|), one t for a group or for a token."""
     group = x.shape[-1] if module.kind == "int8" else GROUP
     rows = []
@@ -77,7 +77,7 @@ def formula(x: torch.Tensor, module: Quantised) -> torch.Tensor:
         rows.append(torch.cat([part.double() for part in parts]))
     inputs = torch.stack(rows) if module.kind != "bf16" else x.reshape(-1, x.shape[-1]).double()
     bias = 0 if module.bias is None else module.bias.double()
-    return (inputs @ module.stored.dequantised().double().T + bias).view(*x.shape[:-1], -1)
+    return (inputs @ module.stored.dequantized().double().T + bias).view(*x.shape[:-1], -1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -85,12 +85,12 @@ def formula(x: torch.Tensor, module: Quantised) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 37])
 def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
     weight, x = drawn(outputs, 2 * GROUP, 3), drawn(rows, 2 * GROUP, 5)
-    module = Quantised(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
+    module = Quantized(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
     expected = formula(x[:, None], module)
     spread = expected.std()
     assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
     if kind != "bf16":
-        exact = x[:, None].double() @ module.stored.dequantised().double().T + module.bias.double()
+        exact = x[:, None].double() @ module.stored.dequantized().double().T + module.bias.double()
         assert float((module(x[:, None]) - exact).abs().max() / spread) > 4e-6, "inputs are rounded to 16 bits"
     module.get_buffer("weight" if kind == "bf16" else "scale").mul_(1.3)
     assert float((module(x[:, None]) - expected).abs().max() / spread) > 1e-3, "seen to fail, and nothing stale is kept"
@@ -98,9 +98,9 @@ def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
-    module = Quantised(drawn(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
+    module = Quantized(drawn(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
     x = drawn(5, 2 * GROUP, 5).double()
-    exact = x @ module.stored.dequantised().double().T
+    exact = x @ module.stored.dequantized().double().T
     torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
     assert torch.equal(round_inputs(x.bfloat16(), module.kind), x.bfloat16())
 
@@ -118,18 +118,18 @@ def test_odd_inputs_are_rounded_without_damage() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_go_through_it(kind: str) -> None:
-    module = Quantised(drawn(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
+    module = Quantized(drawn(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
     x = drawn(5, 2 * GROUP, 11).requires_grad_()
     y = drawn(5, 7, 13)
     out = module(x)
     (out * y).sum().backward()
-    torch.testing.assert_close(x.grad, y @ module.stored.dequantised())
+    torch.testing.assert_close(x.grad, y @ module.stored.dequantized())
     with torch.no_grad():
         assert torch.equal(module(x), out), "the same numbers with and without gradients"
 
 
 def test_dequantized_matrices_live_as_long_as_somebody_keeps_them() -> None:
-    module = Quantised(drawn(7, 2 * GROUP, 3), None, "int4")
+    module = Quantized(drawn(7, 2 * GROUP, 3), None, "int4")
     kept = module.floats()
     assert module.floats() is kept
     module.scale.mul_(2)
@@ -143,10 +143,10 @@ def test_dequantized_matrices_live_as_long_as_somebody_keeps_them() -> None:
 def test_stored_weights_become_a_module_as_they_are() -> None:
     weight = drawn(7, 3 * GROUP, 5)
     for stored in (quantize(weight, "bf16"), to_int8(weight), to_int4(weight)):
-        made = Quantised.of(stored, torch.arange(7) * 1.0)
+        made = Quantized.of(stored, torch.arange(7) * 1.0)
         assert all(a is b for a, b in zip(made.stored, stored, strict=True))
         assert (made.out_features, made.in_features) == (7, 3 * GROUP)
-        same = Quantised(weight, torch.arange(7) * 1.0, made.kind)
+        same = Quantized(weight, torch.arange(7) * 1.0, made.kind)
         assert torch.equal(made(weight[:2]), same(weight[:2]))
     assert type(QuantisedLogits.of(to_int4(weight))) is QuantisedLogits
 
@@ -192,7 +192,7 @@ def test_every_matrix_is_stored_so_and_the_rest_is_shared() -> None:
     assert small.decoder.embedding.table.data_ptr() == one.decoder.embedding.table.data_ptr()
     matrices = sum(p.numel() for name, p in one.named_parameters() if p.ndim == 2) * 4
     stored = sum(
-        b.nbytes for part in small.modules() if isinstance(part, Quantised) for b in part.buffers(recurse=False)
+        b.nbytes for part in small.modules() if isinstance(part, Quantized) for b in part.buffers(recurse=False)
     )
     assert stored < 0.2 * matrices
     engine = TorchEngine(small, rows=1, capacity=5)

@@ -15,13 +15,13 @@ from chumoku.models.model import Model, Output
 from chumoku.models.precision import at_precision
 from chumoku.nn import attention as attention_module
 from chumoku.nn.attention import share
+from chumoku.nn.record_check import check_same, same_bits
 from chumoku.nn.tap import edit, record
-from chumoku.nn.unseen import check_same, same_bits
 from chumoku.probe.attention import all_weights, attention_entropy, attention_rollout, entropy
-from chumoku.probe.editing import Change, ablate, edits, patch
+from chumoku.probe.forward_pass import answer, ask, given, watch
 from chumoku.probe.lens import logit_lens, residual_norms
-from chumoku.probe.watching import answer, ask, given, watch
-from chumoku.weights.folder import read_folder
+from chumoku.probe.patching import Change, ablate, edits, patch
+from chumoku.weights.formats.transformers_folder import read_folder
 
 SOME = CELLS[::37]
 LENGTH = 7

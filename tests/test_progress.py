@@ -19,14 +19,15 @@ import pytest
 import torch
 from rich.console import Console
 
-from chumoku.data import vocabulary
+from chumoku.data import tokenizer_cache
 from chumoku.data.corpus import Corpus
 from chumoku.data.pairs import Pair
 from chumoku.data.prepared import prepare_pairs
 from chumoku.data.shards import prepare_text
 from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, UsageError
-from chumoku.text import Tokenizer, kinds, train, training_process
+from chumoku.text import Tokenizer, train, training_process
+from chumoku.text import training as tokenizer_training
 from chumoku.text.progress import ShowProgress, counted
 from chumoku.text.sample_texts import sampled
 from chumoku.training import plan as planning
@@ -91,7 +92,7 @@ def test_a_reader_that_left_stops_nothing() -> None:
 
 
 def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
     told = Told()
     tokenizer = train(TEXTS, kind="bpe", vocabulary=300, progress=told)
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
@@ -111,8 +112,8 @@ def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.Monkey
     texts = [text + str(number) for number, text in enumerate(TEXTS)]
     settings: dict[str, Any] = {"kind": kind, "vocabulary": 600, "languages": ["ja"], "segment": False}
     here = train(texts, **settings)
-    monkeypatch.setattr(kinds, "QUICK", {})
-    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "QUICK", {})
+    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
     found: list[Tokenizer] = []
     thread = threading.Thread(target=lambda: found.append(train(texts, **settings)))
     thread.start()
@@ -125,7 +126,7 @@ def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.Monkey
 
 
 def test_what_goes_wrong_in_a_child_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kinds, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
     with pytest.raises(UsageError, match="The kind bpe needs a vocabulary of 261 or more"):
         train(TEXTS, kind="bpe", vocabulary=99)
     for command, said in (
@@ -202,7 +203,7 @@ def test_a_trained_tokenizer_is_kept_when_the_rest_is_interrupted(
 
     def prepared(progress: Any) -> None:
         corpus = Corpus([tmp_path / "a.txt"])
-        tokenizer = vocabulary.prepare_tokenizer(
+        tokenizer = tokenizer_cache.prepare_tokenizer(
             corpus.documents(), corpus.files, tmp_path / "tokenizer", read_as={}, progress=progress, vocabulary=300
         )
         prepare_text(corpus, tokenizer, tmp_path / "shards", progress=progress)
@@ -214,7 +215,7 @@ def test_a_trained_tokenizer_is_kept_when_the_rest_is_interrupted(
     with pytest.raises(KeyboardInterrupt):
         prepared(interrupting)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "tokenizer"]
-    monkeypatch.setattr(vocabulary, "train", None)
+    monkeypatch.setattr(tokenizer_cache, "train", None)
     prepared(Told())
 
 

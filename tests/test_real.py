@@ -11,8 +11,8 @@ from real import fetched
 
 import chumoku
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.folder import write_folder
-from chumoku.weights.opening import load
+from chumoku.weights.formats.transformers_folder import write_folder
+from chumoku.weights.open_model import load
 
 PROMPTS = [
     "The capital of France is",
@@ -23,7 +23,7 @@ PROMPTS = [
     "In 1969, the first man walked on the",
     "To be, or not to be, that is the",
     "The opposite of hot is",
-    "My favourite colour is",
+    "My favorite color is",
     "Tokyo is the capital of",
 ]
 

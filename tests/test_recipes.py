@@ -16,7 +16,7 @@ from chumoku.errors import ConfigError, UsageError
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.nn.tap import matches
-from chumoku.training.optimiser import Optimiser, decays, orthogonalised
+from chumoku.training.optimizer import Optimizer, decays, orthogonalized
 from chumoku.training.plan import duration, plan
 from chumoku.training.recipe import load_recipe, read_recipe
 from chumoku.training.settings import OptimizerSettings
@@ -138,28 +138,28 @@ def test_decay_is_for_what_multiplies() -> None:
                 ("experts.up", "experts.down", "embedding.table")
             )
             assert decays(name, parameter) == multiplies, name
-            assert not orthogonalised(name, parameter) or parameter.ndim == 2
-            assert orthogonalised(name, parameter) == (
+            assert not orthogonalized(name, parameter) or parameter.ndim == 2
+            assert orthogonalized(name, parameter) == (
                 multiplies and ".blocks." in name and "router" not in name and "experts" not in name
             ), name
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_optimisers_move_all_weights_and_remember_by_name(kind: str) -> None:
+def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
     model = build(read_recipe(shortest()).config(61))
     settings = OptimizerSettings(kind=kind, rate=0.1)  # type: ignore[arg-type]
-    optimiser = Optimiser(model, settings)
+    optimizer = Optimizer(model, settings)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
     def step() -> None:
         torch.manual_seed(1)
-        for parameter in optimiser.parameters:
+        for parameter in optimizer.parameters:
             parameter.grad = torch.randn_like(parameter)
-        optimiser.step(0.01)
+        optimizer.step(0.01)
 
     step()
     assert all(not torch.equal(before[name], parameter) for name, parameter in model.named_parameters())
-    state = {key: value.clone() for key, value in optimiser.state().items()}
+    state = {key: value.clone() for key, value in optimizer.state().items()}
     assert {key.rpartition(":")[0] for key in state} == set(before)
     middle = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     step()
@@ -167,8 +167,8 @@ def test_optimisers_move_all_weights_and_remember_by_name(kind: str) -> None:
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(middle[name])
-    optimiser = Optimiser(model, settings)
-    optimiser.load(state)
+    optimizer = Optimizer(model, settings)
+    optimizer.load(state)
     step()
     assert all(torch.equal(after[name], parameter) for name, parameter in model.named_parameters())
 
@@ -176,12 +176,12 @@ def test_optimisers_move_all_weights_and_remember_by_name(kind: str) -> None:
 def test_sgd_is_note_000s() -> None:
     """w ← w − r · g, without momentum."""
     model = build(read_recipe(shortest()).config(61))
-    optimiser = Optimiser(model, OptimizerSettings(kind="sgd", rate=0.1, momentum=0.0, weight_decay=0.0))
-    before = [parameter.detach().clone() for parameter in optimiser.parameters]
-    for parameter in optimiser.parameters:
+    optimizer = Optimizer(model, OptimizerSettings(kind="sgd", rate=0.1, momentum=0.0, weight_decay=0.0))
+    before = [parameter.detach().clone() for parameter in optimizer.parameters]
+    for parameter in optimizer.parameters:
         parameter.grad = torch.ones_like(parameter)
-    optimiser.step(0.25)
-    for old, new in zip(before, optimiser.parameters, strict=True):
+    optimizer.step(0.25)
+    for old, new in zip(before, optimizer.parameters, strict=True):
         torch.testing.assert_close(new.detach(), old - 0.25)
 
 
@@ -189,27 +189,27 @@ def test_sgd_is_note_000s() -> None:
 def test_only_what_decays_shrinks(kind: str) -> None:
     """Without a gradient, decay alone moves a weight."""
     model = build(read_recipe(shortest(model={"preset": "tiny-decoder", "position": "learned"})).config(61))
-    optimiser = Optimiser(model, OptimizerSettings(kind=kind, rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
+    optimizer = Optimizer(model, OptimizerSettings(kind=kind, rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
     with torch.no_grad():
-        for parameter in optimiser.parameters:
+        for parameter in optimizer.parameters:
             parameter.fill_(1.0)
             parameter.grad = torch.zeros_like(parameter)
-    optimiser.step(0.1)
+    optimizer.step(0.1)
     for name, parameter in model.named_parameters():
         assert float(parameter.detach().max()) == pytest.approx(0.95 if decays(name, parameter) else 1.0), name
 
 
 def test_a_gradient_is_clipped_to_its_length() -> None:
     model = build(read_recipe(shortest()).config(61))
-    optimiser = Optimiser(model, OptimizerSettings(rate=0.1))
+    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
     for scale in (1.0, 64.0):
-        for parameter in optimiser.parameters:
+        for parameter in optimizer.parameters:
             parameter.grad = torch.full_like(parameter, 2.0 * scale)
-        norm = optimiser.norm() / scale
-        total = sum(parameter.numel() for parameter in optimiser.parameters)
+        norm = optimizer.norm() / scale
+        total = sum(parameter.numel() for parameter in optimizer.parameters)
         assert float(norm) == pytest.approx(2 * total**0.5)
-        optimiser.scale(norm, 3.0, scale)
-        assert float(optimiser.norm()) == pytest.approx(3.0, rel=1e-4)
+        optimizer.scale(norm, 3.0, scale)
+        assert float(optimizer.norm()) == pytest.approx(3.0, rel=1e-4)
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

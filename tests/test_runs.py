@@ -29,10 +29,10 @@ from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints, differences
 from chumoku.training.checkpoint_files import mean, read_state, read_tensors
+from chumoku.training.dataset import prepare
 from chumoku.training.distributed import World, wrap
-from chumoku.training.guard import first_bad, locked
+from chumoku.training.interrupt import first_bad, locked
 from chumoku.training.log import read_metrics
-from chumoku.training.material import prepare
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import read_recipe
@@ -100,7 +100,7 @@ def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
     judged = [line for line in lines if "validation_loss" in line]
     assert [line["step"] for line in judged] == [7, 14, 21, 28, 31]
     assert trained.best_loss == min(line["validation_loss"] for line in judged)
-    assert judged[-1]["validation_loss"] < judged[0]["validation_loss"], "nothing was learnt"
+    assert judged[-1]["validation_loss"] < judged[0]["validation_loss"], "nothing was learned"
     assert judged[-1]["perplexity"] == pytest.approx(math.exp(judged[-1]["validation_loss"]))
     assert ("bits_per_byte" in judged[-1]) == (kind != "encoder-decoder")
     assert (tmp_path / "loss.png").stat().st_size > 5000
@@ -383,7 +383,7 @@ def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> No
 def test_the_second_signal_leaves_now() -> None:
     code = (
         "import os, signal, time\n"
-        "from chumoku.training.guard import Interrupt\n"
+        "from chumoku.training.interrupt import Interrupt\n"
         "with Interrupt() as interrupt:\n"
         "    os.kill(os.getpid(), signal.SIGTERM)\n"
         "    print(interrupt.signal, flush=True)\n"
@@ -480,7 +480,7 @@ def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
 
-def test_what_is_judged_is_not_learnt(corpora: Path, tmp_path: Path) -> None:
+def test_what_is_judged_is_not_learned(corpora: Path, tmp_path: Path) -> None:
     material = prepare(read_recipe(recipe_for("decoder", corpora, tmp_path)))
     train, held = material.train, material.validation
     assert isinstance(train, WindowBatches)

@@ -11,9 +11,9 @@ from bundles import made
 from commands import command
 
 import chumoku
-from chumoku.decoding.choosers import Choice
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.generate import PLAIN
+from chumoku.decoding.sampling import Choice
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +58,8 @@ def test_help_says_what_the_default_is(
 
 def test_a_request_that_leaves_it_out_gets_the_default() -> None:
     pytest.importorskip("fastapi")
-    from chumoku.server import schemas
-    from chumoku.server.writing import choice_of
+    from chumoku.server.openai import schemas
+    from chumoku.server.openai.generation import choice_of
 
     bare = choice_of(schemas.Completion(model="m", prompt="a", seed=3))
     assert bare == Choice(seed=3)

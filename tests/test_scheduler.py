@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
 
 from chumoku.data.order import generator
-from chumoku.decoding import chosen as chosen_module
+from chumoku.decoding import batch_sampling as chosen_module
 from chumoku.decoding import scheduler as scheduler_module
-from chumoku.decoding.choosers import Choice, shaped
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
+from chumoku.decoding.sampling import Choice, shaped
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 from chumoku.models.build import build

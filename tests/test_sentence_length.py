@@ -19,8 +19,8 @@ from chumoku.errors import UsageError
 from chumoku.text.tokenizer import framed
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import convert
-from chumoku.weights.folder import write_folder
-from chumoku.weights.opening import config_of
+from chumoku.weights.formats.transformers_folder import write_folder
+from chumoku.weights.open_model import config_of
 
 
 def sentences(folder: Path, limit: Any) -> Path:

@@ -19,8 +19,8 @@ from serving import Serving, serving, settled
 
 import chumoku
 from chumoku.decoding import beam
-from chumoku.server.shapes import Shape
-from chumoku.speaker import Speaker
+from chumoku.pipeline import Speaker
+from chumoku.server.openai.responses import Shape
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
 
@@ -247,7 +247,7 @@ def test_large_answers_are_not_made_in_the_loop(server: Serving, monkeypatch: py
     monkeypatch.setattr(Shape, "whole", noted)
     asked = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
     large = server.post("/v1/completions", **asked).json()
-    monkeypatch.setattr("chumoku.server.openai.LARGE", 1 << 30)
+    monkeypatch.setattr("chumoku.server.openai.routes.LARGE", 1 << 30)
     small = server.post("/v1/completions", **asked).json()
     assert threads[0].startswith("reader")
     assert not threads[1].startswith("reader")

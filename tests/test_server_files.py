@@ -17,10 +17,10 @@ from bundles import bytewise, chatty, made
 from serving import until
 
 import chumoku
-from chumoku.decoding.native import call
+from chumoku.decoding.engines.native import call
 from chumoku.models.model import Model
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.ggml import write_gguf_model
+from chumoku.weights.formats.gguf_model import write_gguf_model
 from chumoku.weights.in_memory import copy_into_memory
 
 WHEREVER_MAPPED = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Only Linux lists a process's maps.")

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from chumoku.server.look import routes
+from chumoku.server.security.limits import Limits
 from hostile import VALID, bodies, check, models, sent
 from serving import Serving, serving, settled
 
-from chumoku.server import inside, parsing
-from chumoku.server.limits import Limits
+from chumoku.server import request_body
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,11 @@ def test_a_server_that_fails_is_noticed(server: Serving, monkeypatch: pytest.Mon
     def fails(*_: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(parsing, "_refusal", fails)
+    monkeypatch.setattr(request_body, "_refusal", fails)
     with pytest.raises(AssertionError, match="500 after"):
         sent(server, "/v1/completions", 60)
     monkeypatch.undo()
-    assert inside.LOOKS.keys() <= VALID.keys()
+    assert routes.LOOKS.keys() <= VALID.keys()
     with pytest.raises(AssertionError, match="NaN"):
         check(httpx.Response(200, text='{"a": NaN}', headers={"content-type": "application/json"}))
 

@@ -13,20 +13,20 @@ from typing import Any
 import pytest
 import torch
 from bundles import chatty, made
+from chumoku.server.errors import from_error
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from test_server_worker import left_alone
 
 from chumoku.decoding import beam
-from chumoku.decoding.native import call
+from chumoku.decoding.engines.native import call
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import ChumokuError
 from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
-from chumoku.server import embeddings
 from chumoku.server.checkpoints import bundle
-from chumoku.server.limits import Limits
-from chumoku.server.refusals import from_error
+from chumoku.server.openai import embeddings
 
 PARTS = [{"part": "decoder", "layer": 0, "head": 0}]
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {

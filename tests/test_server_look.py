@@ -17,19 +17,20 @@ from bundles import bytewise, made
 from pydantic import ValidationError
 
 import chumoku
-from chumoku.asking import question
 from chumoku.errors import AddressError, UsageError
+from chumoku.inspect_prompt import question
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.nn.quantised import Int8
+from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
+from chumoku.pipeline import Speaker
 from chumoku.probe import lens
-from chumoku.probe.editing import patch
-from chumoku.probe.watching import watch
-from chumoku.server import answers, checkpoints, lab, look_shared, looking, runs
-from chumoku.server import look_schemas as schemas
+from chumoku.probe.forward_pass import watch
+from chumoku.probe.patching import patch
+from chumoku.server import checkpoints, lab, runs, streaming
+from chumoku.server.look import schemas as schemas
+from chumoku.server.look import shared, views
 from chumoku.server.runs import Runs, UnknownRun
-from chumoku.speaker import Speaker
 
 TEXT = "猫 cat"
 
@@ -91,7 +92,7 @@ def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
     target = {} if kind == "encoder" else {"target": "xyz!"}
     for layer, head, place in ((0, 3, 2), (1, 4, 3)):
         told = as_json(
-            looking.block(one, schemas.Block(**asked(**target, part=part, layer=layer, head=head, place=place)))
+            views.block(one, schemas.Block(**asked(**target, part=part, layer=layer, head=head, place=place)))
         )
         ids, _ = question(one, TEXT, target.get("target"), None)
         _, tape = watch(model, ids.tokens, source=ids.source)
@@ -126,16 +127,16 @@ def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
 
 def test_what_the_embedding_and_its_place_give() -> None:
     one = speaker("decoder", position="learned", scale_embedding=True)
-    told = looking.block(one, schemas.Block(**asked(target="ab", part="decoder", layer=0, head=0, place=2)))
+    told = views.block(one, schemas.Block(**asked(target="ab", part="decoder", layer=0, head=0, place=2)))
     total = torch.tensor(told["embedding"]["token"]) + torch.tensor(told["embedding"]["position"])
     assert torch.allclose(total, torch.tensor(told["input"]), rtol=1e-4, atol=1e-4)
-    assert looking.block(speaker("decoder"), schemas.Block(**asked(part="decoder", layer=0, head=0, place=2)))[
+    assert views.block(speaker("decoder"), schemas.Block(**asked(part="decoder", layer=0, head=0, place=2)))[
         "embedding"
     ] | {"token": 0} == {"token": 0, "position": None}
 
 
 def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
-    told = as_json(looking.look(translator, schemas.Look(**asked(target="xyz"))))
+    told = as_json(views.look(translator, schemas.Look(**asked(target="xyz"))))
     assert told["said"] == "xyz"
     assert told["then"]["text"] == "</s>"
     assert [one["key"] for one in told["maps"]][:3] == ["encoder", "decoder", "cross"]
@@ -148,7 +149,7 @@ def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
             expected = tape[address.format(f"blocks.{layer}") + ".weights"][0].numpy()
             assert np.abs(unpacked(one)[layer] - expected).max() <= 0.5 / 65535 + 1e-6
         assert one["nan"] is None
-    single = as_json(looking.look(translator, schemas.Look(**asked(target="xyz", layer=1, maps=["cross"], lens=False))))
+    single = as_json(views.look(translator, schemas.Look(**asked(target="xyz", layer=1, maps=["cross"], lens=False))))
     assert [one["key"] for one in single["maps"]] == ["cross"]
     assert (single["maps"][0]["layers"], single["maps"][0]["first_layer"], single["lens"]) == (1, 1, None)
     whole = next(one for one in told["maps"] if one["key"] == "cross")
@@ -157,31 +158,31 @@ def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
 
 def test_what_was_written_can_be_given_as_tokens(decoder: Speaker, translator: Speaker) -> None:
     for one in (decoder, translator):
-        wrote = looking.look(one, schemas.Look(**asked(new=7)))
+        wrote = views.look(one, schemas.Look(**asked(new=7)))
         ids = [number for number, _ in wrote["tokens"]][wrote["first"] :]
         if wrote["then"] is not None:
             ids.append(wrote["then"]["id"])
-        again = looking.look(one, schemas.Look(**asked(target=ids)))
+        again = views.look(one, schemas.Look(**asked(target=ids)))
         assert {**again, "maps": 0} == {**wrote, "maps": 0}
         assert [m["weights"] for m in again["maps"]] == [m["weights"] for m in wrote["maps"]]
         with pytest.raises(UsageError, match="There is no token 99999"):
-            looking.look(one, schemas.Look(**asked(target=[99999])))
-    ended = looking.look(translator, schemas.Look(**asked(target=[30, 31, 2])))
+            views.look(one, schemas.Look(**asked(target=[99999])))
+    ended = views.look(translator, schemas.Look(**asked(target=[30, 31, 2])))
     assert (len(ended["tokens"]), ended["then"]["id"]) == (3, 2)
-    assert looking.look(translator, schemas.Look(**asked(target=[30, 31])))["then"] is None
+    assert views.look(translator, schemas.Look(**asked(target=[30, 31])))["then"] is None
 
 
 def test_one_layer_shows_longer_texts() -> None:
     one = speaker("decoder", width=14, heads=7, context=9999, layers=3)
     text = "ab" * 400
-    told = looking.look(one, schemas.Look(**asked(text=text, new=0)))
+    told = views.look(one, schemas.Look(**asked(text=text, new=0)))
     assert len(told["tokens"]) == 128
     assert "only the last" in told["notices"][0][0]
     assert "トークン" in told["notices"][0][1]
-    told = as_json(looking.look(one, schemas.Look(**asked(text=text, new=0, layer=2, lens=False))))
+    told = as_json(views.look(one, schemas.Look(**asked(text=text, new=0, layer=2, lens=False))))
     assert len(told["tokens"]) == 512
     wide = speaker("decoder", width=62, heads=31, context=9999, layers=7)
-    told = as_json(looking.look(wide, schemas.Look(**asked(text=text, new=0, lens=False))))
+    told = as_json(views.look(wide, schemas.Look(**asked(text=text, new=0, lens=False))))
     assert len(told["tokens"]) == 117, "no more than 8 MB"
 
 
@@ -189,7 +190,7 @@ def test_nan_is_told_as_nan() -> None:
     one = speaker("decoder")
     with torch.no_grad():
         one.model.decoder.blocks[0].feedforward.down.weight[0, 0] = math.nan
-    told = as_json(looking.look(one, schemas.Look(**asked())))
+    told = as_json(views.look(one, schemas.Look(**asked())))
     assert any("NaN" in english for english, _ in told["notices"])
     only = told["maps"][0]
     odd = np.unpackbits(np.frombuffer(base64.b64decode(only["nan"]), np.uint8), bitorder="little")
@@ -197,22 +198,22 @@ def test_nan_is_told_as_nan() -> None:
     assert not odd[0].any()
     assert odd[1, 0].any()
     assert told["entropy"]["decoder"][1][0] == "NaN"
-    block = as_json(looking.block(one, schemas.Block(**asked(new=0, part="decoder", layer=1, head=0, place=2))))
+    block = as_json(views.block(one, schemas.Block(**asked(new=0, part="decoder", layer=1, head=0, place=2))))
     assert "NaN" in block["weights"]
-    table = as_json(looking.tensor(one, schemas.Tensor(**asked(new=0, address="decoder.blocks.1.output"))))
+    table = as_json(views.tensor(one, schemas.Tensor(**asked(new=0, address="decoder.blocks.1.output"))))
     assert table["odd"] > 0
-    following = as_json(looking.next_tokens(one, schemas.Next(**asked())))
+    following = as_json(views.next_tokens(one, schemas.Next(**asked())))
     assert following["candidates"][0]["logit"] == "NaN"
     off = schemas.Ablate(**asked(off=[{"part": "decoder", "layer": 0, "head": 1}]))
-    assert as_json(looking.ablate(one, off))["change"] == "NaN"
+    assert as_json(views.ablate(one, off))["change"] == "NaN"
 
 
 def test_a_tensor_by_its_address(translator: Speaker) -> None:
     base = asked(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = watch(translator.model, ids.tokens, source=ids.source)
-    for address in looking.addresses(translator, schemas.Question(**base))["addresses"]:
-        told = as_json(looking.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
+    for address in views.addresses(translator, schemas.Question(**base))["addresses"]:
+        told = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
         whole = tape[address][0]
         table = whole[3] if whole.ndim == 3 else whole
         assert told["shape"] == list(whole.shape)
@@ -223,11 +224,11 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
         if address.endswith("weights"):
             assert len(told["columns"]) == len(told["shown"][0])
     keys = schemas.Tensor(**base, address="decoder.blocks.1.cross_attention.keys")
-    assert looking.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
+    assert views.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
     row = schemas.Tensor(**base, address="decoder.blocks.1.output", row=2)
-    assert looking.tensor(translator, row)["rows"] == ["y"]
+    assert views.tensor(translator, row)["rows"] == ["y"]
     shared = speaker("decoder", width=36, heads=6, kv_heads=3)
-    told = looking.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
+    told = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
     expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
     assert torch.allclose(torch.tensor(told["shown"]), expected, rtol=1e-4, atol=1e-5)
@@ -253,15 +254,15 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
 def test_what_is_not_there_is_said(decoder: Speaker, work: str, fields: dict[str, Any], sentence: str) -> None:
     schema = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look, "ablate": schemas.Ablate}[work]
     with pytest.raises((AddressError, UsageError), match=sentence.replace("*", r"\*")):
-        getattr(looking, work)(decoder, schema(**asked(**fields)))
+        getattr(views, work)(decoder, schema(**asked(**fields)))
 
 
 def test_an_encoder_has_nothing_to_follow() -> None:
     one = speaker("encoder")
     with pytest.raises(UsageError, match="nothing follows its text"):
-        looking.next_tokens(one, schemas.Next(**asked()))
+        views.next_tokens(one, schemas.Next(**asked()))
     with pytest.raises(UsageError, match="An encoder writes nothing"):
-        looking.look(one, schemas.Look(**asked(target="x")))
+        views.look(one, schemas.Look(**asked(target="x")))
 
 
 @pytest.mark.parametrize(
@@ -288,15 +289,15 @@ def test_requests_are_bounded(fields: dict[str, Any]) -> None:
 def test_tokens_without_a_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
-    told = looking.tokens(decoder, schemas.Question(**asked()))
+    told = views.tokens(decoder, schemas.Question(**asked()))
     assert [one["id"] for one in told["tokens"]] == decoder.tokenizer.encode(TEXT)
-    told = looking.tokens(translator, schemas.Question(**asked(target="xy")))
+    told = views.tokens(translator, schemas.Question(**asked(target="xy")))
     assert [one["text"] for one in told["tokens"]] == ["x", "y"]
     assert [one["id"] for one in told["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
 
 def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
-    told = as_json(looking.next_tokens(decoder, schemas.Next(**asked(count=11))))
+    told = as_json(views.next_tokens(decoder, schemas.Next(**asked(count=11))))
     tokens = torch.tensor([decoder.tokenizer.encode(TEXT)])
     logits = decoder.model(tokens).logits[0, -1].detach().double()
     best = logits.topk(11)
@@ -305,7 +306,7 @@ def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
     known = torch.tensor([one["logit"] for one in told["candidates"]] + [told["rest"]]).double()
     assert float(known.logsumexp(0)) == pytest.approx(float(logits.logsumexp(0)), rel=1e-5)
     assert told["vocabulary"] == decoder.config.vocabulary
-    told = looking.next_tokens(translator, schemas.Next(**asked(target="x", count=3)))
+    told = views.next_tokens(translator, schemas.Next(**asked(target="x", count=3)))
     source = torch.tensor([[*translator.tokenizer.encode(TEXT), 2]])
     target = torch.tensor([[1, *translator.tokenizer.encode("x")]])
     assert target[0, 0] == translator.tokenizer.roles.begin
@@ -313,7 +314,7 @@ def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
     assert [one["id"] for one in told["candidates"]] == expected
     whole = speaker("decoder", vocabulary=bytewise().size)
     assert whole.config.vocabulary > 200
-    assert looking.next_tokens(whole, schemas.Next(**asked(count=200)))["rest"] != "-Infinity"
+    assert views.next_tokens(whole, schemas.Next(**asked(count=200)))["rest"] != "-Infinity"
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
@@ -321,7 +322,7 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, tran
     one = decoder if kind == "decoder" else translator
     cross = kind == "encoder-decoder"
     told = as_json(
-        looking.ablate(
+        views.ablate(
             one,
             schemas.Ablate(
                 **asked(
@@ -347,20 +348,20 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, tran
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, new=7, temperature=0)
     assert told["before"]["said"] == plain
     nothing = schemas.Ablate(**asked(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
-    every = looking.ablate(one, nothing)
+    every = views.ablate(one, nothing)
     assert every["after"]["said"] != every["before"]["said"]
-    again = looking.look(one, schemas.Look(**asked(new=7)))
+    again = views.look(one, schemas.Look(**asked(new=7)))
     assert again["said"] == plain, "switched on again"
 
 
 def test_vectors_move_too() -> None:
     one = speaker("encoder", head="vector")
     off = schemas.Ablate(**asked(off=[{"part": "encoder", "layer": 0, "head": 2}]))
-    told = as_json(looking.ablate(one, off))
+    told = as_json(views.ablate(one, off))
     assert told["measure"] == "cosine"
     assert 0 < told["change"] < 2
     masked = speaker("encoder")
-    told = as_json(looking.ablate(masked, schemas.Ablate(**asked(text="ab<mask>c", off=off.off))))
+    told = as_json(views.ablate(masked, schemas.Ablate(**asked(text="ab<mask>c", off=off.off))))
     assert [part["place"] for part in told["places"]] == [2]
     assert len(told["after"]["candidates"]) == 5
 
@@ -376,13 +377,13 @@ def test_whole_numbers_are_read_backwards_once_for_all_layers(
     source = tokens[:3] if kind == "encoder-decoder" else None
     output, tape = watch(model, tokens, source=source)
     assert output.logits is not None
-    size, unpacked, calls = model.config.vocabulary, Int8.dequantised, [0]
+    size, unpacked, calls = model.config.vocabulary, Int8.dequantized, [0]
 
     def counted(self: Int8) -> torch.Tensor:
         calls[0] += len(self.scale) == size
         return unpacked(self)
 
-    monkeypatch.setattr(Int8, "dequantised", counted)
+    monkeypatch.setattr(Int8, "dequantized", counted)
     asked_for: list[int] = []
     found = lens.through(model, tape, best=3, going=lambda: asked_for.append(1))
     assert calls[0] <= 1, "the head's matrix is the same for all layers"
@@ -572,8 +573,8 @@ def test_the_report_brings_its_own_policy(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none_have_names() -> None:
-    assert [look_shared.number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
+    assert [shared.number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
-    assert answers.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
+    assert streaming.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(speaker("decoder").model)) > 20

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 from bundles import chatty, made
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 
-from chumoku.server.limits import Limits
 from chumoku.weights import bundle
-from chumoku.weights.sealed import remove, sealed
+from chumoku.weights.checksums import remove, sealed
 
 LOOK = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
 PLACE = Path("checkpoints") / "step-00000030"

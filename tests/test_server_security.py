@@ -18,10 +18,12 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from serving import KEY, Serving, serving
 
-from chumoku.server import look_schemas, schemas
 from chumoku.server.app import GET, POST
-from chumoku.server.limits import Limits
-from chumoku.server.security import hostname
+from chumoku.server.look import schemas as look_schemas
+from chumoku.server.openai import schemas
+from chumoku.server.security import keys
+from chumoku.server.security.limits import Limits
+from chumoku.server.security.middleware import hostname
 
 QUICK = Limits(body=3001, header_seconds=0.3, body_seconds=0.4, connections=11)
 ROUTES = [*(("GET", path) for path in GET), *(("POST", path) for path in POST)]
@@ -263,7 +265,7 @@ def test_hosts_are_taken_apart() -> None:
 
 
 def test_the_key_is_compared_in_constant_time() -> None:
-    source = Path(schemas.__file__).with_name("keys.py").read_text(encoding="utf-8")
+    source = Path(keys.__file__).read_text(encoding="utf-8")
     assert source.count("hmac.compare_digest") == 2
     assert not re.search(r"key\s*==|==\s*self\._key|cookie\s*==", source)
 

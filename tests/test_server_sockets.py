@@ -15,9 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
+from chumoku.server.security.limits import Limits
 from serving import KEY, Serving, serving, settled, until
-
-from chumoku.server.limits import Limits
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -196,10 +195,10 @@ def test_too_many_connections_are_told_so_as_all_else(locked: Serving) -> None:
 CHILD = """
 import sys, time
 from chumoku.server import openai, worker
-from chumoku.server.house import House
-from chumoku.server.limits import Limits
+from chumoku.server.state import House
+from chumoku.server.security.limits import Limits
 from chumoku.server.run import bound, serve
-from chumoku.server.served import open_models
+from chumoku.server.models import open_models
 
 slow = lambda *_: time.sleep(60)
 if sys.argv[2] == "reader":

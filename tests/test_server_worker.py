@@ -18,6 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
+from chumoku.server.models import free_name, named
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from typer.testing import CliRunner
 
@@ -25,12 +27,10 @@ import chumoku
 from chumoku.cli import app
 from chumoku.cli import serve as command
 from chumoku.decoding import beam
-from chumoku.decoding.rules import Rules
+from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import MissingExtraError, UsageError
-from chumoku.server.limits import Limits
-from chumoku.server.served import free_name, named
-from chumoku.server.turns import Turns
+from chumoku.server.fair_lock import Turns
 from chumoku.server.worker import paced
 
 LIMITS = Limits(rows=3, queue=5)
@@ -233,10 +233,10 @@ def test_no_finite_numbers_are_an_engine_failure(folder: Path) -> None:
 
 
 def test_a_quiet_stream_shows_life(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    from chumoku.server import answers
+    from chumoku.server import streaming
 
     step = Scheduler.step
-    monkeypatch.setattr(answers, "QUIET", 0.05)
+    monkeypatch.setattr(streaming, "QUIET", 0.05)
     monkeypatch.setattr(Scheduler, "step", lambda self: (time.sleep(0.3), step(self))[1])
     with httpx.stream("POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 2, "stream": True}) as raw:
         lines = [line for line in raw.iter_lines() if line]

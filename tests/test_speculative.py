@@ -12,9 +12,9 @@ from cells import VOCABULARY
 from test_decoding import BEGIN, END, lively, prompts, sources
 
 from chumoku.decoding import speculative
-from chumoku.decoding.choosers import Choice, shaped
-from chumoku.decoding.engine import TorchEngine
+from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
+from chumoku.decoding.sampling import Choice, shaped
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.decoding.speculative import left, speculate
 from chumoku.errors import UsageError

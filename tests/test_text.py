@@ -246,7 +246,7 @@ def test_without_the_dictionary_there_is_a_kind_message(monkeypatch: pytest.Monk
 def test_full_and_half_width_become_one() -> None:
     tokenizer = train([*JAPANESE, "ＡＢＣ ガギグ 123"] * 5, kind="character", vocabulary=200)
     assert tokenizer.encode("ＡＢＣ　ｶﾞ１２３") == tokenizer.encode("ABC ガ123")
-    exact = train([*JAPANESE, "ＡＢＣ"] * 5, kind="character", vocabulary=200, normalise=False)
+    exact = train([*JAPANESE, "ＡＢＣ"] * 5, kind="character", vocabulary=200, normalize=False)
     assert exact.decode(exact.encode("ＡＢＣ")) == "ＡＢＣ"
 
 

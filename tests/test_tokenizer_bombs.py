@@ -13,8 +13,8 @@ from bombs import added, bombs, character_map, definition, replace, sequence
 from chumoku.errors import UsageError
 from chumoku.text import load
 from chumoku.text.backend import MOST_ADDED, check_added
-from chumoku.text.bounds import check_definition
-from chumoku.text.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, Model, Piece, backend_of
+from chumoku.text.formats.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, Model, Piece, backend_of
+from chumoku.text.tokenizer_limits import check_definition
 
 BOMBS = dict(bombs())
 

@@ -12,7 +12,7 @@ import torch
 from browser import until, visit
 from pretend import Pretended
 
-from chumoku.decoding.choosers import Choice, shaped
+from chumoku.decoding.sampling import Choice, shaped
 
 
 @pytest.fixture

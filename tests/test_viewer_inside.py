@@ -18,9 +18,9 @@ from serving import Serving, serving
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import sinusoidal
-from chumoku.server import look_schemas as schemas
-from chumoku.server import looking
-from chumoku.speaker import Speaker, load
+from chumoku.pipeline import Speaker, load
+from chumoku.server.look import schemas as schemas
+from chumoku.server.look import views
 
 TEXT = "one cat"
 LONG = "abcdefg " * 200
@@ -105,10 +105,10 @@ def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) ->
     page.click(".chip >> nth=4")
     until(page, "document.querySelectorAll('.scores tr.masked').length > 0")
     speaker = server.house.models["decoder"].speaker
-    look = looking.look(speaker, schemas.Look(model="m", text=TEXT, new=16))
+    look = views.look(speaker, schemas.Look(model="m", text=TEXT, new=16))
     target = [one for one, _ in look["tokens"][look["first"] :]] + ([look["then"]["id"]] if look["then"] else [])
     numbers = {"part": "decoder", "layer": 0, "head": 0, "place": 4}
-    block = looking.block(speaker, schemas.Block(model="m", text=TEXT, target=target, **numbers))
+    block = views.block(speaker, schemas.Block(model="m", text=TEXT, target=target, **numbers))
     until(page, f"document.querySelectorAll('.scores tr.masked').length == {sum(block['masked'])}")
     shares = page.eval_on_selector_all(
         ".scores tbody tr:not(.masked) .weight", "all => all.map(one => one.textContent)"
@@ -195,13 +195,13 @@ def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
     until(page, "document.querySelectorAll('.scores td.nan').length > 3")
     page.click("#in-tab-heads")
     page.click(".heads-grid button >> nth=4")
-    colours = page.evaluate(
+    colors = page.evaluate(
         "(() => { const one = document.querySelector('.map-canvas');"
         " const data = one.getContext('2d').getImageData(0, 0, 8, 8).data; const found = new Set();"
         " for (let at = 0; at < data.length; at += 4) found.add([...data.slice(at, at + 3)].join());"
         " return [...found] })()"
     )
-    assert sorted(colours) == sorted(["178,58,72", "255,255,255"]), "hatched, red on the card"
+    assert sorted(colors) == sorted(["178,58,72", "255,255,255"]), "hatched, red on the card"
     seen.clean()
 
 
@@ -228,7 +228,7 @@ def test_a_head_switched_off(browser: Any, server: Serving) -> None:
     before, after = page.eval_on_selector_all(".off-side .said", "all => all.map(one => one.textContent)")
     speaker = server.house.models["decoder"].speaker
     off = [{"part": "decoder", "layer": 0, "feedforward": True}]
-    told_ = looking.ablate(speaker, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
+    told_ = views.ablate(speaker, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
     assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")
     page.click("[data-t=in_off_none]")
     page.wait_for_selector("[data-t=in_off_wait]")

@@ -101,7 +101,7 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
             " return curves({ lines: [{ points }] }).querySelectorAll('circle').length }",
             step,
         )
-        assert drawn == 1, "a point alone is a dot, one with a neighbour is not"
+        assert drawn == 1, "a point alone is a dot, one with a neighbor is not"
     seen.clean()
 
 

@@ -52,7 +52,7 @@ def chat(
 ) -> None:
     """Talk with a model. /reset begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."""
     from chumoku.decoding.chat import Message, format_for, reply
-    from chumoku.decoding.choosers import Choice
+    from chumoku.decoding.sampling import Choice
 
     quiet_pipe()
     choice = Choice(temperature, top_k, top_p, min_p, repetition, presence, seed=seed)
@@ -98,7 +98,7 @@ def talk(answer: Callable[[list[Message]], Reply], told: list[Message], as_json:
 def asked() -> Iterator[str]:
     """Lines, one by one; at a terminal with editing, and a line that was given up is none."""
     if not sys.stdin.isatty():
-        from chumoku.decoding.lines import arriving
+        from chumoku.decoding.translate_file import arriving
 
         for lines in arriving(sys.stdin.buffer, most=1):  # type: ignore[arg-type]
             yield lines[0].strip()

@@ -32,7 +32,7 @@ def convert(
     from functools import partial
 
     import chumoku
-    from chumoku.speaker import is_adapter
+    from chumoku.pipeline import is_adapter
     from chumoku.weights.convert import certificate_of, convert
 
     whole = adapter is None and not is_adapter(model)

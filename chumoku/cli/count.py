@@ -111,8 +111,8 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
 def of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
     """The config of a model that is already trained."""
     from chumoku.errors import UsageError
-    from chumoku.speaker import base_of, is_adapter
-    from chumoku.weights.opening import config_of
+    from chumoku.pipeline import base_of, is_adapter
+    from chumoku.weights.open_model import config_of
 
     if changes or vocabulary is not None:
         word = changes[0] if changes else "--vocabulary"

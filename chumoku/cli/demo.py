@@ -22,10 +22,10 @@ def demo(
 ) -> None:
     """Train a small Japanese-English translator (two minutes on two cores), score it, and look inside."""
     import chumoku
-    from chumoku.data.embedded import split
+    from chumoku.data.grammar import split
     from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import score_translations
-    from chumoku.probe.pictures import attention_maps
+    from chumoku.probe.plot_style import attention_maps
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
@@ -79,7 +79,7 @@ def begin_anew(out: Path) -> None:
     import shutil
 
     from chumoku.errors import UsageError
-    from chumoku.training.guard import locked
+    from chumoku.training.interrupt import locked
 
     old = [out / name for name in ("checkpoints", "best", "last") if (out / name).exists()]
     if not old:

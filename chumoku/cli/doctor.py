@@ -30,7 +30,7 @@ def doctor(
     """
     from rich.console import Console
 
-    from chumoku.doctor.admission import admitted
+    from chumoku.doctor.open_subject import admitted
     from chumoku.doctor.runner import CHECKS, examine
     from chumoku.nn.plain import plain, plain_formulas, running
 

@@ -31,7 +31,7 @@ def embed(
     quiet_pipe()
     given = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     if file is not None:
-        from chumoku.decoding.lines import texts_of
+        from chumoku.decoding.translate_file import texts_of
 
         full = (text for text in texts_of(file) if text.strip())
         given += itertools.islice(full, MOST + 1)  # of a file of any length, no more than is needed to refuse it

@@ -23,8 +23,8 @@ def evaluate(
         list[str], typer.Argument(help="A text; for translators pairs: a table, or a source and a target file.")
     ],
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translators: hypotheses kept at each word.")] = 4,
-    language: Annotated[str | None, typer.Option(help="Of the references; recognised when not given.")] = None,
-    tokenised: Annotated[bool, typer.Option("--tokenised", help="Texts are already cut into words by spaces.")] = False,
+    language: Annotated[str | None, typer.Option(help="Of the references; recognized when not given.")] = None,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already cut into words by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
     save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
     adapter: Adapter = None,
@@ -46,11 +46,11 @@ def evaluate(
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
         if bundle.config.kind == "encoder-decoder":
-            return _translations(bundle, data, beam, language, tokenised, columns, save)
+            return _translations(bundle, data, beam, language, tokenized, columns, save)
         return _text(bundle, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
-        found = _scored(_lines(Path(model)), _lines(Path(data[-1])), language, tokenised)
+        found = _scored(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
     else:
         found = score(precision, save)
         if precision is not None:
@@ -105,7 +105,7 @@ def _translations(
     files: list[str],
     beam: int,
     language: str | None,
-    tokenised: bool,
+    tokenized: bool,
     columns: str,
     save: Path | None,
 ) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _translations(
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in said), encoding="utf-8")
     references = [pair.target for pair in pairs]
-    found = _scored(said, references, language, tokenised)
+    found = _scored(said, references, language, tokenized)
     if found["bleu"] < POOR and seems_swapped(said, sources=[pair.source for pair in pairs], references=references):
         typer.echo(f"Source and target seem to be swapped: {_other_way(files, columns)}", err=True)
     return found
@@ -156,16 +156,16 @@ def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]
     return pairs
 
 
-def _scored(said: list[str], references: list[str], language: str | None, tokenised: bool) -> dict[str, Any]:
+def _scored(said: list[str], references: list[str], language: str | None, tokenized: bool) -> dict[str, Any]:
     from chumoku.evaluation.translation import score_translations
     from chumoku.text.japanese import share_of_japanese
 
     if language is None:
         language = "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
-    return score_translations(said, references, language=language, tokenised=tokenised).as_dict()
+    return score_translations(said, references, language=language, tokenized=tokenized).as_dict()
 
 
 def _lines(path: Path) -> list[str]:
-    from chumoku.data.files import lines, members
+    from chumoku.data.text_files import lines, members
 
     return [line.text for member in members(path) for line in lines(member.stream)]

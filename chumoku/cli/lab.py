@@ -110,7 +110,7 @@ def with_bar(ids: list[str], budget: Budget, out: Path, *, quiet: bool) -> list[
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from chumoku.lab import cores, runner
+    from chumoku.lab import processes, runner
 
     expected = {id: runner.expected(id, budget, out) for id in ids}
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
@@ -128,7 +128,7 @@ def with_bar(ids: list[str], budget: Budget, out: Path, *, quiet: bool) -> list[
                     f"{id:<16} {result.verdict:<16} {result.seconds:6.1f} s", markup=False, highlight=False
                 )
 
-        return cores.run(ids, budget, out, progress)
+        return processes.run(ids, budget, out, progress)
 
 
 def told(results: list[Result]) -> str:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.asking import MOST, question, said
 from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, model_path, written
 from chumoku.errors import UsageError, counted
+from chumoku.inspect_prompt import MOST, question, said
 
 if TYPE_CHECKING:
-    from chumoku.probe.seen import Seen
-    from chumoku.speaker import Speaker
+    from chumoku.pipeline import Speaker
+    from chumoku.probe.snapshot import Seen
 
 
 def look(
@@ -35,9 +35,9 @@ def look(
     """Look inside a model: tokens, positions, every attention map, entropy, the residual stream, the logit lens, and
     for each word the best candidates and where it looked. Words are chosen greedily."""
     import chumoku
-    from chumoku.probe.drawings import draw
+    from chumoku.probe.figures import draw
     from chumoku.probe.page import write_page
-    from chumoku.probe.seen import see
+    from chumoku.probe.snapshot import see
 
     read, target = written(text), None if to is None else written(to, "The target")
     speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
@@ -107,7 +107,7 @@ def show(seen: Seen, text: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from chumoku.probe.pictures import share_of
+    from chumoku.probe.plot_style import share_of
 
     if text:
         print(text)

@@ -32,7 +32,7 @@ def prepare(
     report: Annotated[Path | None, typer.Option(help="Write the report here as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON.")] = False,
 ) -> None:
-    """Read, clean and tokenise text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
+    """Read, clean and tokenize text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
     import json
 
     from rich.console import Console
@@ -66,7 +66,7 @@ def _text(
 ) -> tuple[dict[str, Any], list[str]]:
     from chumoku.data.corpus import Corpus
     from chumoku.data.shards import prepare_text
-    from chumoku.data.vocabulary import prepare_tokenizer
+    from chumoku.data.tokenizer_cache import prepare_tokenizer
     from chumoku.text import load
 
     corpus = Corpus(files, documents=documents, field=field)  # type: ignore[arg-type]
@@ -107,12 +107,12 @@ def _pairs(
     from dataclasses import asdict
 
     from chumoku.data.batches import PairBatches
-    from chumoku.data.files import expand
     from chumoku.data.manifest import read_manifest
     from chumoku.data.pairs import Cleaning, read_pairs
     from chumoku.data.prepared import open_pairs, prepare_pairs
     from chumoku.data.split import check_share, split_pairs
-    from chumoku.data.vocabulary import prepare_tokenizer
+    from chumoku.data.text_files import expand
+    from chumoku.data.tokenizer_cache import prepare_tokenizer
     from chumoku.text import load
 
     check_share(validation)

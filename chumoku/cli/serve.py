@@ -17,7 +17,7 @@ import typer
 
 from chumoku.cli.shared import KNOWN, Device, Precision
 from chumoku.errors import MissingExtraError, UsageError
-from chumoku.server.limits import Limits
+from chumoku.server.security.limits import Limits
 
 RUNS = Path("runs")
 SHORTEST_KEY = 8
@@ -45,10 +45,10 @@ def serve(
     check(host, api_key, cors or [])
     bounds = Limits(**limits)
     need("fastapi", "uvicorn")
-    from chumoku.server.house import House
+    from chumoku.server.models import named, open_models
     from chumoku.server.run import bound
     from chumoku.server.run import serve as answer
-    from chumoku.server.served import named, open_models
+    from chumoku.server.state import House
 
     named(models)  # what is wrong with the names is said before anything is opened
     listening = bound(host, port)

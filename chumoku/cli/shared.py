@@ -13,7 +13,7 @@ import typer
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
-    from chumoku.speaker import Speaker
+    from chumoku.pipeline import Speaker
 
 LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
@@ -41,7 +41,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 def model_path(model: str) -> str:
     """The model that a name stands for: a run's folder stands for the model in it."""
-    from chumoku.speaker import model_of_run
+    from chumoku.pipeline import model_of_run
 
     found = str(model_of_run(model))
     if found != model and Path(found).name == "best":
@@ -53,7 +53,7 @@ def opened(model: str, kind: str, *, device: str, precision: str | None, adapter
     """The model, when it is of the kind this command needs."""
     import chumoku
     from chumoku.nn.plain import plain_formulas
-    from chumoku.speaker import ABILITIES
+    from chumoku.pipeline import ABILITIES
 
     speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     if plain_formulas():

@@ -94,12 +94,12 @@ def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
     from chumoku.text.sample_texts import thinned
 
     texts = thinned(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
-    held, learnt = texts[::10], [text for number, text in enumerate(texts) if number % 10]
+    held, learned = texts[::10], [text for number, text in enumerate(texts) if number % 10]
     rows: list[dict[str, Any]] = []
     with ShowProgress(Console(stderr=True)) as progress:
         for kind in KINDS:
             try:
-                tokenizer = train(learnt or texts, kind=kind, vocabulary=vocabulary, progress=progress)
+                tokenizer = train(learned or texts, kind=kind, vocabulary=vocabulary, progress=progress)
                 rows.append({"kind": kind, **measure(tokenizer, held)})
             except MissingExtraError as error:
                 rows.append({"kind": kind, "note": str(error)})

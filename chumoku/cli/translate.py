@@ -27,7 +27,7 @@ from chumoku.errors import UsageError, counted
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-    from chumoku.decoding.lines import Translate
+    from chumoku.decoding.translate_file import Translate
 
 AT_ONCE = 32  # lines of standard input that wait for each other
 STEEPEST = 10  # as in decoding.beam, which is too heavy for --help
@@ -79,7 +79,7 @@ def translate(
 
 
 def _arriving(say: Translate, as_json: bool) -> None:
-    from chumoku.decoding.lines import answers, arriving
+    from chumoku.decoding.translate_file import answers, arriving
 
     if sys.stdin.isatty():
         typer.echo("A sentence a line; Ctrl-D ends.", err=True)
@@ -96,7 +96,7 @@ def show(texts: list[str], said: list[str], as_json: bool) -> None:
 
 
 def _file(file: Path, out: Path, say: Translate, job: dict[str, Any], as_json: bool) -> None:
-    from chumoku.decoding.lines import translate_file
+    from chumoku.decoding.translate_file import translate_file
 
     with Told() as told:
         try:
@@ -164,8 +164,8 @@ def fingerprint(model: Path | str) -> str:
     """What the model is, whatever it is called: the sum of its sealed sums, or of all its bytes."""
     import hashlib
 
-    from chumoku.weights.opening import place_of
-    from chumoku.weights.sealed import MANIFEST
+    from chumoku.weights.checksums import MANIFEST
+    from chumoku.weights.open_model import place_of
 
     place = place_of(model)
     files = (

@@ -5,7 +5,7 @@
     pairs     sentences of like length, as many as a token budget allows       translation
 
 A process of several takes its share of each batch (rows rank, rank + world, …), so all together they see the same
-batches as one alone. -100 marks labels that are not to be learnt.
+batches as one alone. -100 marks labels that are not to be learned.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from torch import Tensor
 
 from chumoku.data.order import Permutation, generator
 from chumoku.data.prepared import Pairs
-from chumoku.data.ragged import Ragged
+from chumoku.data.ragged_array import Ragged
 from chumoku.data.shards import Shards
 from chumoku.errors import CorpusError, UsageError
-from chumoku.text.roles import Roles
+from chumoku.text.special_tokens import Roles
 
 IGNORE = -100
 Indices = NDArray[np.int64]
@@ -92,7 +92,7 @@ class WindowBatches:
         made = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
         if self.documents:
             numbers = np.stack([self._documents(sample) for sample in samples])
-            # What follows a document's end is another document: nothing to be learnt there.
+            # What follows a document's end is another document: nothing to be learned there.
             made["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
             made["documents"] = torch.from_numpy(numbers[:, :-1].copy())
             made["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
@@ -221,7 +221,7 @@ class PairBatches:
         return self._ordered[1]
 
     def _keys(self) -> tuple[Indices, Indices]:
-        # Within a target length, sources run up and down in turn, so that neighbours are alike across its edges too.
+        # Within a target length, sources run up and down in turn, so that neighbors are alike across its edges too.
         return np.where(self._target % 2 == 0, self._source, -self._source), self._target
 
     def _plan(self) -> Indices:

@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from chumoku.data.files import LONGEST_LINE, LONGEST_RECORD, PACKED, Stream, expand, lines, members
 from chumoku.data.report import Report
+from chumoku.data.text_files import LONGEST_LINE, LONGEST_RECORD, PACKED, Stream, expand, lines, members
 from chumoku.errors import CorpusError, MissingExtraError, UsageError
+from chumoku.safe_files import parse_json
 from chumoku.text.tokenizer import whole
-from chumoku.untrusted import parse_json
 
 Documents = Literal["blank", "file", "line", "record"]
 PIECE = 1 << 20

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.errors import ChumokuError, CorpusError, UsageError
-from chumoku.incomplete import incomplete, remove_leftovers
-from chumoku.untrusted import read_any_json
+from chumoku.partial_output import incomplete, remove_leftovers
+from chumoku.safe_files import read_any_json
 
 NAME = "manifest.json"
 VERSION = 1

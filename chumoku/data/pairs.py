@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
-from chumoku.data.files import Line, Stream, expand, inner_suffix, lines, members
 from chumoku.data.report import Report
+from chumoku.data.text_files import Line, Stream, expand, inner_suffix, lines, members
 from chumoku.errors import CorpusError, UsageError
 from chumoku.text.progress import Progress, silent
 from chumoku.text.tokenizer import whole

@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chumoku.data.files import at_rest, expand, fingerprints
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
-from chumoku.data.ragged import Ragged, RaggedWriter, dtype_for
+from chumoku.data.ragged_array import Ragged, RaggedWriter, dtype_for
 from chumoku.data.split import check_share, split_pairs
+from chumoku.data.text_files import at_rest, expand, fingerprints
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
 

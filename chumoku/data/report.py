@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from chumoku.data.files import LONGEST_LINE, LONGEST_RECORD
+from chumoku.data.text_files import LONGEST_LINE, LONGEST_RECORD
 from chumoku.text.tokenizer import whole
 
 EXAMPLES = 3

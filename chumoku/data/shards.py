@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.corpus import Corpus, Piece
-from chumoku.data.files import at_rest, fingerprints
 from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
-from chumoku.data.ragged import Ragged, RaggedWriter, Tokens, dtype_for
+from chumoku.data.ragged_array import Ragged, RaggedWriter, Tokens, dtype_for
+from chumoku.data.text_files import at_rest, fingerprints
 from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent

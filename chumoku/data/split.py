@@ -1,6 +1,6 @@
 """Training and validation: divided by content, so that what resembles each other stays together.
 
-Pairs that share a side, or nearly do, form a group (see `chumoku.data.near`); a group's hash decides where it goes.
+Pairs that share a side, or nearly do, form a group (see `near_duplicates`); a group's hash decides where it goes.
 Validation then measures what was not trained on, and the same pair lands on the same side in every run.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from chumoku.data.near import group_pairs
+from chumoku.data.near_duplicates import group_pairs
 from chumoku.data.pairs import Pair, simplified
 from chumoku.errors import UsageError
 from chumoku.text.progress import Progress, silent

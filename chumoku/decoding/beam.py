@@ -26,11 +26,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.batch import answering, close_ranks, longest
-from chumoku.decoding.engine import Engine
-from chumoku.decoding.open_engine import open_engine
-from chumoku.decoding.rules import Hypothesis, Rules, check
-from chumoku.decoding.select import largest
-from chumoku.decoding.tree import Tree
+from chumoku.decoding.beam_rules import Hypothesis, Rules, check
+from chumoku.decoding.beam_tree import Tree
+from chumoku.decoding.engines.base import Engine
+from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.top_k import largest
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.tap import record
@@ -199,14 +199,14 @@ def rank(logits: Tensor, totals: Tensor, rules: Rules, *, length: int) -> Candid
     (sentences, live), beam = totals.shape, rules.beam
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     # p is the model's own: what is forbidden is not shared out among the rest.
-    normaliser = logits.logsumexp(-1, keepdim=True)
+    normalizer = logits.logsumexp(-1, keepdim=True)
     forbidden = [*rules.forbidden, *([rules.end] if length <= rules.least else [])]
     if forbidden:
         logits.index_fill_(-1, torch.tensor(forbidden, device=logits.device), -math.inf)
     # The best of a sentence are among the best of its rows.
     values, tokens = largest(logits, min(2 * beam, logits.shape[-1]))
     width = values.shape[-1]
-    sums = ((values - normaliser).view(sentences, live, width) + totals[:, :, None]).flatten(1)
+    sums = ((values - normalizer).view(sentences, live, width) + totals[:, :, None]).flatten(1)
     # Fewer tokens than beams: the rest of the beam is impossible.
     sums = F.pad(sums, (0, max(0, 2 * beam - live * width)), value=-math.inf)
     # Stable, so that a beam of one takes the row's first even where rounding has made two alike.

@@ -17,10 +17,10 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from chumoku.decoding.choosers import Choice
 from chumoku.decoding.generate import PLAIN, spoken, start, wordless
+from chumoku.decoding.sampling import Choice
 from chumoku.decoding.scheduler import Request
-from chumoku.decoding.stopping import Utterance
+from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.text.tokenizer import Tokenizer
@@ -183,7 +183,7 @@ def joined(parts: Sequence[Part], format: str) -> list[Part]:
 
 
 def looks_like_a_turn(line: str) -> bool:
-    """Whether a line begins like one, or would once a tokenizer's normaliser has been over it (full width, case …)."""
+    """Whether a line begins like one, or would once a tokenizer's normalizer has been over it (full width, case …)."""
     seen = "".join(filter(str.isprintable, unicodedata.normalize("NFKC", line)))
     return seen.casefold().startswith(TURNS)
 

@@ -51,7 +51,7 @@ def read(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
     real = masks.real_tokens(lengths, tokens.shape[1])
     mask = None if bool(real.all()) else real.to(model.device)
     hidden = model.encoder(tokens.to(model.device), mask=mask)
-    return pool(hidden, mask, kind=model.config.pooling, normalise=model.config.normalise)
+    return pool(hidden, mask, kind=model.config.pooling, normalize=model.config.normalize)
 
 
 def encode(

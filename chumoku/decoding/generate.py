@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from chumoku.decoding.batch import longest
-from chumoku.decoding.choosers import Choice
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
-from chumoku.decoding.engine import TOGETHER, Engine
-from chumoku.decoding.open_engine import open_engine
+from chumoku.decoding.engines.base import TOGETHER, Engine
+from chumoku.decoding.engines.open_engine import open_engine
+from chumoku.decoding.sampling import Choice
 from chumoku.decoding.scheduler import Request, Scheduler
-from chumoku.decoding.stopping import Utterance
+from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.text.tokenizer import Tokenizer

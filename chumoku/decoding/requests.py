@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from chumoku.decoding.batch import longest
-from chumoku.decoding.choosers import Choice
-from chumoku.decoding.chosen import Voice
-from chumoku.decoding.engine import Engine
+from chumoku.decoding.batch_sampling import Voice
+from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner
-from chumoku.decoding.measured import Likelihood
+from chumoku.decoding.logprobs import Likelihood
+from chumoku.decoding.sampling import Choice
 from chumoku.errors import LengthError, UsageError
 
 # failed: the model answered a row with no finite numbers; the others go on.

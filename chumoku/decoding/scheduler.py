@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from chumoku.decoding.batch import close_ranks
-from chumoku.decoding.chosen import BROKEN, Chooser
-from chumoku.decoding.engine import Engine
+from chumoku.decoding.batch_sampling import BROKEN, Chooser
+from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner, Waiting, gives_way, settled, shares_of_owners
-from chumoku.decoding.measured import Likelihood, Measured
+from chumoku.decoding.logprobs import Likelihood, Measured
 from chumoku.decoding.requests import Event as Event
 from chumoku.decoding.requests import Request as Request
 from chumoku.decoding.requests import Text, check_request

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
-from chumoku.decoding.choosers import Choice, precise, shaped
-from chumoku.decoding.chosen import Voice
-from chumoku.decoding.engine import Engine
+from chumoku.decoding.batch_sampling import Voice
+from chumoku.decoding.engines.base import Engine
+from chumoku.decoding.sampling import Choice, precise, shaped
 from chumoku.decoding.scheduler import Request
-from chumoku.decoding.select import reached
+from chumoku.decoding.top_k import reached
 from chumoku.errors import ChumokuError, UsageError
 
 PROPOSALS = 8  # at most

@@ -16,10 +16,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from chumoku.decoding.batch import longest
 from chumoku.decoding.beam import Going, search
-from chumoku.decoding.engine import Engine
-from chumoku.decoding.open_engine import open_engine
-from chumoku.decoding.rules import Hypothesis
-from chumoku.decoding.tree import Tree
+from chumoku.decoding.beam_rules import Hypothesis
+from chumoku.decoding.beam_tree import Tree
+from chumoku.decoding.engines.base import Engine
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks

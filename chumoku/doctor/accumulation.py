@@ -13,16 +13,16 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from chumoku.doctor.bench import borrowed, check_trainable, learning, sample
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Batch, Patient, batch_norms
+from chumoku.doctor.subject import Batch, Patient, batch_norms
+from chumoku.doctor.tools import borrowed, check_trainable, learning, sample
 from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.distributed import World
 from chumoku.training.log import Log
 from chumoku.training.loop import Run
-from chumoku.training.objectives import Objective, learnt
-from chumoku.training.optimiser import Optimiser
+from chumoku.training.objectives import Objective, learned
+from chumoku.training.optimizer import Optimizer
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import (
     DataSettings,
@@ -46,7 +46,7 @@ def run(patient: Patient) -> Iterator[Finding]:
     if rows < 2:
         raise Skip("a batch has one row")
     parts = [{name: table[part] for name, table in batch.items()} for part in (slice(0, 1), slice(1, rows))]
-    if not all(map(learnt, parts)):
+    if not all(map(learned, parts)):
         raise Skip("there is nothing to learn in one of the parts")
     with borrowed(model), learning(model):
         at_once, in_parts = change(model, objective, [batch]), change(model, objective, parts)
@@ -56,18 +56,18 @@ def run(patient: Patient) -> Iterator[Finding]:
     if apart[name] > APART:
         yield Finding(
             "accumulation",
-            f"Two batches of {learnt(parts[0])} and {learnt(parts[1])} tokens move the weights otherwise than both "
+            f"Two batches of {learned(parts[0])} and {learned(parts[1])} tokens move the weights otherwise than both "
             f"together: by {apart[name]:.1%} of the largest change.",
             f"the training step, first in {name}",
             0.97,
-            "Divide the sum of all losses once, by the number of all tokens; a mean of means favours short batches.",
+            "Divide the sum of all losses once, by the number of all tokens; a mean of means favors short batches.",
         )
 
 
 def change(model: Model, objective: Objective, batches: list[Batch]) -> dict[str, Tensor]:
     """What one step of the training loop does to each weight, which is then put back."""
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    step(model, objective).learn(batches, sum(map(learnt, batches)))
+    step(model, objective).learn(batches, sum(map(learned, batches)))
     moved = {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -93,7 +93,7 @@ def step(model: Model, objective: Objective) -> Run:
         model,
         objective,
         objective,
-        Optimiser(model, recipe.optimizer),
+        Optimizer(model, recipe.optimizer),
         Average(model, 0.0),
         nothing,
         state=State(),

@@ -1,10 +1,10 @@
-"""Source and target belong together. Which parts go together is learnt from half of the pairs and tried on the others:
+"""Source and target belong together. Which parts go together is learned from half of the pairs and tried on the others:
 
     A[s, t] = log (n_st N / (n_s n_t)), at least 0        how often parts s and t meet, against chance
     d_i     = xᵢᵀ A yᵢ − mean_j xᵢᵀ A yⱼ                  does pair i fit better than its source with others' targets?
 
 Over a block of 64 pairs in a row, mean(d) / (deviation(d) / √64) is about 0 ± 1 where lines have slipped, and far above
-where they have not; where a neighbour's target fits better, they have slipped for certain. Parts are words, or pairs of
+where they have not; where a neighbor's target fits better, they have slipped for certain. Parts are words, or pairs of
 letters where words are not divided.
 """
 
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from chumoku.data.batches import Batches
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 from chumoku.text import Tokenizer
 
 BLOCK, SMALLEST, FEWEST, MOST, PARTS = 64, 8, 256, 12_800, 600
@@ -54,7 +54,7 @@ def run(patient: Patient) -> Iterator[Finding]:
 
 
 def of_pairs(pairs: Sequence[Pair]) -> Rows:
-    """Whole blocks of neighbours, from all over the corpus."""
+    """Whole blocks of neighbors, from all over the corpus."""
     starts = range(0, len(pairs) - BLOCK + 1, BLOCK)
     chosen = starts[:: max(1, len(starts) * BLOCK // MOST)]
     rows = [pair for start in chosen for pair in pairs[start : start + BLOCK]]
@@ -62,7 +62,7 @@ def of_pairs(pairs: Sequence[Pair]) -> Rows:
 
 
 def of_batches(batches: Batches, source: Tokenizer, target: Tokenizer) -> Rows:
-    """Rows as they are learnt from. A batch is a block: its rows are of like length, so that length tells nothing."""
+    """Rows as they are learned from. A batch is a block: its rows are of like length, so that length tells nothing."""
     rows = Rows([], [], [])
     for index in range(len(batches)):
         batch = batches.batch(0, index)
@@ -84,7 +84,7 @@ def parts_of(text: str) -> set[Hashable]:
 
 def told(fits: NDArray[np.float64], where: str, rows: Rows) -> Iterator[Finding]:
     """`fits` is a number for every block; the corpus as a whole, then the places where it slips."""
-    todo = "Find the line that was lost or split on one side; from there on every source has its neighbour's target."
+    todo = "Find the line that was lost or split on one side; from there on every source has its neighbor's target."
     if float(fits.clip(min=-SURE).mean()) * np.sqrt(len(fits)) < FITTING:
         what = "Sources and targets do not belong together: any other target fits as well."
         yield Finding("alignment", what, where, 0.9, todo)
@@ -111,14 +111,14 @@ def fitting(rows: Rows) -> NDArray[np.float64]:
     number = np.repeat(np.arange(len(ends)), rows.blocks)
     fits = np.zeros(len(ends))
     for half in (0, 1):
-        learnt = number % 2 == half
-        association = associations(x[learnt], y[learnt])
+        learned = number % 2 == half
+        association = associations(x[learned], y[learned])
         for block in range(1 - half, len(ends), 2):
             place = slice(ends[block] - rows.blocks[block], ends[block])
             scores = x[place] @ association @ y[place].T
             own = np.diag(scores)
             fits[block] = deviations(own - (scores.sum(1) - own) / (len(own) - 1))
-            # In a sorted corpus neighbours are alike, and even a neighbour's target fits; but then it fits better.
+            # In a sorted corpus neighbors are alike, and even a neighbor's target fits; but then it fits better.
             beside = [deviations(own[:-1] - np.diag(scores, 1)), deviations(own[1:] - np.diag(scores, -1))]
             if min(beside) < -SURE:
                 fits[block] = min(beside)

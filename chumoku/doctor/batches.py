@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from chumoku.data.pairs import Pair
-from chumoku.doctor.bench import key_of
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import key_of
 from chumoku.text import Tokenizer
 from chumoku.training.objectives import IGNORE
 
@@ -38,7 +38,7 @@ def repeated(made: list[Batch], where: str) -> Iterator[Finding]:
     distinct = 1 < len(contents[0]) == len(set(contents[0]))
     yield Finding(
         "batches",
-        f"Of {len(made)} batches only {different} are different: most of the corpus is never learnt.",
+        f"Of {len(made)} batches only {different} are different: most of the corpus is never learned.",
         where,
         0.95 if distinct else 0.4,
         "Look at how a batch's number becomes places in the corpus.",

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chumoku.decoding.open_engine import open_engine
-from chumoku.doctor.bench import PRECISE, ROWS, borrowed, distance, ragged, real, sample, size, tolerance
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import PRECISE, ROWS, borrowed, distance, ragged, real, sample, size, tolerance
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 
 STEPS = ((0, 1), (1, 2), (2, 4))

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 from chumoku.errors import DamagedError
 from chumoku.training.checkpoint_files import STATE, read_state
 from chumoku.weights.bundle import verify_bundle
-from chumoku.weights.sealed import MANIFEST
+from chumoku.weights.checksums import MANIFEST
 
 TODO = "Use another copy; of a run, the checkpoint before this one: --resume finds it by itself."
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import torch
 
-from chumoku.doctor.bench import answers, borrowed, distance, sample
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
+from chumoku.doctor.tools import answers, borrowed, distance, sample
 
 
 def run(patient: Patient) -> Iterator[Finding]:

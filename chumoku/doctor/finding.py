@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chumoku.doctor.patient import Patient
+    from chumoku.doctor.subject import Patient
 
 BROKEN = 0.5
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chumoku.doctor.bench import answers, borrowed, distance, masked_way, sample, tolerance
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
+from chumoku.doctor.tools import answers, borrowed, distance, masked_way, sample, tolerance
 from chumoku.models.model import Model
 from chumoku.nn.attention import Attention, share
 from chumoku.nn.moe import MixtureOfExperts

@@ -8,7 +8,9 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from chumoku.doctor.bench import (
+from chumoku.doctor.finding import Check, Finding, Skip
+from chumoku.doctor.subject import Batch, Patient, batch_norms
+from chumoku.doctor.tools import (
     LENGTH,
     NEAR,
     answers,
@@ -22,8 +24,6 @@ from chumoku.doctor.bench import (
     size,
     tolerance,
 )
-from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Batch, Patient, batch_norms
 from chumoku.models.model import Model
 
 Way = Callable[[Model, Batch], Tensor]

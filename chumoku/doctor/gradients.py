@@ -10,11 +10,11 @@ from collections.abc import Iterator
 
 import torch
 
-from chumoku.doctor.bench import borrowed, learning, named, sample
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import borrowed, learning, named, sample
 from chumoku.models.model import Model
-from chumoku.nn.adapted import Adapted
+from chumoku.nn.lora import Adapted
 from chumoku.nn.tap import matches
 from chumoku.training.objectives import Objective, forward
 

@@ -2,7 +2,7 @@
 
 next token      labels[t] = tokens[t + 1]
 translation     labels[t] = target[t + 1], the first target is the beginning and the last label the end
-both            every token is learnt, but for the first of another document
+both            every token is learned, but for the first of another document
 masked token    labels only where something is hidden: 8 of 10 there are <mask>, and hardly any elsewhere
 """
 
@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from chumoku.data.batches import Batches, MaskedBatches
-from chumoku.doctor.bench import behind, framed, key_of
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import behind, framed, key_of
 from chumoku.training.objectives import IGNORE
 
 BATCHES = 10
-UNLEARNT, RUN = 0.02, 2.5  # a share of tokens; how long a stretch is that may be left out on purpose
+UNLEARNED, RUN = 0.02, 2.5  # a share of tokens; how long a stretch is that may be left out on purpose
 SHIFTS = (-2, -1, 0, 1, 2, 3)
 
 
@@ -40,15 +40,15 @@ def is_masked(batches: Batches, patient: Patient) -> bool:
 
 def following(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
     shares = {shift: share(batches, shift) for shift in SHIFTS}
-    learnt = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
-    if learnt == 0:
+    learned = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
+    if learned == 0:
         yield Finding("labels", "There is nothing to learn: no token has a label.", where, 0.97, "Look at the labels.")
     elif shares[1] < 0.999:
         best = max(SHIFTS, key=shares.__getitem__)
         off = (
             f"they are the tokens {best} places on ({shares[best]:.0%})"
             if shares[best] > 0.9
-            else "they are no neighbours"
+            else "they are no neighbors"
         )
         yield Finding(
             "labels",
@@ -59,9 +59,9 @@ def following(batches: list[Batch], patient: Patient, where: str) -> Iterator[Fi
         )
     elif "target" in batches[0]:
         yield from frames(batches, patient, where)
-        yield from unlearnt([inside(batch) for batch in batches], where)
+        yield from unlearned([inside(batch) for batch in batches], where)
     else:
-        yield from unlearnt([(batch["labels"] != IGNORE, meant(batch)) for batch in batches], where)
+        yield from unlearned([(batch["labels"] != IGNORE, meant(batch)) for batch in batches], where)
 
 
 def frames(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def meant(batch: Batch) -> Tensor:
     return edges
 
 
-def unlearnt(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
+def unlearned(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
     """Tokens that nobody learns. In long stretches they may be meant so, as questions of which only answers count."""
     count = missing = runs = empty_rows = last = 0
     for given, allowed in cells:
@@ -107,11 +107,11 @@ def unlearnt(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding
         empty_rows += int((~given).all(1).sum())
         last += int((~lost[:, -1]).sum())
     rows = sum(len(given) for given, _ in cells)
-    if missing > UNLEARNT * count:
-        scattered = missing < RUN * runs or empty_rows > UNLEARNT * rows or last == 0
+    if missing > UNLEARNED * count:
+        scattered = missing < RUN * runs or empty_rows > UNLEARNED * rows or last == 0
         yield Finding(
             "labels",
-            f"{missing / count:.0%} of the tokens have no label, and so are never learnt.",
+            f"{missing / count:.0%} of the tokens have no label, and so are never learned.",
             where,
             0.9 if scattered else 0.4,
             "Give every token a label, unless it is meant so.",

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from chumoku.data.pairs import Pair, in_script
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 
 BUCKETS, MOST, FEWEST = 4096, 5000, 50
 SWAPPED, SAME, MANY = 0.005, 0.03, 0.1  # shares of pairs

@@ -1,4 +1,4 @@
-"""Validation measures what was not learnt:
+"""Validation measures what was not learned:
 
 pairs   no pair of the validation part is one of training, but for case, spaces and punctuation; hardly any is nearly
 text    no stretch of 60 letters of the validation part stands in training, but for what stands there again and again
@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.near import HASHES, alike, minhash, triples_of
+from chumoku.data.near_duplicates import HASHES, alike, minhash, triples_of
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 
 EXACT, NEAR = 0.005, 0.1  # shares of the validation part that are too many
 BAND, MOST_MET = 4, 20  # six bands of four hashes find 95 % of what is alike by 0.8
@@ -135,4 +135,4 @@ def found(count: int, total: int, what: str, example: str, *, exact: bool) -> Fi
     )
 
 
-CHECK = Check("leak", "no validation text is learnt", cheap=False, run=run, of_model=False)
+CHECK = Check("leak", "no validation text is learned", cheap=False, run=run, of_model=False)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 
 TWICE, EMPTY = 0.05, 0.01
 SAYS, LETTERS = 40, 20  # how long a line of a text is that should not come again, and its letters
@@ -44,7 +44,7 @@ def told(rows: Sequence[str], read: int, dropped: int, what: str, *, most: int =
             f"{twice + dropped:,} of {read:,} {what} stand there more than once{taken}{example}.",
             "the corpus",
             0.9 if twice > TWICE * max(1, read) else 0.6,
-            "Take duplicates out before dividing: what comes again is learnt by heart, and may stand on both sides.",
+            "Take duplicates out before dividing: what comes again is learned by heart, and may stand on both sides.",
         )
 
 

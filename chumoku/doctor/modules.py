@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from torch.distributed.tensor import DTensor
 
-from chumoku.decoding.unmodified import changed_module
+from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
-from chumoku.nn.adapted import Adapted
+from chumoku.doctor.subject import Patient
+from chumoku.nn.lora import Adapted
 
 
 def run(patient: Patient) -> Iterator[Finding]:

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import torch
 
-from chumoku.doctor.bench import answers, borrowed, cut, made_up
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import answers, borrowed, cut, made_up
 from chumoku.models.model import Model
 from chumoku.nn.tap import addresses, record
 

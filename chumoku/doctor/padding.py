@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from chumoku.data.batches import Batches
-from chumoku.doctor.bench import behind, borrowed, changed, distance, framed, ragged, real, sample, tolerance
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Batch, Patient
+from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.tools import behind, borrowed, changed, distance, framed, ragged, real, sample, tolerance
 from chumoku.models.model import EncoderDecoderModel, Model
 
 BATCHES = 40

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from chumoku.doctor.bench import PRECISE, answers, borrowed, quantized, sample, size
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Batch, Patient, batch_norms
+from chumoku.doctor.subject import Batch, Patient, batch_norms
+from chumoku.doctor.tools import PRECISE, answers, borrowed, quantized, sample, size
 from chumoku.models.model import Model
 from chumoku.training.precision import DTYPES, Cast
 

@@ -13,6 +13,7 @@ from typing import Any
 from chumoku.doctor import (
     accumulation,
     alignment,
+    batch_mates,
     batches,
     cache,
     checkpoint,
@@ -25,24 +26,23 @@ from chumoku.doctor import (
     languages,
     leak,
     lines,
-    mates,
     modules,
     numbers,
-    optimiser,
+    optimizer,
     overfit,
     padding,
     precision,
-    reach,
-    specials,
+    special_tokens,
     tied,
     tokenizer,
+    visibility,
 )
-from chumoku.doctor.admission import of_material
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.open_subject import of_material
+from chumoku.doctor.subject import Patient
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model
-from chumoku.training.material import Material
+from chumoku.training.dataset import Material
 
 FEW = 100_000  # tokens that the cheap half reads
 CHECKS: tuple[Check, ...] = (
@@ -51,8 +51,8 @@ CHECKS: tuple[Check, ...] = (
     modules.CHECK,
     dropout.CHECK,
     future.CHECK,
-    reach.CHECK,
-    mates.CHECK,
+    visibility.CHECK,
+    batch_mates.CHECK,
     padding.CHECK,
     cache.CHECK,
     batches.CHECK,
@@ -62,11 +62,11 @@ CHECKS: tuple[Check, ...] = (
     gradients.CHECK,
     tokenizer.CHECK,
     tokenizer.UNKNOWN_CHECK,
-    specials.CHECK,
+    special_tokens.CHECK,
     fused.CHECK,
     cache.ENGINE,
     accumulation.CHECK,
-    optimiser.CHECK,
+    optimizer.CHECK,
     overfit.CHECK,
     numbers.DEAD_CHECK,
     precision.CHECK,

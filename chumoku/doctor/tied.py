@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 

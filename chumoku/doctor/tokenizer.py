@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.patient import Patient
+from chumoku.doctor.subject import Patient
 from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer
 
@@ -77,12 +77,12 @@ def round_trip(tokenizer: Tokenizer, name: str, lines: list[str]) -> Iterator[Fi
             f"{len(lost):,} of {len(known):,} lines do not come back: {lost[0][:40]!r} → {back[:40]!r}.",
             name,
             0.95,
-            "Look at the normaliser and the decoder: what one takes off, the other must put back.",
+            "Look at the normalizer and the decoder: what one takes off, the other must put back.",
         )
 
 
 def missing(lines: list[str], decoded: list[str]) -> list[str]:
-    """Lines of which something is gone that no usual normaliser takes off."""
+    """Lines of which something is gone that no usual normalizer takes off."""
     before, after = (sum(map(str.isupper, "".join(texts))) for texts in (lines, decoded))
     lowers = after <= FEW * before
     pairs = zip(lines, decoded, strict=True)

@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.engine import Engine
-from chumoku.decoding.open_engine import open_engine
+from chumoku.decoding.engines.base import Engine
+from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderModel, Model
 from chumoku.text import Tokenizer

@@ -34,9 +34,9 @@ class TranslationScore:
 
 
 def score_translations(
-    translations: Sequence[str], references: Sequence[str], *, language: str = "en", tokenised: bool = False
+    translations: Sequence[str], references: Sequence[str], *, language: str = "en", tokenized: bool = False
 ) -> TranslationScore:
-    """Score translations into `language`. `tokenised` texts are already cut into words by spaces."""
+    """Score translations into `language`. `tokenized` texts are already cut into words by spaces."""
     import sacrebleu
 
     if len(translations) != len(references):
@@ -46,12 +46,12 @@ def score_translations(
         )
     if not translations:
         raise UsageError("There are no translations to score.")
-    cutter = "none" if tokenised else CUTTERS.get(language, "13a")
+    cutter = "none" if tokenized else CUTTERS.get(language, "13a")
     try:
         bleu = sacrebleu.BLEU(tokenize=cutter)
     except (ImportError, RuntimeError) as error:
         raise MissingExtraError(
-            f"Scoring the language '{language}' needs a tokeniser. Install it with: pip install 'chumoku[ja]'."
+            f"Scoring the language '{language}' needs a tokenizer. Install it with: pip install 'chumoku[ja]'."
         ) from error
     chrf = sacrebleu.CHRF()
     bleu_score = bleu.corpus_score(list(translations), [list(references)]).score

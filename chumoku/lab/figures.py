@@ -1,6 +1,6 @@
-"""What the laboratory's figures share: quiet axes, labelled bars, heat maps, curves with the spread of their seeds.
+"""What the laboratory's figures share: quiet axes, labeled bars, heat maps, curves with the spread of their seeds.
 
-The style itself (fonts, ink) is `chumoku.probe.pictures.style`, set by the runner around every drawing.
+The style itself (fonts, ink) is `chumoku.probe.plot_style.style`, set by the runner around every drawing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 INK, BLUE, LIGHT, RED = "#1c2733", "#3a6ea5", "#9db8d2", "#b23a48"
 OCHRE, GREEN, GREY, GRID = "#c98b2b", "#4f7f5b", "#8a949e", "#e3e8ee"
-COLOURS = (BLUE, RED, OCHRE, GREEN, GREY, LIGHT)
+COLORS = (BLUE, RED, OCHRE, GREEN, GREY, LIGHT)
 
 Runs = Sequence[Sequence[float]]  # [seeds][points]
 
@@ -42,7 +42,7 @@ def bars(
     labels: Sequence[str],
     series: Mapping[str, Sequence[float]],
     *,
-    colours: Sequence[str] = COLOURS,
+    colors: Sequence[str] = COLORS,
     form: str = "{:.3g}",
     numbers: bool = True,
 ) -> None:
@@ -52,7 +52,7 @@ def bars(
     for turn, (name, values) in enumerate(series.items()):
         shown = np.asarray(values, dtype=float) + 0.0  # −0 becomes 0
         middle = places + (turn - (len(series) - 1) / 2) * thick
-        drawn = axis.bar(middle, shown, thick * 0.92, color=colours[turn % len(colours)], label=name)
+        drawn = axis.bar(middle, shown, thick * 0.92, color=colors[turn % len(colors)], label=name)
         if numbers:
             texts = [form.format(value) if np.isfinite(value) else "" for value in shown]
             axis.bar_label(drawn, texts, fontsize=7.5, padding=2)
@@ -95,16 +95,16 @@ def curves(
     x: Sequence[float],
     series: Mapping[str, Runs],
     *,
-    colours: Sequence[str] = COLOURS,
+    colors: Sequence[str] = COLORS,
     legend: bool = True,
     marker: str = "",
 ) -> None:
     """The mean over the seeds as a line, and from the least to the greatest seed as a band."""
     for turn, (name, runs) in enumerate(series.items()):
         values = np.asarray(runs, dtype=float).reshape(-1, len(x))
-        colour = colours[turn % len(colours)]
-        axis.plot(x, values.mean(0), color=colour, label=name, linewidth=1.5, marker=marker, markersize=3.5)
+        color = colors[turn % len(colors)]
+        axis.plot(x, values.mean(0), color=color, label=name, linewidth=1.5, marker=marker, markersize=3.5)
         if len(values) > 1:
-            axis.fill_between(x, values.min(0), values.max(0), color=colour, alpha=0.18, linewidth=0)
+            axis.fill_between(x, values.min(0), values.max(0), color=color, alpha=0.18, linewidth=0)
     if legend:
         axis.legend(frameon=False, fontsize=8)

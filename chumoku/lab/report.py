@@ -20,8 +20,8 @@ from typing import Any
 from chumoku.errors import UsageError, counted
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, TRIED
 from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Words
+from chumoku.lab.report_style import CSS
 from chumoku.lab.runner import FAILED, read
-from chumoku.lab.sheet import CSS
 from chumoku.probe.page import fingerprint
 
 Found = tuple[dict[str, Any], bytes | None]  # a result, and its figure

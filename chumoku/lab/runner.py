@@ -26,8 +26,8 @@ import chumoku
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab.claims import ARITHMETIC, ONCE, UNTRAINED, chosen
 from chumoku.lab.experiment import NOT_JUDGED, VERDICTS, Budget, Claim, Experiment, Outcome, opened
-from chumoku.probe.pictures import style
-from chumoku.weights.sealed import sealed, verify
+from chumoku.probe.plot_style import style
+from chumoku.weights.checksums import sealed, verify
 
 FAILED = "failed to run"
 LARGEST = 1 << 26  # bytes of a result that is read back

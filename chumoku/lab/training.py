@@ -29,7 +29,7 @@ Loss = Callable[[torch.Generator], Tensor]
 TOY: dict[str, Any] = {
     **{"width": 32, "layers": 2, "heads": 2, "context": 256},
     # Words as long as positions, and an output of its own: so that a hundred steps are enough to learn something.
-    **{"scale_embedding": True, "tie_output": False, "initialisation": "xavier"},
+    **{"scale_embedding": True, "tie_output": False, "initialization": "xavier"},
 }
 
 
@@ -71,7 +71,7 @@ def fit(
     rate: float = 3e-3,
     warmup: int = 0,
     cosine: bool = False,
-    optimiser: Literal["adam", "sgd"] = "adam",
+    optimizer: Literal["adam", "sgd"] = "adam",
     clip: float = math.inf,
     watch: Callable[[int], None] | None = None,
 ) -> list[float]:
@@ -81,7 +81,7 @@ def fit(
     run lasts as long as the run. Gradients are not clipped unless asked, and the model is left in eval mode.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
-    updates = torch.optim.Adam(trained, rate, fused=True) if optimiser == "adam" else torch.optim.SGD(trained, rate)
+    updates = torch.optim.Adam(trained, rate, fused=True) if optimizer == "adam" else torch.optim.SGD(trained, rate)
     schedule = Schedule("cosine" if cosine else "constant", warmup=min(warmup, steps), steps=steps)
     losses: list[float] = []
     model.train()
@@ -118,7 +118,7 @@ def tail(losses: Sequence[float], share: float = 0.1) -> float:
 
 
 def thinned(losses: Sequence[float], points: int = 60) -> list[float]:
-    """A curve as at most so many means of neighbouring steps: enough to draw, few enough to write down."""
+    """A curve as at most so many means of neighboring steps: enough to draw, few enough to write down."""
     width = max(1, math.ceil(len(losses) / points))
     return [sum(part) / len(part) for part in (losses[at : at + width] for at in range(0, len(losses), width))]
 

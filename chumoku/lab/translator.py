@@ -17,11 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.data.embedded.sentence import Sentence
+from chumoku.data.grammar.sentence import Sentence
 from chumoku.decoding.beam import search
-from chumoku.decoding.rules import Hypothesis
+from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.lab.experiment import Budget
-from chumoku.lab.sentences import BEGIN, END, IGNORE, PAD, Sentences, english, rows, sentences, shifted, trimmed
+from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, Sentences, english, rows, sentences, shifted, trimmed
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -85,7 +85,7 @@ def of_like_length(lengths: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def fresh(data: Sentences, seed: int) -> EncoderDecoderModel:
-    """The same model before it has learnt anything."""
+    """The same model before it has learned anything."""
     config = ModelConfig(
         kind="encoder-decoder",
         vocabulary=len(data.target),
@@ -98,6 +98,6 @@ def fresh(data: Sentences, seed: int) -> EncoderDecoderModel:
         feedforward="relu",
         feedforward_width=128,
         position="rotary",
-        initialisation="xavier",
+        initialization="xavier",
     )
     return build(config, seed=seed)  # type: ignore[return-value]

@@ -12,10 +12,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from chumoku.lora.adapter_config import Described, describe
     from chumoku.lora.adapters import Saving, active, attach, detach, names, saving, switch, tensors, trainable
-    from chumoku.lora.described import Described, describe
     from chumoku.lora.layout import RowLike
-    from chumoku.lora.merging import merge, merged, unmerge
+    from chumoku.lora.merge_weights import merge, merged, unmerge
     from chumoku.lora.peft import load, save
     from chumoku.lora.settings import LoraSettings
 
@@ -23,8 +23,8 @@ _HOME = {
     **dict.fromkeys(
         ("Saving", "active", "attach", "detach", "names", "saving", "switch", "tensors", "trainable"), "adapters"
     ),
-    **dict.fromkeys(("merge", "merged", "unmerge"), "merging"),
-    **dict.fromkeys(("Described", "describe"), "described"),
+    **dict.fromkeys(("merge", "merged", "unmerge"), "merge_weights"),
+    **dict.fromkeys(("Described", "describe"), "adapter_config"),
     **dict.fromkeys(("load", "save"), "peft"),
     "LoraSettings": "settings",
     "RowLike": "layout",

@@ -22,11 +22,11 @@ from chumoku.errors import AddressError, UsageError
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.nn.adapted import Adapted, LowRank, matrix_of
-from chumoku.nn.quantised import Quantised, QuantisedLogits
+from chumoku.nn.lora import Adapted, LowRank, matrix_of
+from chumoku.nn.quantized import QuantisedLogits, Quantized
 from chumoku.nn.tap import matches
 
-Matrix = nn.Linear | Quantised | Adapted
+Matrix = nn.Linear | Quantized | Adapted
 KEPT = "_lora"  # the model's attribute
 FROZEN_BYTES, TRAINED_BYTES = 12, 16  # a gradient and Adam's two moments of 4 bytes; and the weight itself
 
@@ -64,7 +64,7 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
     put(model, fresh, name=name)
 
 
-def low_rank(base: nn.Linear | Quantised, rank: int, *, alpha: float, **choices: bool | float) -> LowRank:
+def low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **choices: bool | float) -> LowRank:
     """Zeros for this matrix, where it is; never in less than 32 bits, which small steps would be lost in."""
     weight = base.weight if isinstance(base, nn.Linear) else base.stored[0]
     floats = weight.dtype if weight.is_floating_point() else torch.float32
@@ -139,7 +139,7 @@ def active(model: Model) -> str | None:
 
 
 def trainable(model: Model) -> dict[str, nn.Parameter]:
-    """What an optimiser is to be given, by its name in the model."""
+    """What an optimizer is to be given, by its name in the model."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -226,7 +226,7 @@ def _in_place(model: Model) -> dict[str, Adapted]:
     return {path: module for path, module in model.named_modules() if isinstance(module, Adapted)}
 
 
-def inner(module: Matrix) -> nn.Linear | Quantised:
+def inner(module: Matrix) -> nn.Linear | Quantized:
     return module.base if isinstance(module, Adapted) else module
 
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from chumoku.errors import DamagedError
 from chumoku.lora.adapters import Matrix, inner, matrices
 from chumoku.models.model import Model
-from chumoku.nn.adapted import LowRank, matrix_of
+from chumoku.nn.lora import LowRank, matrix_of
 
 Known = Mapping[str, Matrix]  # `matrices` of the model
 

@@ -25,12 +25,12 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
+from chumoku.lora.adapter_config import CONFIG, WEIGHTS, Described, describe
 from chumoku.lora.adapters import Matrix, adapters_of, inner, low_rank, matrices, put
-from chumoku.lora.described import CONFIG, WEIGHTS, Described, describe
 from chumoku.lora.layout import Part, Place, RowLike, Thin, places, to_ours, to_theirs
 from chumoku.models.model import Model
-from chumoku.nn.adapted import LowRank
-from chumoku.untrusted import check_header
+from chumoku.nn.lora import LowRank
+from chumoku.safe_files import check_header
 
 CARD, PREFIX, PARTS = "README.md", "base_model.model.", "chumoku.parts"
 ENDS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}

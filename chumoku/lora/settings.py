@@ -19,7 +19,7 @@ class LoraSettings(Settings):
     alpha: Annotated[float, Field(gt=0.0, le=1e6)] = 16.0  # B A is multiplied by alpha / rank
     stabilised: bool = False  # by alpha / √rank instead, for large ranks (rsLoRA)
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # on what the adapter sees, in training
-    dora: bool = False  # direction and length of each row learnt apart
+    dora: bool = False  # direction and length of each row learned apart
     targets: Annotated[list[str], Field(min_length=1)] | None = None  # addresses; queries and values when not given
 
     ALIASES: ClassVar[Mapping[str, str]] = {

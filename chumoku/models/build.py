@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from chumoku.errors import TooLargeError
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
-from chumoku.models.initial import initialise
+from chumoku.models.initialization import initialize
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 
 CLASSES: dict[str, type[Model]] = {
@@ -42,7 +42,7 @@ def build(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Model:
-    """A freshly initialised model, in eval mode. The same seed gives the same weights.
+    """A freshly initialized model, in eval mode. The same seed gives the same weights.
 
     On the device "meta" it has shapes and no memory.
     """
@@ -55,7 +55,7 @@ def build(
         return model.eval()
     check_fits(config, bytes_each=dtype.itemsize, device=device)
     model.to_empty(device=device)
-    initialise(model, config, torch.Generator(device).manual_seed(seed))
+    initialize(model, config, torch.Generator(device).manual_seed(seed))
     return model.eval()
 
 

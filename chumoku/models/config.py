@@ -177,12 +177,13 @@ class ModelConfig(Settings):
 
     head: Literal["next", "masked", "vector"] | None = None  # "next", or "masked" for encoders, when not given
     pooling: Literal["mean", "first"] = "mean"
-    normalise: bool = True  # pooled vectors of length 1
+    normalize: bool = True  # pooled vectors of length 1
     max_seq_length: Many | None = None  # encoders: longer texts are cut to so many tokens before they are embedded
 
     dropout: Dropout = Dropout()
-    initialisation: Literal["gpt2", "xavier"] = "gpt2"
+    initialization: Literal["gpt2", "xavier"] = "gpt2"
 
+    FORMER: ClassVar[Mapping[str, str]] = {"initialisation": "initialization", "normalise": "normalize"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("d_model", "hidden_size", "n_embd", "dim", "embedding_dim"), "width"),
         **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"), "layers"),

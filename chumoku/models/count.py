@@ -42,7 +42,7 @@ class Count:
     parts: dict[str, Part]
     active: int  # parameters one token meets: all, less the experts it does not choose
     forward_flops: int  # a token, at `length`
-    training_bytes: int  # weights, gradients, optimiser in float32
+    training_bytes: int  # weights, gradients, optimizer in float32
     activation_bytes: int  # kept for the backward pass, at `length` and `batch`, float32
     weight_bytes: int  # for decoding, at `precision`
     cache_bytes: int

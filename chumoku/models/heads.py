@@ -2,7 +2,7 @@
 
 next token     logits = h Eᵀ                            (nn.Logits)
 masked token   logits = norm(f(h W + b)) Eᵀ + b         BERT's
-vector         mean over real tokens, or the first one; divided by its length when normalised
+vector         mean over real tokens, or the first one; divided by its length when normalized
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class MaskedHead(nn.Module):
         return self.logits(self.norm(self.activation(self.transform(hidden))), table)  # type: ignore[no-any-return]
 
 
-def pool(hidden: Tensor, mask: Tensor | None, *, kind: str, normalise: bool) -> Tensor:
+def pool(hidden: Tensor, mask: Tensor | None, *, kind: str, normalize: bool) -> Tensor:
     """One vector [B, D] for each row of [B, T, D]; `mask` [B, T] is True where a token is real."""
     if kind == "first":
         vector = hidden[:, 0]
@@ -43,4 +43,4 @@ def pool(hidden: Tensor, mask: Tensor | None, *, kind: str, normalise: bool) -> 
     else:
         real = mask[..., None].to(hidden.dtype)
         vector = (hidden * real).sum(1) / real.sum(1).clamp(min=1)
-    return F.normalize(vector, dim=-1) if normalise else vector
+    return F.normalize(vector, dim=-1) if normalize else vector

@@ -87,7 +87,7 @@ class EncoderModel(Model):
         if self.head is not None:
             logits = tap(self, "logits", self.head(hidden, self.encoder.embedding.table))
         real = mask if mask is not None and mask.ndim == 2 else None
-        vector = pool(hidden, real, kind=self.config.pooling, normalise=self.config.normalise)
+        vector = pool(hidden, real, kind=self.config.pooling, normalize=self.config.normalize)
         return Output(logits, hidden, vector=tap(self, "vector", vector), losses=losses)
 
 

@@ -1,4 +1,4 @@
-"""A model at another precision: the same formulas over smaller numbers (nn/quantised.py).
+"""A model at another precision: the same formulas over smaller numbers (nn/quantized.py).
 
     float32   4 bytes a weight      int8   1 byte,      a scale an output
     bf16      2 bytes               int4   ½ + ⅛ byte,  a scale and a shift for 32
@@ -17,9 +17,9 @@ from torch import nn
 from chumoku.errors import UsageError
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
-from chumoku.nn.adapted import Adapted
 from chumoku.nn.embeddings import Embedding, Logits
-from chumoku.nn.quantised import GROUP, Bf16, Quantised, QuantisedEmbedding, QuantisedLogits
+from chumoku.nn.lora import Adapted
+from chumoku.nn.quantized import GROUP, Bf16, QuantisedEmbedding, QuantisedLogits, Quantized
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -31,7 +31,7 @@ def at_precision(model: Model, precision: str) -> Model:
         raise UsageError(f"There is no precision '{precision[:60]}'; there are {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
         raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
-    if any(isinstance(module, Quantised | QuantisedEmbedding) for module in model.modules()):
+    if any(isinstance(module, Quantized | QuantisedEmbedding) for module in model.modules()):
         raise UsageError("This model's weights are already quantized. Start from the one that was loaded.")
     if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):
         return cast(model, torch.float32 if precision == "float32" else torch.bfloat16)
@@ -39,7 +39,7 @@ def at_precision(model: Model, precision: str) -> Model:
     copy = cast(model, torch.float32)
     for path, module in list(copy.named_modules()):
         if isinstance(module, nn.Linear):
-            _replace(copy, path, Quantised(module.weight, module.bias, precision))  # type: ignore[arg-type]
+            _replace(copy, path, Quantized(module.weight, module.bias, precision))  # type: ignore[arg-type]
         elif isinstance(module, Logits):
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def cast(model: Model, dtype: torch.dtype) -> Model:
 
 def stored_as_bf16(model: Model) -> bool:
     """Whether its matrices are bf16, as a cast model's or as `at_precision` stores them."""
-    kinds = {module.kind for module in model.modules() if isinstance(module, Quantised)}
+    kinds = {module.kind for module in model.modules() if isinstance(module, Quantized)}
     return model.dtype == torch.bfloat16 or kinds == {"bf16"}
 
 
@@ -82,7 +82,7 @@ def _bf16_tables(model: Model) -> None:
 def _sixteen_bits(model: Model) -> Model:
     """What is neither a scale nor a whole number, in bf16: memory and matrix units of a GPU are made for it."""
     for module in model.modules():
-        if isinstance(module, Quantised):
+        if isinstance(module, Quantized):
             module.bias = None if module.bias is None else module.bias.to(torch.bfloat16)
         else:
             for parameter in module.parameters(recurse=False):

@@ -21,7 +21,7 @@ _TRANSFORMER = {
     "placement": "post",
     "scale_embedding": True,
     "share_embeddings": True,
-    "initialisation": "xavier",
+    "initialization": "xavier",
 }
 _GPT2 = {
     "kind": "decoder",

@@ -4,7 +4,7 @@ Letters: B batch, T target length, S source length, D model width, H heads, G ke
 F feed-forward width, V vocabulary, E experts, L layers, C cache capacity.
 """
 
-from chumoku.nn import fork as fork
+import chumoku.nn.after_fork  # noqa: F401 - registers itself
 from chumoku.nn.attention import Attention, Sight, attend, attend_fused
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError
-from chumoku.nn.unseen import blind, checked, debugging
+from chumoku.nn.record_check import blind, checked, debugging
 
 # Replaced as a whole, never changed in place: other threads may be going through it.
 _tapes: tuple[Tape, ...] = ()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from chumoku.models.model import Model
 from chumoku.nn.tap import Tape
-from chumoku.probe.watching import Tokens, plain, watch
+from chumoku.probe.forward_pass import Tokens, plain, watch
 
 WEIGHTS = "*.blocks.*.{attention,cross_attention}.weights"
 

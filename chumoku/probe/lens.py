@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantised import QuantisedLogits
+from chumoku.nn.quantized import QuantisedLogits
 from chumoku.nn.tap import Tape
-from chumoku.probe.pausing import Going, on
-from chumoku.probe.watching import Tokens, plain, still, watch
+from chumoku.probe.cancellation import Going, on
+from chumoku.probe.forward_pass import Tokens, plain, still, watch
 
 
 class Lens(NamedTuple):

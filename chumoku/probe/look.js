@@ -48,7 +48,7 @@ function make(tag, attributes = {}, ...inside) {
   return made;
 }
 
-// ---- colours ----
+// ---- colors ----
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const mix = (from, to, share) => from.map((one, at) => Math.round(one + (to[at] - one) * Math.min(1, Math.max(0, share))));

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from chumoku.probe.lens import Stream
-from chumoku.probe.seen import Seen, Word
+from chumoku.probe.snapshot import Seen, Word
 
 FULL = 65535
 

@@ -14,18 +14,20 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chumoku.server import inside, lab, schemas
-from chumoku.server.answers import answer, refused
+from chumoku.server import lab
 from chumoku.server.assets import Assets
-from chumoku.server.embeddings import embeddings
-from chumoku.server.hearing import Gone
-from chumoku.server.house import House, house_of
-from chumoku.server.keys import cookie_name
-from chumoku.server.openai import chat_completions, completions
-from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.security import GONE, Guard, address_of
-from chumoku.server.served import found
-from chumoku.server.translating import translations
+from chumoku.server.disconnect import Gone
+from chumoku.server.errors import Refusal, from_error
+from chumoku.server.look import routes as look_routes
+from chumoku.server.models import found
+from chumoku.server.openai import schemas
+from chumoku.server.openai.embeddings import embeddings
+from chumoku.server.openai.routes import chat_completions, completions
+from chumoku.server.security.keys import cookie_name
+from chumoku.server.security.middleware import GONE, Guard, address_of
+from chumoku.server.state import House, house_of
+from chumoku.server.streaming import answer, refused
+from chumoku.server.translate import translations
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -99,8 +101,8 @@ GET: dict[str, Handler] = {
     "/metrics": metrics,
     "/v1/models": models,
     "/v1/models/{name}": model,
-    "/v1/runs": inside.listing,
-    "/v1/runs/{run}": inside.points,
+    "/v1/runs": look_routes.listing,
+    "/v1/runs/{run}": look_routes.points,
     "/v1/lab": lab_there,
     "/lab/report.html": lab_report,
 }
@@ -109,8 +111,8 @@ POST: dict[str, Handler] = {
     "/v1/chat/completions": chat_completions,
     "/v1/embeddings": embeddings,
     "/v1/translate": translations,
-    **{path: inside.look_at(path) for path in inside.LOOKS},
-    "/v1/runs/{run}/look": inside.run_look,
+    **{path: look_routes.look_at(path) for path in look_routes.LOOKS},
+    "/v1/runs/{run}/look": look_routes.run_look,
     "/v1/session": session,
 }
 

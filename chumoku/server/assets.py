@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chumoku.server.refusals import Refusal
+from chumoku.server.errors import Refusal
 
 TYPES = {
     "html": "text/html; charset=utf-8",

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chumoku.errors import UsageError
-from chumoku.untrusted import leads_out
+from chumoku.safe_files import leads_out
 from chumoku.weights import bundle
 from chumoku.weights.in_memory import copy_into_memory
 

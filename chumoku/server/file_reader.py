@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from chumoku.server.refusals import Refusal, busy
+from chumoku.server.errors import Refusal, busy
 
 THREADS, MOST = 4, 64  # readings at once, and those that wait too
 T = TypeVar("T")

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chumoku.probe.page import fingerprint
+from chumoku.safe_files import leads_out
 from chumoku.server.checkpoints import open_regular
-from chumoku.untrusted import leads_out
 
 LARGEST = 64 << 20
 STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)

@@ -11,7 +11,7 @@ import bisect
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
-from chumoku.server.served import Served
+from chumoku.server.models import Served
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 

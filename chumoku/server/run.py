@@ -22,8 +22,8 @@ import uvicorn
 
 from chumoku.errors import UsageError
 from chumoku.server.app import make_app
-from chumoku.server.house import House
-from chumoku.server.sockets import KEPT, LARGEST_HEAD, Timed, protocol
+from chumoku.server.security.connection import KEPT, LARGEST_HEAD, Timed, protocol
+from chumoku.server.state import House
 
 ENDING = 1.0  # seconds for threads that nobody waits for any more
 SWEEP = 5  # ticks of uvicorn's, a tenth of a second each

@@ -19,15 +19,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from chumoku.asking import longest
 from chumoku.errors import UsageError
+from chumoku.inspect_prompt import longest
+from chumoku.probe.cancellation import Going, on, pausing
 from chumoku.probe.page import packed
-from chumoku.probe.pausing import Going, on, pausing
-from chumoku.probe.seen import see
+from chumoku.probe.snapshot import see
+from chumoku.safe_files import leads_out
 from chumoku.server.checkpoints import Checkpoints, UnknownRun, checkpoints, listed, open_regular
-from chumoku.server.look_schemas import RunLook
-from chumoku.server.look_shared import MOST, ROOM, check_head, check_layer, holes, number, put
-from chumoku.untrusted import leads_out
+from chumoku.server.look.schemas import RunLook
+from chumoku.server.look.shared import MOST, ROOM, check_head, check_layer, holes, number, put
 from chumoku.weights.bundle import Bundle
 
 LARGEST, TAIL = 16 << 20, 1 << 16  # bytes of metrics that are read: those at the end

@@ -19,14 +19,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from chumoku.decoding.measured import Likelihood
+from chumoku.decoding.logprobs import Likelihood
 from chumoku.decoding.scheduler import Event, Request, Scheduler
-from chumoku.decoding.stopping import Utterance
+from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import ChumokuError
+from chumoku.server.errors import Refusal, from_error
+from chumoku.server.fair_lock import Turns
 from chumoku.server.jobs import Job as Job
 from chumoku.server.jobs import Left, call
-from chumoku.server.refusals import Refusal, from_error
-from chumoku.server.turns import Turns
 
 log = logging.getLogger("chumoku.server")
 TOGETHER = 64  # texts of like jobs that are done at once

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from chumoku.text.letters import whole
+from chumoku.text.byte_chars import whole
 
 LONGEST_TEXT = 1 << 14  # a line of a gigabyte becomes many texts
 

@@ -3,7 +3,7 @@
     tokenizer.encode("こたつでみかん") → [...]      tokenizer.decode([...]) → "こたつでみかん"
 
 A special token typed in a text stays text unless `special=True`. Byte-level kinds give back any text and any bytes;
-the others give back the text as their normaliser writes it, with <unk> decoded as nothing.
+the others give back the text as their normalizer writes it, with <unk> decoded as nothing.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tokenizers import decoders, pre_tokenizers
 from chumoku.errors import UsageError
 from chumoku.text import japanese
 from chumoku.text.backend import Frame, frame, in_turns, kept_roles, plain_twin, set_frame
-from chumoku.text.letters import byte_letters, readable, whole
-from chumoku.text.roles import Roles, find_roles
-from chumoku.text.stream import Stream
+from chumoku.text.byte_chars import byte_letters, readable, whole
+from chumoku.text.special_tokens import Roles, find_roles
+from chumoku.text.stream_decoder import Stream
 
 __all__ = ["Tokenizer", "load", "whole"]
 
@@ -235,7 +235,7 @@ class Tokenizer:
         return re.split("(" + "|".join(map(re.escape, self.specials)) + ")", text)
 
     def _splits_before(self, gap: str) -> bool:
-        """Whether a text may be cut before a space or line end: tried out on what pre-tokenisers treat differently."""
+        """Whether a text may be cut before a space or line end: tried out on what pre-tokenizers treat differently."""
         pairs = itertools.product(("a", "word.", "猫。", "x!?", "12", "'s"), ("b", "猫", "34", '"q', "(c"))
         return all(
             self._encode_whole(left + gap + right) == self._encode_whole(left) + self._encode_whole(gap + right)
@@ -270,8 +270,8 @@ def framed(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) ->
 
 
 def load(path: Path | str) -> Tokenizer:
-    """Open a tokenizer: ours, or a public one in any of its usual files (see `chumoku.text.public`)."""
-    from chumoku.text.public import guarded, open_backend
+    """Open a tokenizer: ours, or a public one in any of its usual files (`text.formats.tokenizer_files`)."""
+    from chumoku.text.formats.tokenizer_files import guarded, open_backend
 
     path = Path(path)
     return guarded(path, lambda: Tokenizer(open_backend(path)))

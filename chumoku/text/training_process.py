@@ -22,7 +22,7 @@ import tokenizers
 from chumoku.errors import ChumokuError, UsageError
 
 HEARD_EVERY = 0.2  # seconds
-COMMAND = "from chumoku.text.training_child import main; main()"
+COMMAND = "from chumoku.text.training_worker import main; main()"
 
 
 def train_in_child(

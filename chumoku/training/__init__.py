@@ -1,1 +1,1 @@
-"""Training: the rate at each step, what is minimised, and by which rule."""
+"""Training: the rate at each step, what is minimized, and by which rule."""

@@ -22,11 +22,11 @@ from torch import Tensor
 from chumoku.errors import DamagedError, RoomError
 from chumoku.training.checkpoint_files import Tensors, write_files, write_part
 from chumoku.training.distributed import World, whole
+from chumoku.training.outputs import Result
 from chumoku.training.recipe import Recipe
-from chumoku.training.result import Result
 from chumoku.training.state import State
 from chumoku.weights.bundle import verify_bundle
-from chumoku.weights.sealed import ENDS, beside, heal, remove, sealed
+from chumoku.weights.checksums import ENDS, beside, heal, remove, sealed
 
 
 class Checkpoints:
@@ -105,7 +105,7 @@ class Checkpoints:
 
 
 def export(result: Result, folder: Path, here: World) -> None:
-    """What was learnt, as it is now; everyone takes part, the first process writes."""
+    """What was learned, as it is now; everyone takes part, the first process writes."""
     weights = {name: whole(tensor.detach()) for name, tensor in result.tensors().items()}
 
     def write() -> None:

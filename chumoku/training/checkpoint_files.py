@@ -23,15 +23,15 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from chumoku.errors import DamagedError
+from chumoku.safe_files import check_header
 from chumoku.training.distributed import World, laid_out_as, part
-from chumoku.training.result import Result
+from chumoku.training.outputs import Result
 from chumoku.training.state import State
-from chumoku.untrusted import check_header
 from chumoku.weights.bundle import WEIGHTS, store
-from chumoku.weights.sealed import check_regular
+from chumoku.weights.checksums import check_regular
 
 STATE = "state.json"
-OPTIMISER = "optimizer.safetensors"
+OPTIMIZER = "optimizer.safetensors"
 AVERAGE = "average.safetensors"
 LARGEST_STATE = 1 << 20
 LARGEST_COUNT = 1 << 62  # of steps, tokens …
@@ -55,7 +55,7 @@ def write_files(folder: Path, state: State, tensors: Tensors | None, result: Res
         result.write(folder, tensors.model)
         if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
             store(tensors.model, folder / WEIGHTS)
-        store(tensors.optimizer, folder / OPTIMISER)
+        store(tensors.optimizer, folder / OPTIMIZER)
         if tensors.average:
             store(tensors.average, folder / AVERAGE)
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
@@ -94,7 +94,7 @@ def read_state(path: Path) -> State:
 def read_tensors(path: Path) -> Tensors:
     """All tensors of a verified checkpoint, whole, whoever wrote it."""
     if (path / WEIGHTS).exists():
-        return Tensors(*(_read_file(path / name) for name in (WEIGHTS, OPTIMISER, AVERAGE)))
+        return Tensors(*(_read_file(path / name) for name in (WEIGHTS, OPTIMIZER, AVERAGE)))
     pieces = [_read_file(file) for file in sorted(path.glob("part-*.safetensors"))]
     groups: dict[str, dict[str, Tensor]] = {"model": {}, "optimizer": {}, "average": {}}
     for key in {key: None for piece in pieces for key in piece}:

@@ -1,6 +1,6 @@
 """The loop. A step takes a few batches, adds up their gradients, divides by all their tokens, and moves the weights:
 
-    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, clip / |g|),    w ← optimiser(w, g, rate(step))
+    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, clip / |g|),    w ← optimizer(w, g, rate(step))
 
 Which batches, and which numbers dropout draws, follow from (seed, step) alone. So a run that is stopped anywhere and
 resumed from its last checkpoint takes the same steps as one that never stopped.
@@ -25,15 +25,15 @@ from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import Tensors
+from chumoku.training.dataset import Material
 from chumoku.training.distributed import World, sharing
-from chumoku.training.guard import Interrupt, first_bad, first_not_finite
+from chumoku.training.interrupt import Interrupt, first_bad, first_not_finite
 from chumoku.training.log import Log
-from chumoku.training.material import Material
-from chumoku.training.objectives import Objective, learnt
-from chumoku.training.optimiser import Optimiser
+from chumoku.training.objectives import Objective, learned
+from chumoku.training.optimizer import Optimizer
+from chumoku.training.outputs import Result
 from chumoku.training.precision import LossScale
 from chumoku.training.recipe import Recipe
-from chumoku.training.result import Result
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
 
@@ -49,7 +49,7 @@ class Run:
     model: Model
     objective: Objective
     module: nn.Module  # the objective as it runs: cast, shared, compiled
-    optimiser: Optimiser
+    optimizer: Optimizer
     average: Average
     judge: Judge
     state: State
@@ -72,7 +72,7 @@ class Run:
             if state.due(settings):  # a signal came before this step was judged
                 self.validate()
             for batches in () if state.tired(settings) else self.feed():
-                tokens, stopping = self.here.sum(sum(map(learnt, batches)), self.interrupted)
+                tokens, stopping = self.here.sum(sum(map(learned, batches)), self.interrupted)
                 if stopping or not self.learn(batches, int(tokens)):
                     return self.stop()
                 if state.due(settings):
@@ -113,7 +113,7 @@ class Run:
         rate = self.recipe.peak * self.recipe.curve(step)
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         self.objective.train()
-        self.optimiser.forget()
+        self.optimizer.forget()
         total = torch.zeros((), device=self.here.device)
         for number, batch in enumerate(batches):
             if self.interrupted and self.here.size == 1:
@@ -123,12 +123,12 @@ class Run:
                 loss = self.module(self.here.place(batch))
                 (loss * (self.scale.value * self.here.size / max(1, tokens))).backward()
             total += loss.detach()
-        norm = self.optimiser.norm() / self.scale.value
+        norm = self.optimizer.norm() / self.scale.value
         (summed,) = self.here.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
         if math.isfinite(summed) and math.isfinite(norm.item()):
-            self.optimiser.scale(norm, settings.clip, self.scale.value)
-            self.optimiser.step(rate)
+            self.optimizer.scale(norm, settings.clip, self.scale.value)
+            self.optimizer.step(rate)
             self.average.update()
             state.bad = 0
             self.scale.update(finite=True)
@@ -161,7 +161,7 @@ class Run:
             )
 
     def validate(self) -> None:
-        """The loss on what is not learnt from; the best weights so far are kept."""
+        """The loss on what is not learned from; the best weights so far are kept."""
         state = self.state
         with self.judge.at_rest():
             loss = self.judge.loss(stop=lambda: self.here.sum(self.interrupted)[0] > 0)
@@ -183,7 +183,7 @@ class Run:
         if self.checkpoints.steps()[-1:] == [state.step]:
             return
         self.check_finite()
-        tensors = Tensors(self.result.tensors(), self.optimiser.state(), self.average.tensors)
+        tensors = Tensors(self.result.tensors(), self.optimizer.state(), self.average.tensors)
         write = partial(self.checkpoints.save, state, tensors, self.result)
         if final:
             write()

@@ -1,11 +1,11 @@
-"""Objectives: what a training step minimises, as a sum over tokens.
+"""Objectives: what a training step minimizes, as a sum over tokens.
 
     next token     −log P(w_{t+1} | w_1 … w_t)
     masked token   −log P(w_t | the rest), where w_t is hidden
     translation    −log P(y_t | x, y_1 … y_{t−1}), with a share ε of the target spread over all tokens
 
 The sum is divided once, by the number of all tokens of all batches and processes of a step, so that several small
-batches add up to one large batch exactly. Labels of −100 are not learnt.
+batches add up to one large batch exactly. Labels of −100 are not learned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chumoku.nn import masks
 IGNORE = -100
 
 
-def learnt(batch: dict[str, Tensor]) -> int:
+def learned(batch: dict[str, Tensor]) -> int:
     """How many tokens of a batch have a label."""
     return int((batch["labels"] != IGNORE).sum())
 

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import read, write
-from chumoku.data.files import expand
+from chumoku.data.text_files import expand
 from chumoku.errors import counted as number_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -31,10 +31,10 @@ from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
-from chumoku.training.optimiser import Optimiser, orthogonalised
+from chumoku.training.optimizer import Optimizer, orthogonalized
+from chumoku.training.outputs import trained_numbers
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.result import trained_numbers
 from chumoku.training.settings import TrainSettings, listed
 from chumoku.training.vocabulary import assumed_sizes
 
@@ -102,7 +102,7 @@ def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows:
     model = build(config, device=device)
     if recipe.lora is not None:
         lora.attach(model, recipe.lora)
-    optimiser = Optimiser(model, recipe.optimizer)
+    optimizer = Optimizer(model, recipe.optimizer)
     if device.type == "cpu":
         token = count(config, length=length).training_flops / _product_rate(DTYPES[recipe.train.precision])
         muon = recipe.optimizer.kind == "muon"
@@ -116,12 +116,12 @@ def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows:
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
         start = time.perf_counter()
-        optimiser.forget()
+        optimizer.forget()
         (module(batch) / (rows * length)).backward()
         _settle(device)
         middle = time.perf_counter()
-        optimiser.norm().item()
-        optimiser.step(1e-6)
+        optimizer.norm().item()
+        optimizer.step(1e-6)
         _settle(device)
         times.append((middle - start, time.perf_counter() - middle))
         end = min(end, time.perf_counter() + TIMED_SECONDS)
@@ -145,7 +145,7 @@ def _product_rate(dtype: torch.dtype) -> float:
 
 def _muon_flops(model: nn.Module) -> float:
     """Of an update: for each matrix of m ≤ n, five rounds of X Xᵀ, its square, and their product with X, in bf16."""
-    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and orthogonalised(name, p)]
+    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and orthogonalized(name, p)]
     return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
 
 

@@ -4,7 +4,7 @@
     backward    ∂loss/∂w₃₂ = cast(∂loss/∂w₁₆)           gradients are added up in 32
     fp16        (s · loss) backward, then g / s          s halves when a gradient overflows, doubles after a while
 
-The cast is part of the graph, so that an optimiser, a checkpoint or an average never meets a 16-bit weight.
+The cast is part of the graph, so that an optimizer, a checkpoint or an average never meets a 16-bit weight.
 """
 
 from __future__ import annotations

@@ -16,11 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chumoku.config import LARGEST_FILE, Settings, find_problems, load_toml, override, parse_value, read, write
+from chumoku.config import (
+    LARGEST_FILE,
+    Settings,
+    find_problems,
+    load_toml,
+    override,
+    parse_value,
+    read,
+    with_present_names,
+    write,
+)
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import model_config, over
-from chumoku.training.default_rate import default_rate
+from chumoku.safe_files import read_json
+from chumoku.training.default_learning_rate import default_rate
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     AdapterSettings,
@@ -30,7 +41,6 @@ from chumoku.training.settings import (
     TokenizerSettings,
     TrainSettings,
 )
-from chumoku.untrusted import read_json
 
 SHIPPED = Path(__file__).parent.parent / "recipes"
 PLACEHOLDER = 1 << 13  # a vocabulary, until the tokenizer is there
@@ -126,10 +136,19 @@ def _tables_of_run(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{folder} is a folder without {RECIPE}, so it is not a run. Name a recipe file (.toml) or a run's folder."
         )
-    tables = read_json(folder / RECIPE, largest=LARGEST_FILE)
+    tables = renamed_tables(read_json(folder / RECIPE, largest=LARGEST_FILE))
     if isinstance(tables.get("train"), dict):
         tables["train"]["out"] = str(folder)
     return tables
+
+
+def renamed_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a stored recipe, with the keys that earlier versions wrote under another name under today's."""
+    known: dict[str, type[Settings]] = {"model": ModelConfig, **TABLES}
+    return {
+        name: with_present_names(known[name], table) if name in known and isinstance(table, Mapping) else table
+        for name, table in tables.items()
+    }
 
 
 def read_recipe(values: Mapping[str, Any]) -> Recipe:
@@ -197,7 +216,7 @@ def _beside_init(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
 
 def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     """The shape of a model that is there, with the keys that it leaves open."""
-    from chumoku.weights.opening import config_of
+    from chumoku.weights.open_model import config_of
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "this is the name of a model: a folder, a file, or hf:owner/name.")])

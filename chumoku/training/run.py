@@ -23,28 +23,28 @@ from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import plain, plain_formulas, running
-from chumoku.probe.pictures import loss_curve
+from chumoku.probe.plot_style import loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import Tensors, check_tensors, mean, read_state, read_tensors, restore
+from chumoku.training.dataset import Material, prepare
 from chumoku.training.distributed import World, laid_out_as, world, wrap
-from chumoku.training.guard import locked
+from chumoku.training.interrupt import locked
 from chumoku.training.log import METRICS, Log, matrix_peak, read_metrics
 from chumoku.training.loop import Run
-from chumoku.training.material import Material, prepare
 from chumoku.training.objectives import Objective
-from chumoku.training.optimiser import Optimiser
+from chumoku.training.optimizer import Optimizer
+from chumoku.training.outputs import Result, digest, made, trained_numbers
 from chumoku.training.precision import DTYPES
-from chumoku.training.recipe import RECIPE, Recipe, load_recipe, read_recipe
-from chumoku.training.result import Result, digest, made, trained_numbers
+from chumoku.training.recipe import RECIPE, Recipe, load_recipe, read_recipe, renamed_tables
 from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Bundle, Tokenizers
-from chumoku.weights.opening import load
-from chumoku.weights.sealed import heal
+from chumoku.weights.checksums import heal
+from chumoku.weights.open_model import load
 
 Examine = Callable[[Material, Model], None]  # raises where a model should not be trained
 
@@ -177,7 +177,7 @@ def assemble(
         examine(material, model)
     objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
     module = wrap(objective, settings, here)
-    optimiser = Optimiser(model, recipe.optimizer)
+    optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
     flops = count(material.config, length=material.length).training_flops
     log.tokens_at_peak = matrix_peak(here.device, DTYPES[settings.precision]) * here.size / flops
@@ -188,7 +188,7 @@ def assemble(
         model,
         objective,
         module,
-        optimiser,
+        optimizer,
         average,
         Judge(module, average, material.validation, here, settings.validation_batches),
         state=State(origin=origin(recipe, material, result)),
@@ -218,7 +218,7 @@ def take_up(run: Run) -> None:
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
     state = read_state(path)
-    changed = checkpoint.differences(state.origin, run.state.origin)
+    changed = checkpoint.differences(renamed_tables(state.origin), run.state.origin)
     if changed:
         raise UsageError(
             f"{path} belongs to another run, so it cannot be resumed:\n"
@@ -228,10 +228,10 @@ def take_up(run: Run) -> None:
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
     tensors = read_tensors(path)
-    check_tensors(path, tensors, Tensors(run.result.tensors(), run.optimiser.like(), run.average.tensors))
+    check_tensors(path, tensors, Tensors(run.result.tensors(), run.optimizer.like(), run.average.tensors))
     restore(run.result, tensors.model)
     known = dict(run.model.named_parameters())
-    run.optimiser.load(
+    run.optimizer.load(
         {
             key: laid_out_as(known[key.rpartition(":")[0]], value) if value.ndim else value
             for key, value in tensors.optimizer.items()
@@ -272,7 +272,7 @@ def changed_settings(path: Path, recipe: Recipe) -> list[str]:
     except (OSError, ValueError, RecursionError):
         return []
     now = json.loads(json.dumps(recipe.as_dict()))
-    return checkpoint.differences(before, now) if isinstance(before, dict) else []
+    return checkpoint.differences(renamed_tables(before), now) if isinstance(before, dict) else []
 
 
 def origin(recipe: Recipe, material: Material, result: Result) -> dict[str, Any]:

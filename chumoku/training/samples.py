@@ -11,7 +11,7 @@ from chumoku.data.batches import PairBatches
 from chumoku.decoding.generate import generate
 from chumoku.decoding.translate import translate
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
-from chumoku.training.material import Material
+from chumoku.training.dataset import Material
 from chumoku.training.objectives import IGNORE, forward
 
 PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with holes

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from chumoku.config import Rule, Settings
 from chumoku.lora.settings import LoraSettings
-from chumoku.text.kinds import Kind
+from chumoku.text.training import Kind
 from chumoku.training.schedule import Kind as ScheduleKind
 
 Count = Annotated[int, Field(ge=1, le=1 << 40)]
@@ -36,7 +36,7 @@ class TokenizerSettings(Settings):
 
 
 class DataSettings(Settings):
-    """What is learnt from."""
+    """What is learned from."""
 
     kind: Literal["text", "pairs", "embedded"] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file

@@ -1,4 +1,4 @@
-"""The loss on what is not learnt from:  Σ loss / Σ tokens over validation batches, shared among processes."""
+"""The loss on what is not learned from:  Σ loss / Σ tokens over validation batches, shared among processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from chumoku.data.batches import Batches
 from chumoku.training.average import Average
 from chumoku.training.distributed import World
-from chumoku.training.objectives import learnt
+from chumoku.training.objectives import learned
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,6 @@ class Judge:
             batch = self.batches.batch(0, min(start + here.rank, count - 1))
             loss = self.module(here.place(batch)).item()
             if start + here.rank < count:  # else another process has this batch, and we only keep it company
-                total, tokens = total + loss, tokens + learnt(batch)
+                total, tokens = total + loss, tokens + learned(batch)
         total, tokens = here.sum(total, tokens)
         return total / max(1.0, tokens)

@@ -2,7 +2,7 @@
 //
 //   curves({ lines: [{ name, points: [[x, y] …], kind }], log, width, height, label })
 //
-// y may be NaN: the line breaks there, and a mark at the foot says where; a point without neighbours is a dot.
+// y may be NaN: the line breaks there, and a mark at the foot says where; a point without neighbors is a dot.
 // `log` draws y in powers of ten.
 import { svg } from "./dom.js";
 import { figure } from "./figures.js";

@@ -23,8 +23,8 @@ function dressed(made, attributes, inside) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
     if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (name === "t") labelled(made, "data-t", value);
-    else if (name.startsWith("t-")) labelled(made, "data-" + name, value);
+    else if (name === "t") labeled(made, "data-t", value);
+    else if (name.startsWith("t-")) labeled(made, "data-" + name, value);
     else if (name === "value") made.value = value;
     else made.setAttribute(name, value === true ? "" : value);
   }
@@ -40,7 +40,7 @@ const PLACES = {
   "data-t-placeholder": "placeholder",
 };
 
-function labelled(element, attribute, key) {
+function labeled(element, attribute, key) {
   element.setAttribute(attribute, key);
   worded(element);
 }

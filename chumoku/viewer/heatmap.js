@@ -1,8 +1,8 @@
-// Numbers as colours: the canvas that all views share.
+// Numbers as colors: the canvas that all views share.
 //
 //   shares      0 … 1            paper → accent, evenly to the eye              attention weights
 //   signed      −m … m           warm → card → accent                           vectors
-//   no number   hatched, in the colour of warnings                              NaN
+//   no number   hatched, in the color of warnings                              NaN
 //
 //   paint(canvas, table)         table = { values, rows, columns, at?, odd?, scale?, signed?, most? }
 //
@@ -11,7 +11,7 @@
 const STEPS = 256;
 const cache = new Map();
 
-/** Colours of the theme as 32-bit words for ImageData, little end first; made once a theme. */
+/** Colors of the theme as 32-bit words for ImageData, little end first; made once a theme. */
 export function palette(signed = false) {
   const key = `${document.documentElement.dataset.theme ?? ""}|${signed}`;
   if (!cache.has(key)) cache.set(key, made(signed));
@@ -20,8 +20,8 @@ export function palette(signed = false) {
 
 function made(signed) {
   const style = getComputedStyle(document.documentElement);
-  const colour = (name) => rgb(style.getPropertyValue(name).trim());
-  const [card, accent, warm, red] = ["--card", "--accent", "--warm", "--red"].map(colour);
+  const color = (name) => rgb(style.getPropertyValue(name).trim());
+  const [card, accent, warm, red] = ["--card", "--accent", "--warm", "--red"].map(color);
   const words = new Uint32Array(STEPS + 2);
   for (let step = 0; step < STEPS; step++) {
     const share = step / (STEPS - 1);
@@ -43,7 +43,7 @@ const word = ([r, g, b]) => ((255 << 24) | (Math.round(b) << 16) | (Math.round(g
 
 /** Draw a table of numbers. 16-bit ones are shares of 65535. */
 export function paint(canvas, { values, rows, columns, at = 0, odd = null, scale = 1, signed = false, most = null }) {
-  const colours = palette(signed);
+  const colors = palette(signed);
   const width = columns * scale;
   canvas.width = width;
   canvas.height = rows * scale;
@@ -60,16 +60,16 @@ export function paint(canvas, { values, rows, columns, at = 0, odd = null, scale
       const value = values[index];
       const none = odd ? odd[index >> 3] & (1 << (index & 7)) : Number.isNaN(value);
       const step = none ? -1 : Math.min(STEPS - 1, Math.max(0, Math.round(half + value * factor)));
-      if (scale === 1) words[row * width + column] = none ? colours[STEPS + ((row + column) & 1)] : colours[step];
-      else fill(words, width, row * scale, column * scale, scale, step, colours);
+      if (scale === 1) words[row * width + column] = none ? colors[STEPS + ((row + column) & 1)] : colors[step];
+      else fill(words, width, row * scale, column * scale, scale, step, colors);
     }
   }
   pen.putImageData(image, 0, 0);
 }
 
-function fill(words, width, top, left, scale, step, colours) {
+function fill(words, width, top, left, scale, step, colors) {
   for (let y = top; y < top + scale; y++)
-    for (let x = left; x < left + scale; x++) words[y * width + x] = step < 0 ? colours[STEPS + (((x + y) >> 1) & 1)] : colours[step];
+    for (let x = left; x < left + scale; x++) words[y * width + x] = step < 0 ? colors[STEPS + (((x + y) >> 1) & 1)] : colors[step];
 }
 
 /** The largest |number|, of those that are numbers. */

@@ -8,7 +8,7 @@ export function layout(kept) {
   fresh.value = kept.new.get();
   const tab = (name) => el("button", { type: "button", role: "tab", id: "in-tab-" + name, "aria-controls": "in-panel-" + name, t: "in_tab_" + name });
   const panel = (name) =>
-    el("div", { role: "tabpanel", id: "in-panel-" + name, "aria-labelledby": "in-tab-" + name, hidden: true });
+    el("div", { role: "tabpanel", id: "in-panel-" + name, "aria-labeledby": "in-tab-" + name, hidden: true });
   const parts = {
     text: el("textarea", { id: "in-text", rows: 2, spellcheck: "false", "t-placeholder": "in_placeholder", value: kept.text.get() }),
     fresh,

@@ -1,4 +1,4 @@
-// Vectors as strips of colour with their figures, tables of them, and the row of scores that becomes weights.
+// Vectors as strips of color with their figures, tables of them, and the row of scores that becomes weights.
 import { el, percent } from "./dom.js";
 import { figure, numeric } from "./figures.js";
 import { largest, paint } from "./heatmap.js";

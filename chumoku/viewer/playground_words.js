@@ -12,7 +12,7 @@ export const strings = {
     pg_none_say: "Nothing is added or turned. An encoder then sees a set of words; a decoder can still learn order from its mask, which shows each place its past alone.",
     pg_sinusoidal_say: "Each pair of columns is a wave, the first quick, the last slow. Added to the embedding, they tell the place.",
     pg_rotary_say: "Each pair of numbers of a query or key is a point in a plane, turned by its place. Drawn is the cosine of the angle.",
-    pg_learned_say: "A table like any other weight. Before training it is noise, as drawn here: no place is like its neighbour. It ends at its last row.",
+    pg_learned_say: "A table like any other weight. Before training it is noise, as drawn here: no place is like its neighbor. It ends at its last row.",
     pg_width: "Width D",
     pg_length: "Places",
     pg_base: "Base b",

@@ -12,7 +12,7 @@ export { strings } from "./runs_words.js";
 export const styles = ["inside.css", "playground.css", "runs.css"];
 
 const EVERY = 2000; // ms
-const KINDS = ["first", "second", "third", "fourth"]; // colours; as many runs at once
+const KINDS = ["first", "second", "third", "fourth"]; // colors; as many runs at once
 const MEASURES = ["loss", "rate", "norm", "tokens_per_second"];
 
 export function mount(root, context) {

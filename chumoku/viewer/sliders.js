@@ -1,4 +1,4 @@
-// A labelled slider with its number beside it.
+// A labeled slider with its number beside it.
 import { el } from "./dom.js";
 
 /** onInput is called while it moves; `told` writes the number; `from` makes the value of where the slider stands. */

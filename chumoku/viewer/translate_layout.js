@@ -39,8 +39,8 @@ function right({ answer, copy }) {
 }
 
 function controls({ into, beam, penalty, now }) {
-  const labelled = (key, field) => el("label", {}, el("span", { t: key }), field);
-  const fields = [labelled("tr_into", into), labelled("tr_beam", beam), labelled("tr_penalty", penalty)];
+  const labeled = (key, field) => el("label", {}, el("span", { t: key }), field);
+  const fields = [labeled("tr_into", into), labeled("tr_beam", beam), labeled("tr_penalty", penalty)];
   return el("div", { class: "controls" }, ...fields, now);
 }
 

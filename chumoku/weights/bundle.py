@@ -21,16 +21,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chumoku import text
-from chumoku.config import read, write
+from chumoku.config import read, with_present_names, write
 from chumoku.errors import UsageError
 from chumoku.models.build import build, check_fits
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
+from chumoku.safe_files import LARGEST_HEADER, leads_out, read_json
 from chumoku.text import Tokenizer
-from chumoku.untrusted import LARGEST_HEADER, leads_out, read_json
-from chumoku.weights.sealed import verify
-from chumoku.weights.stored import FLOATS, MOST_TENSORS, headers
+from chumoku.weights.checksums import verify
+from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, headers
 
 CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "config.json",
@@ -125,7 +125,7 @@ def read_config(path: Path) -> ModelConfig:
     known: Any = values.get("model") if values.get("format") == "chumoku" else None
     if not isinstance(known, dict) or values.get("version") != VERSION:
         raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Is it another program's?")
-    return read(ModelConfig, known, prefix="model.")
+    return read(ModelConfig, with_present_names(ModelConfig, known), prefix="model.")
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:

@@ -26,10 +26,10 @@ import chumoku
 from chumoku.config import write
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
+from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, ours
+from chumoku.weights.checksums import MANIFEST
+from chumoku.weights.dequantize import plain
 from chumoku.weights.families.family import without_defaults
-from chumoku.weights.peers import OPENERS, Peer, Probe, ours
-from chumoku.weights.plain import plain
-from chumoku.weights.sealed import MANIFEST
 
 T = TypeVar("T")
 NAME = "certificate.json"

@@ -21,13 +21,13 @@ from pathlib import Path
 import torch
 
 from chumoku.errors import UsageError
-from chumoku.incomplete import incomplete, remove_leftovers
 from chumoku.models.model import Model
 from chumoku.models.precision import cast, stored_as_bf16
+from chumoku.partial_output import incomplete, remove_leftovers
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
-from chumoku.weights.plain import plain
-from chumoku.weights.sealed import seal, sync
+from chumoku.weights.checksums import seal, sync
+from chumoku.weights.dequantize import plain
 
 KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where none is asked for
     "transformers": ("float32", "bf16"),
@@ -105,7 +105,7 @@ def check_free(out: Path, *, file: bool) -> None:
 
 
 def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
-    from chumoku.weights.opening import load
+    from chumoku.weights.open_model import load
 
     if isinstance(source, Bundle):
         return source
@@ -149,19 +149,19 @@ def undo_half_a_move(working: Path, out: Path) -> None:
 
 
 def _write_transformers(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
-    from chumoku.weights.folder import write_folder
+    from chumoku.weights.formats.transformers_folder import write_folder
 
     write_folder(path, model, tokenizers)
 
 
 def _write_gguf(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
-    from chumoku.weights.ggml import write_gguf_model
+    from chumoku.weights.formats.gguf_model import write_gguf_model
 
     write_gguf_model(path, model, tokenizers, kind=kind)  # type: ignore[arg-type]  # checked against KINDS
 
 
 def _write_ctranslate2(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
-    from chumoku.weights.ctranslate2 import write_ctranslate2
+    from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
     write_ctranslate2(path, model, tokenizers, kind=kind)
 

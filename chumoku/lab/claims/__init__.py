@@ -21,7 +21,7 @@ TRIED = (
     *("layers", "leak", "self-cross", "pretrain-shift"),
 )
 TOGETHER = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these look into the same trained translator
-ONCE = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # nothing is learnt, so one seed will do
+ONCE = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # nothing is learned, so one seed will do
 # Verdicts that do not depend on how long a model was trained: a short run may give them, too.
 UNTRAINED = (*ONCE, "scale", "self-cross", "pretrain-shift")
 CLAIMS: tuple[str, ...] = ARITHMETIC + TRIED

@@ -93,7 +93,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         axis,
         WORDS,
         {f"note ノート (Σ = {sum(said):.2f})": said, f"true 正 (Σ = {sum(found):.2f})": found},
-        colours=(RED, BLUE),
+        colors=(RED, BLUE),
         form="{:.2f}",
     )
     axis.set_ylabel("attention of 猫 注目重み")

@@ -1,4 +1,4 @@
-"""Two ways to normalise, and what they depend on.
+"""Two ways to normalize, and what they depend on.
 
 BatchNorm   μ, σ² of one feature over all tokens of the batch
 LayerNorm   μ, σ² of one token over its features
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, seeded, toy
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
@@ -33,7 +33,7 @@ CLAIM = Claim(
         "しません。",
     ),
     tried=Words(
-        "One sentence is normalised among changing batch mates and with padding behind it, and it is measured how far "
+        "One sentence is normalized among changing batch mates and with padding behind it, and it is measured how far "
         "it moves. Then small encoders learn to substitute words with either norm, in batches of 1 to 64 sentences, "
         "and are examined on new ones with the running averages.",
         "一つの文を、ほかの文を入れ替えたバッチの中や、後ろにパディングを付けた形で正規化し、どれだけ動くかを測ります。"
@@ -156,7 +156,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     left, right = panels(figure, 2)
     for axis, key in ((left, "moved"), (right, "loss")):
         series = {"BatchNorm": numbers[key]["batch"], "LayerNorm": numbers[key]["layer"]}
-        curves(axis, numbers["sizes"], series, colours=(RED, BLUE), marker="o")
+        curves(axis, numbers["sizes"], series, colors=(RED, BLUE), marker="o")
         axis.set(xscale="log", xlabel="batch size (バッチサイズ)")
         axis.set_xticks(numbers["sizes"], [str(size) for size in numbers["sizes"]])
         axis.xaxis.minorticks_off()

@@ -94,8 +94,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis.grid(visible=False)
     for row, line in enumerate(outcome.numbers["table"]):
         for column, met in enumerate(line):
-            colour = "#f1d5d8" if met is None else "#dbe6f1"
-            axis.barh(row, 0.94, 0.9, left=column - 0.47, color=colour)
+            color = "#f1d5d8" if met is None else "#dbe6f1"
+            axis.barh(row, 0.94, 0.9, left=column - 0.47, color=color)
             axis.text(column, row, "×" if met is None else str(met), ha="center", va="center", fontsize=8)
     axis.set_xticks(range(len(names)), names)
     axis.set_yticks(range(len(names)), names)

@@ -5,7 +5,7 @@ an animal in some sentences, a machine in others, one token in all of them
 
 an encoder guesses hidden words (masked tokens); then, of マウス in unseen sentences,
 within    mean cosine of two of the same sense         across   of two of different senses
-told      share whose sense is that of the nearer centre of the other sentences
+told      share whose sense is that of the nearer center of the other sentences
 control   the same of the encoder before training: it mixes words too, but knows no sense
 """
 
@@ -18,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.data.embedded.sentence import Sentence
+from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.sentences import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
-from chumoku.lab.toys import only_when, told
+from chumoku.lab.sentence_data import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
+from chumoku.lab.toy_models import only_when, told
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -111,7 +111,7 @@ def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
 
 def fresh(seed: int) -> EncoderModel:
     """The encoder as it starts."""
-    shape: dict[str, Any] = {"width": 32, "layers": LAYERS, "heads": 4, "context": 32, "initialisation": "xavier"}
+    shape: dict[str, Any] = {"width": 32, "layers": LAYERS, "heads": 4, "context": 32, "initialization": "xavier"}
     config = ModelConfig(kind="encoder", vocabulary=len(corpus().vocabulary), **shape)
     return build(config, seed=seed).eval()  # type: ignore[return-value]
 
@@ -145,9 +145,9 @@ def compared(layer: Tensor) -> dict[str, float]:
     table = unit @ unit.T
     same = sense[:, None] == sense
     others = ~torch.eye(len(sense), dtype=torch.bool)
-    # The centre of each sense without the sentence that is asked about.
-    centres = torch.stack([(same & others).float(), (~same).float()]) @ unit
-    nearer = (F.normalize(centres, dim=-1) * unit).sum(-1)
+    # The center of each sense without the sentence that is asked about.
+    centers = torch.stack([(same & others).float(), (~same).float()]) @ unit
+    nearer = (F.normalize(centers, dim=-1) * unit).sum(-1)
     return {
         "within": table[same & others].mean().item(),
         "across": table[~same].mean().item(),
@@ -186,7 +186,7 @@ def run(budget: Budget) -> Outcome:
         summary=Words(
             f"In the table マウス is one vector (cosine {layers[0][0]['across']:.2f}). Behind the last layer two of "
             f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}; before "
-            f"training {told(start['within'])} and {told(start['across'])}. The nearer centre tells the sense in "
+            f"training {told(start['within'])} and {told(start['across'])}. The nearer center tells the sense in "
             f"{told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen sentences, before training in "
             f"{told(start['told'], '{:.0%}')} (chance 50%).",
             f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意"
@@ -222,7 +222,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         depth,
         {names[key]: [[at[key] for at in run] for run in layers] for key in names},
         marker="o",
-        colours=(BLUE, RED),
+        colors=(BLUE, RED),
     )
     left.set_xticks(depth, ["table\n埋め込み表", *(f"block {number}" for number in range(LAYERS))])
     left.set_ylabel("mean cosine of マウス with itself")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, toy, unnormed
 from chumoku.nn.tap import record
 
@@ -26,7 +26,7 @@ CLAIM = Claim(
     notes=("001", "002"),
     title=Words("Internal covariate shift", "内部共変量シフト"),
     stated=Words(
-        "While a network learns, the distribution of each layer's inputs changes; normalisation holds it in check.",
+        "While a network learns, the distribution of each layer's inputs changes; normalization holds it in check.",
         "訓練中に各層の入力分布が変化します (内部共変量シフト)。正規化はこれを抑えます。",
     ),
     tried=Words(
@@ -153,5 +153,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         strict=True,
     ):
         series = {"no norm (正規化なし)": numbers["without"][key], "LayerNorm": numbers["with"][key]}
-        curves(axis, at, series, colours=(RED, BLUE))
+        curves(axis, at, series, colors=(RED, BLUE))
         axis.set(xlabel="step", ylabel=label, ylim=(0, None))

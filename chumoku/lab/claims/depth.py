@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, seeded, tail
 from chumoku.nn.feedforward import FeedForward
 
@@ -164,11 +164,11 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     losses, gradients = panels(figure, 2)
     names = {"residual": "residual (残差結合)", "plain": "plain (なし)", "plain, scaled start": "plain, scaled start"}
     series = {label: numbers["end"][way] for way, label in names.items()}
-    curves(losses, numbers["depths"], series, colours=(BLUE, RED, OCHRE), marker="o", legend=False)
+    curves(losses, numbers["depths"], series, colors=(BLUE, RED, OCHRE), marker="o", legend=False)
     losses.axhline(math.log(CLASSES), color="#1c2733", linewidth=0.8, linestyle=":")
     losses.set(xscale="log", xlabel="depth (層の数)", ylabel="loss (損失)", ylim=(0, 1.6))
     losses.set_xticks(numbers["depths"], [str(depth) for depth in numbers["depths"]])
     losses.xaxis.minorticks_off()
     series = {label: numbers["by_layer"][way] for way, label in names.items()}
-    curves(gradients, range(1, numbers["depths"][-1] + 1), series, colours=(BLUE, RED, OCHRE))
+    curves(gradients, range(1, numbers["depths"][-1] + 1), series, colors=(BLUE, RED, OCHRE))
     gradients.set(yscale="log", xlabel="layer (層)", ylabel="size of the gradient (勾配)")

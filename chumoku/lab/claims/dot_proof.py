@@ -76,8 +76,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     terms, true = outcome.numbers["example"]["terms"], outcome.numbers["example"]["true"]
     shown = [sum(terms[:3]) - terms[3], sum(terms), true]
     labels = ["… − b·b\n(note ノート)", "… + b·b", "‖a−b‖²"]
-    for place, (label, value, colour) in enumerate(zip(labels, shown, (RED, BLUE, GREY), strict=True)):
-        bars_at = axis.bar([place], [value], 0.55, color=colour, label=label)
+    for place, (label, value, color) in enumerate(zip(labels, shown, (RED, BLUE, GREY), strict=True)):
+        bars_at = axis.bar([place], [value], 0.55, color=color, label=label)
         axis.bar_label(bars_at, [f"{value:g}"], padding=2)
     axis.axhline(0, color=GREY, linewidth=0.8)
     axis.set_xticks(range(3), labels)

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import INK, LIGHT, RED, panels
-from chumoku.lab.sentences import sentences
-from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, lines, only_when, told
+from chumoku.lab.sentence_data import sentences
+from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, lines, only_when, told
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def tried(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float]:
         return line_loss(model, train.drawn(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, clip=1.0)
-    return {"train": judged(model, train), "validation": judged(model, learnt_and_unseen()[1])}
+    return {"train": judged(model, train), "validation": judged(model, learned_and_unseen()[1])}
 
 
 def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
@@ -134,7 +134,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Pale: lines that were learnt; red: unseen ones; the distance is overfitting. Vertical lines: least to "
+            "Pale: lines that were learned; red: unseen ones; the distance is overfitting. Vertical lines: least to "
             "greatest seed.",
             "淡い色は学習した文、赤は見ていない文の損失で、その差が過学習です。縦線はシードの最小から最大までです。",
         ),
@@ -151,10 +151,10 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     beside = {without(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
     names = {"none": "なし\nnone", **PLACES, **beside, ALL: "すべて\nall"}
     for place, kind in enumerate(names):
-        for side, (part, colour) in enumerate((("train", LIGHT), ("validation", RED))):
+        for side, (part, color) in enumerate((("train", LIGHT), ("validation", RED))):
             values = [one[part] for one in outcome.numbers["runs"][kind]]
             at = place + 0.38 * side - 0.19
-            axis.bar(at, mean(values), 0.36, color=colour, label=part if place == 0 else None)
+            axis.bar(at, mean(values), 0.36, color=color, label=part if place == 0 else None)
             axis.vlines(at, min(values), max(values), color=INK, linewidth=1.0)
         axis.annotate(
             f"gap {mean(gaps(outcome.numbers, kind)):.2f}",

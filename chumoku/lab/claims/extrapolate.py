@@ -15,7 +15,7 @@ from torch import Tensor
 from chumoku.errors import LengthError
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, toy
 from chumoku.models.model import Model
 
@@ -158,7 +158,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1)[0]
     numbers = outcome.numbers
     at = [(start + end) / 2 for start, end in itertools.pairwise(EDGES)]
-    curves(axis, at, numbers["accuracy"], colours=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
+    curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
     axis.axvline(numbers["trained_length"], color="#1c2733", linewidth=0.8, linestyle=":")
     axis.axhline(1 / WORDS, color=GREY, linewidth=0.6, linestyle=":")
     axis.set(xlabel="position in the text (位置)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.toys import WIDTH, Nothing, Rememberer, facts, only_when, told
+from chumoku.lab.toy_models import WIDTH, Nothing, Rememberer, facts, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
 
@@ -124,7 +124,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "recalled  思い出せた": [[one["recalled"] for one in seed] for seed in runs],
         "feed-forward switched off  FFNを切った": [[one["switched_off"] for one in seed] for seed in runs],
     }
-    curves(axis, places, series, marker="o", colours=(BLUE, RED))
+    curves(axis, places, series, marker="o", colors=(BLUE, RED))
     axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
     axis.set_xticks(places, [str(width) for width in WIDTHS])
     axis.set_xlabel("width F of the feed-forward")

@@ -5,10 +5,10 @@ without          the second addition is 0                                  4 D²
 as large         three blocks without for each block with                 12 D²
 
 alone            one position reads 8 signs and says which of 4 pairs are alike: attention has nothing to choose
-table            f(a, b) drawn at random for 16 × 16 pairs of tokens, learnt by heart
+table            f(a, b) drawn at random for 16 × 16 pairs of tokens, learned by heart
 language         English lines of the embedded corpus, tested on unseen combinations
 
-lost = (loss without − loss with) / (loss of guessing − loss with)        1: all that was learnt is gone
+lost = (loss without − loss with) / (loss of guessing − loss with)        1: all that was learned is gone
 """
 
 from __future__ import annotations
@@ -22,7 +22,16 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, panels
-from chumoku.lab.toys import Nothing, guessed, judged, language_model, learnt_and_unseen, line_loss, only_when, told
+from chumoku.lab.toy_models import (
+    Nothing,
+    guessed,
+    judged,
+    language_model,
+    learned_and_unseen,
+    line_loss,
+    only_when,
+    told,
+)
 from chumoku.lab.training import Loss, fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm
@@ -46,7 +55,7 @@ CLAIM = Claim(
         "2トークンのでたらめな表 f(a, b)、英文の3つを学習させます。",
     ),
     refutes=Words(
-        "Without feed-forwards at least half of what was learnt is still there, in every task.",
+        "Without feed-forwards at least half of what was learned is still there, in every task.",
         "FFNがなくても、どの課題でも学習できたことの半分以上が残ること。",
     ),
     rule=Words(
@@ -92,14 +101,14 @@ def read(kind: str, answers: int, seed: int) -> Reader:
         return Reader(kind, answers)
 
 
-def learnt(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
+def learned(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
     fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=True, clip=1.0)
     with torch.no_grad():
         return loss(torch.Generator().manual_seed(seed + 1000)).item()
 
 
 def alone(kind: str, seed: int, budget: Budget) -> float:
-    """Which neighbouring signs are alike, asked of a sequence of one vector."""
+    """Which neighboring signs are alike, asked of a sequence of one vector."""
     model = read(kind, SIGNS // 2, seed)
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -107,7 +116,7 @@ def alone(kind: str, seed: int, budget: Budget) -> float:
         alike = signs[:, 0::2] * signs[:, 1::2] > 0
         return F.binary_cross_entropy_with_logits(model(model.signs(signs)[:, None]), alike.float())
 
-    return learnt(model, loss, budget.steps(250, 60), seed)
+    return learned(model, loss, budget.steps(250, 60), seed)
 
 
 def table(kind: str, seed: int, budget: Budget) -> float:
@@ -116,15 +125,15 @@ def table(kind: str, seed: int, budget: Budget) -> float:
     pairs = torch.cartesian_prod(torch.arange(SIZE), torch.arange(SIZE, 2 * SIZE))
     model = read(kind, SIZE, seed)
     steps = budget.steps(250, 60)
-    return learnt(model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2)
+    return learned(model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2)
 
 
 def language(kind: str, seed: int, budget: Budget) -> float:
-    train, test = learnt_and_unseen()
+    train, test = learned_and_unseen()
     model = language_model(seed, layers=3 if kind == "as large" else 1)
     if kind != "with":
         stripped(model)
-    learnt(model, lambda generator: line_loss(model, train.drawn(generator)), budget.steps(150, 25), seed)
+    learned(model, lambda generator: line_loss(model, train.drawn(generator)), budget.steps(150, 25), seed)
     return judged(model, test)
 
 
@@ -135,7 +144,7 @@ def stripped(model: DecoderModel) -> None:
 
 
 def lost(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
-    """The share of what was learnt with feed-forwards that is gone without."""
+    """The share of what was learned with feed-forwards that is gone without."""
     whole = mean(found["with"])
     return (mean(found[kind]) - whole) / (guess - whole)
 
@@ -147,7 +156,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": guessed(learnt_and_unseen()[1])}
+    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": guessed(learned_and_unseen()[1])}
     numbers: dict[str, Any] = {"seeds": seeds}
     for task, tried in (("alone", alone), ("table", table), ("language", language)):
         found = {kind: [tried(kind, seed, budget) for seed in seeds] for kind in NAMES}
@@ -187,9 +196,9 @@ def run(budget: Budget) -> Outcome:
 def draw(outcome: Outcome, figure: Figure) -> None:
     for axis, task in zip(panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
         found = outcome.numbers[task]
-        for place, (kind, colour) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
+        for place, (kind, color) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
             values = found["loss"][kind]
-            axis.bar(place, mean(values), 0.6, color=colour)
+            axis.bar(place, mean(values), 0.6, color=color)
             axis.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
             axis.annotate(
                 f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"

@@ -105,13 +105,13 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "GPT-2 small\ntrue 正": parts["gpt2"],
         "Transformer\n2017": parts["transformer-base"],
     }
-    colours = {"feedforward": RED, "attention": BLUE, "embeddings": OCHRE, "positions": GREY, "norms": LIGHT}
+    colors = {"feedforward": RED, "attention": BLUE, "embeddings": OCHRE, "positions": GREY, "norms": LIGHT}
     names = {"feedforward": "FFN", "attention": "attention アテンション", "embeddings": "embeddings 埋め込み"}
     for row, (_, sizes) in enumerate(rows.items()):
         left = 0.0
-        for name, colour in colours.items():
+        for name, color in colors.items():
             size = sizes.get(name, 0) / 1e6
-            axis.barh(row, size, 0.6, left=left, color=colour, label=names.get(name, name) if row == 1 else None)
+            axis.barh(row, size, 0.6, left=left, color=color, label=names.get(name, name) if row == 1 else None)
             if size > 8:
                 axis.text(left + size / 2, row, f"{size:.1f}", ha="center", va="center", color="white", fontsize=8.5)
             left += size

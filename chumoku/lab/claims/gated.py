@@ -18,7 +18,16 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
-from chumoku.lab.toys import Lines, Nothing, judged, language_model, learnt_and_unseen, line_loss, only_when, told
+from chumoku.lab.toy_models import (
+    Lines,
+    Nothing,
+    judged,
+    language_model,
+    learned_and_unseen,
+    line_loss,
+    only_when,
+    told,
+)
 from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
 from chumoku.nn import FeedForward
@@ -78,7 +87,7 @@ def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def trained(kind: str, seed: int, steps: int) -> DecoderModel:
-    train, _ = learnt_and_unseen()
+    train, _ = learned_and_unseen()
     model = language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -123,7 +132,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(200, 30)
-    _, test = learnt_and_unseen()
+    _, test = learned_and_unseen()
     models = {kind: [trained(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
     loss = {kind: [judged(model, test) for model in found] for kind, found in models.items()}
     size = {kind: sum(p.numel() for p in found[0].decoder.blocks.parameters()) for kind, found in models.items()}
@@ -172,8 +181,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ),
     )
     for axis, shown in groups:
-        for place, (values, colour) in enumerate(zip(shown.values(), (BLUE, OCHRE, RED), strict=False)):
-            axis.bar(place, mean(values), 0.6, color=colour)
+        for place, (values, color) in enumerate(zip(shown.values(), (BLUE, OCHRE, RED), strict=False)):
+            axis.bar(place, mean(values), 0.6, color=color)
             axis.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
             axis.annotate(
                 f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"

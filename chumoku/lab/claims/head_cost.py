@@ -110,7 +110,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     said = [LENGTH**2 * WIDTH**2 / 1e6, LENGTH**2 * WIDTH * (WIDTH // 12) / 1e6]
     counts = [operations["1"] / 1e6, operations["12"] / 1e6]
     labels = ["1 head × 768", "12 heads × 64"]
-    bars(left, labels, {"note ノート": said, "counted 実測": counts}, colours=(RED, BLUE), form="{:,.0f}")
+    bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
     left.set(yscale="log", ylabel="million operations 百万回", ylim=(100, 2e5))
-    bars(right, labels, {"ms": [times["1"], times["12"]]}, colours=(BLUE,), form="{:.1f}")
+    bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
     right.set_ylabel(f"milliseconds, n = {LENGTH}")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, curves, heat, panels
-from chumoku.lab.toys import only_when, told
+from chumoku.lab.toy_models import only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm, record
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="heads",
     notes=("002", "003", "004"),
-    title=Words("Heads specialise", "ヘッドは役割を分担する"),
+    title=Words("Heads specialize", "ヘッドは役割を分担する"),
     stated=Words(
         "Several heads look from several points of view: each learns a relation of its own.",
         "複数のヘッドが異なる観点から注目し、それぞれが別の関係を学習します。",

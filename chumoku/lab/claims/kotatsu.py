@@ -2,7 +2,7 @@
 
     (begin)              → I          (begin) I          → eat          (begin) I eat      → a          …
 
-The combination (食べる, みかん, こたつ) is in no sentence that the translator learnt from.
+The combination (食べる, みかん, こたつ) is in no sentence that the translator learned from.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import heat, panels
-from chumoku.lab.sentences import BEGIN, joined
-from chumoku.lab.toys import only_when
+from chumoku.lab.sentence_data import BEGIN, joined
+from chumoku.lab.toy_models import only_when
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import record
 
@@ -145,7 +145,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     right.set_aspect("auto")
     for row, step in enumerate(run["steps"]):
         for column, (word, chance) in enumerate(step["best"]):
-            colour = "white" if chance > 0.6 else "#1c2733"
-            right.text(column, row, f"{word}\n{chance:.3f}", ha="center", va="center", fontsize=6.5, color=colour)
+            color = "white" if chance > 0.6 else "#1c2733"
+            right.text(column, row, f"{word}\n{chance:.3f}", ha="center", va="center", fontsize=6.5, color=color)
     right.set_xticks(range(BEST), [str(place + 1) for place in range(BEST)])
     right.set_xlabel("the decoder's five best  上位5語")

@@ -21,11 +21,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.data.embedded.sentence import Sentence
+from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.sentences import PAD
-from chumoku.lab.toys import only_when, told
+from chumoku.lab.sentence_data import PAD
+from chumoku.lab.toy_models import only_when, told
 from chumoku.lab.training import mean
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import record
@@ -94,7 +94,7 @@ def labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, lis
 
 
 def probe(layer: Tensor, asked: list[tuple[int, int, int]], sentences: int) -> float:
-    """Right answers of a ridge regression, learnt on the first three quarters of the sentences."""
+    """Right answers of a ridge regression, learned on the first three quarters of the sentences."""
     number, place, answer = torch.tensor(asked).unbind(1)
     x = layer[number, place]
     x = F.pad((x - x.mean(0)) / x.std(0).clamp(min=1e-6), (0, 1), value=1.0).double()
@@ -196,7 +196,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ]
         for kind, name in KINDS.items()
     }
-    curves(axis, layers, shown, marker="o", colours=(OCHRE, BLUE, RED))
+    curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
     axis.set_xticks(layers, ["table\n埋め込み表", *(f"block {number}" for number in range(DEPTH))])
     axis.set_ylim(0, 1.05)
     axis.set_ylabel("right answers of the probe")

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.sentences import BEGIN, END, joined, sentences
-from chumoku.lab.toys import judged, language_model, learnt_and_unseen, line_loss, only_when, told
+from chumoku.lab.sentence_data import BEGIN, END, joined, sentences
+from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, only_when, told
 from chumoku.lab.training import fit, thinned
 from chumoku.models.model import DecoderModel
 
@@ -29,7 +29,7 @@ CLAIM = Claim(
     notes=("004",),
     title=Words("Without the mask, training cheats", "マスクがないとカンニングになる"),
     stated=Words(
-        "Without the mask a position sees the words it is to predict, and what is learnt is of no use when text is "
+        "Without the mask a position sees the words it is to predict, and what is learned is of no use when text is "
         "written.",
         "マスクしないと予測すべき単語が見えてしまい、学習したことが生成のときに役立ちません。",
     ),
@@ -53,7 +53,7 @@ CLAIM = Claim(
 
 
 def tried(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
-    train, test = learnt_and_unseen()
+    train, test = learned_and_unseen()
     model = language_model(seed, layers=1)
     model.decoder.causal = masked
 
@@ -121,14 +121,14 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     points = len(runs["with"][0]["curve"])
     x = [(place + 0.5) * outcome.numbers["steps"] / points for place in range(points)]
     names = {"with": "with mask  マスクあり", "without": "without  マスクなし"}
-    curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colours=(BLUE, RED))
+    curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
     left.set_xlabel("step")
     left.set_ylabel("training loss (nats a word)")
-    for place, (kind, colour) in enumerate(zip(names, (BLUE, RED), strict=True)):
+    for place, (kind, color) in enumerate(zip(names, (BLUE, RED), strict=True)):
         for side, key in enumerate(("own", "honest")):
             values = [one[key] for one in runs[kind]]
             at = place + 0.4 * side - 0.2
-            right.bar(at, sum(values) / len(values), 0.36, color=colour, alpha=1 - 0.45 * (1 - side))
+            right.bar(at, sum(values) / len(values), 0.36, color=color, alpha=1 - 0.45 * (1 - side))
             right.vlines(at, min(values), max(values), color="#1c2733", linewidth=1.0)
             note = f"{sum(values) / len(values):.2f}\n{'as trained' if key == 'own' else 'future hidden'}"
             right.annotate(

@@ -14,7 +14,7 @@ SAID = (-1.34, -0.45, 0.45, 1.34)
 CLAIM = Claim(
     id="ln-exercise",
     notes=("002",),
-    title=Words("Exercise: layer normalisation", "練習問題:Layer Normalization"),
+    title=Words("Exercise: layer normalization", "練習問題:Layer Normalization"),
     stated=Words(
         "LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] with γ = 1, β = 0, ε = 0.",
         "γ = 1、β = 0、ε = 0 のとき LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] です。",

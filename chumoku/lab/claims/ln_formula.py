@@ -16,7 +16,7 @@ CLAIM = Claim(
     notes=("001",),
     title=Words("σ or σ²", "σ で割るか σ² で割るか"),
     stated=Words(
-        "Layer normalisation makes the variance 1 by x̃ = (x − μ)/σ².",
+        "Layer normalization makes the variance 1 by x̃ = (x − μ)/σ².",
         "レイヤー正規化は x̃ = (x − μ)/σ² で分散を 1 にします。",
     ),
     tried=Words(
@@ -38,9 +38,9 @@ EPSILON = 1e-5
 def run(budget: Budget) -> Outcome:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64)
     ones, zeros = torch.ones(4), torch.zeros(4)
-    centred, deviation = x - x.mean(), float(x.std(unbiased=False))
-    by_variance = centred / deviation**2
-    direction = centred / deviation
+    centered, deviation = x - x.mean(), float(x.std(unbiased=False))
+    by_variance = centered / deviation**2
+    direction = centered / deviation
     after = {"σ²": [], "√(σ²+ε)": [], "σ+ε": []}  # type: dict[str, list[float]]
     for spread in SPREADS:
         y = direction * spread
@@ -95,9 +95,9 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1, width=6.2, height=3.3)[0]
-    for (name, values), colour in zip(outcome.numbers["variance_after"].items(), (RED, BLUE, OCHRE), strict=True):
+    for (name, values), color in zip(outcome.numbers["variance_after"].items(), (RED, BLUE, OCHRE), strict=True):
         axis.plot(
-            outcome.numbers["spreads"], values, color=colour, marker="o", markersize=3.5, label=f"(x−μ) / ({name})"
+            outcome.numbers["spreads"], values, color=color, marker="o", markersize=3.5, label=f"(x−μ) / ({name})"
         )
     axis.set(
         xscale="log",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import GREY, GRID, INK, LIGHT, RED, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, toy, unnormed
 from chumoku.models.model import Model
 
@@ -131,7 +131,7 @@ def trained(case: str, norm: str, rate: float, seed: int, steps: int) -> tuple[f
         return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
 
     start = float(substituted(model, fixed).detach())
-    losses = fit(model, loss, steps=steps, seed=seed, rate=rate, optimiser="sgd" if "sgd" in case else "adam")
+    losses = fit(model, loss, steps=steps, seed=seed, rate=rate, optimizer="sgd" if "sgd" in case else "adam")
     return start, float(substituted(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
 
 
@@ -176,7 +176,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             spine.set_color(GREY)
 
 
-def box(column: int, row: int, colour: str) -> Any:
+def box(column: int, row: int, color: str) -> Any:
     from matplotlib.patches import Rectangle
 
-    return Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, color=colour, linewidth=0)
+    return Rectangle((column - 0.48, row - 0.48), 0.96, 0.96, color=color, linewidth=0)

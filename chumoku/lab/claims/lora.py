@@ -17,8 +17,8 @@ from torch import Tensor
 from chumoku import lora
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.sentences import sentences
-from chumoku.lab.toys import Lines, judged, language_model, line_loss, lines, only_when, told
+from chumoku.lab.sentence_data import sentences
+from chumoku.lab.toy_models import Lines, judged, language_model, line_loss, lines, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel
@@ -145,7 +145,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1, height=3.4, width=6.4)[0]
     shares, first = outcome.numbers["kept"], outcome.numbers["runs"][0]
     runs = [[shares[str(rank)][seed] for rank in RANKS] for seed in range(len(outcome.numbers["seeds"]))]
-    curves(axis, list(range(len(RANKS))), {"kept  維持率": runs}, marker="o", colours=(BLUE,), legend=False)
+    curves(axis, list(range(len(RANKS))), {"kept  維持率": runs}, marker="o", colors=(BLUE,), legend=False)
     axis.axhline(1.0, color=RED, linewidth=0.9)
     axis.annotate(
         "whole fine-tune  全パラメータ", (0, 1.0), xytext=(0, 3), textcoords="offset points", color=RED, fontsize=8

@@ -22,7 +22,7 @@ CLAIM = Claim(
     notes=("000",),
     title=Words("Whose loss is it?", "誰の損失関数か"),
     stated=Words(
-        "An LLM is trained on L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i): each word predicts its neighbours on both sides.",
+        "An LLM is trained on L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i): each word predicts its neighbors on both sides.",
         "LLM の損失関数は L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i) で、各語から前後の語を予測します。",
     ),
     tried=Words(
@@ -82,17 +82,17 @@ def run(budget: Budget) -> Outcome:
 
 def skip_gram(sentence: tuple[str, ...], p: int) -> dict[str, float]:
     """−log P(w_{i+j} | w_i) of every pair in the window, by counting over the whole world."""
-    pairs = Counter((near, word) for world in SENTENCES for near, word, _, _ in neighbours(world, p))
+    pairs = Counter((near, word) for world in SENTENCES for near, word, _, _ in neighbors(world, p))
     totals: Counter[str] = Counter()
     for (_, word), times in pairs.items():
         totals[word] += times
     return {
         f"{i}→{i + j} {word}→{near}": -math.log(pairs[near, word] / totals[word])
-        for near, word, i, j in neighbours(sentence, p)
+        for near, word, i, j in neighbors(sentence, p)
     }
 
 
-def neighbours(sentence: tuple[str, ...], p: int) -> list[tuple[str, str, int, int]]:
+def neighbors(sentence: tuple[str, ...], p: int) -> list[tuple[str, str, int, int]]:
     size = len(sentence)
     steps = [(i, j) for i in range(size) for j in range(-p, p + 1) if j and 0 <= i + j < size]
     return [(sentence[i + j], sentence[i], i, j) for i, j in steps]
@@ -118,7 +118,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     forwards = [next(v for k, v in terms.items() if k.startswith(f"{i}→{i + 1} ")) for i in range(len(words) - 1)]
     series = {
         "P(w | all before それまでの全語)": [costs[w] for w in words],
-        "P(w | one neighbour 隣の一語)": [math.nan, *forwards],
+        "P(w | one neighbor 隣の一語)": [math.nan, *forwards],
     }
-    bars(axis, words, series, colours=(BLUE, RED), form="{:.2f}")
+    bars(axis, words, series, colors=(BLUE, RED), form="{:.2f}")
     axis.set(ylabel="−log P (nats)", ylim=(0, 1.95))

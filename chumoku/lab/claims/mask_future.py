@@ -126,8 +126,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "column": "mask, softmax over columns 列方向",
         "mask": "mask, softmax over rows 行方向",
     }
-    for (kind, name), colour in zip(names.items(), (GREY, RED, BLUE), strict=True):
-        axis.plot(outcome.numbers["change_by_position"][kind], color=colour, marker="o", markersize=4, label=name)
+    for (kind, name), color in zip(names.items(), (GREY, RED, BLUE), strict=True):
+        axis.plot(outcome.numbers["change_by_position"][kind], color=color, marker="o", markersize=4, label=name)
     axis.axvline(KEPT - 0.5, color=GREY, linestyle=":", linewidth=0.9)
     axis.set(xlabel="position 位置", ylabel="largest change 最大の変化", xticks=range(LENGTH))
     axis.legend(frameon=False, fontsize=8)

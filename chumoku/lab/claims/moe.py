@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, panels
-from chumoku.lab.toys import WIDTH, Facts, Rememberer, facts, only_when, told
+from chumoku.lab.toy_models import WIDTH, Facts, Rememberer, facts, only_when, told
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
 
@@ -206,9 +206,9 @@ def run(budget: Budget) -> Outcome:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     left, right = panels(figure, 2, height=3.6, width=8.6)
-    for place, (kind, colour) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
+    for place, (kind, color) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
         values = [one["recalled"] for one in outcome.numbers["runs"][kind]]
-        left.bar(place, mean(values), 0.6, color=colour)
+        left.bar(place, mean(values), 0.6, color=color)
         left.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
         cost = f"{outcome.numbers['products'][kind]:,} ×"
         left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GREY)

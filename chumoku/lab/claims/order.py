@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, GREY, RED, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, toy
 from chumoku.models.model import Model
 
@@ -138,10 +138,10 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     right, far = panels(figure, 2)
     accuracy, moved = outcome.numbers["accuracy"], outcome.numbers["moved"]
-    colours = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
+    colors = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
     names = ["none (位置なし)" if name == "none" else name for name in accuracy]
     for axis, found in ((right, accuracy), (far, moved)):
-        axis.barh(names, [mean(values) for values in found.values()], color=colours, height=0.6)
+        axis.barh(names, [mean(values) for values in found.values()], color=colors, height=0.6)
         for row, values in enumerate(found.values()):
             axis.plot(values, [row] * len(values), "|", color="#1c2733", markersize=8)
         axis.invert_yaxis()

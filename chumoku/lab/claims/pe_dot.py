@@ -74,7 +74,7 @@ def run(budget: Budget) -> Outcome:
         else None,
         reading=Words(
             "Left: the sum of cosines and the measured products lie on each other, and ripple. Right: every diagonal "
-            "has one colour.",
+            "has one color.",
             "左は、理論値と実測値が重なり、波打ちながら下がります。右は、対角線ごとに同じ色で、距離だけで決まります。",
         ),
     )

@@ -109,12 +109,12 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     curve, picture = panels(figure, 2)
     numbers = outcome.numbers
-    for key, label, colour in (
+    for key, label, color in (
         ("random_table", "random table, best matrix", GREY),
         ("found", "PE, matrix found (最小二乗)", RED),
         ("written", "PE, matrix written (式)", BLUE),
     ):
-        curve.plot(numbers["shifts"], numbers[key], "o-", color=colour, label=label, markersize=3.5)
+        curve.plot(numbers["shifts"], numbers[key], "o-", color=color, label=label, markersize=3.5)
     curve.set(title="miss / length of PE", xlabel="shift k (ずれ)", xscale="log", yscale="log")
     curve.set_xticks(numbers["shifts"], [str(k) for k in numbers["shifts"]])
     curve.minorticks_off()

@@ -62,6 +62,6 @@ def verdict(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1, width=6.0, height=2.9)[0]
     edges, shares = outcome.numbers["edges"], outcome.numbers["shares"]
-    colours = [RED if right <= 1e-9 else BLUE for right in edges[1:]]
-    axis.bar(edges[:-1], [100 * share for share in shares], edges[1] - edges[0], align="edge", color=colours)
+    colors = [RED if right <= 1e-9 else BLUE for right in edges[1:]]
+    axis.bar(edges[:-1], [100 * share for share in shares], edges[1] - edges[0], align="edge", color=colors)
     axis.set(xlabel="value 値", ylabel="% of all values")

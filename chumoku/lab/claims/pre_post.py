@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, tail, thinned, toy
 from chumoku.models.model import Model
 
@@ -126,10 +126,10 @@ def substituted(model: Model, words: Tensor) -> Tensor:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    learnt, deep = learns(numbers), DEPTHS[-1]
-    if not all(learnt[named(depth, "pre")] for depth in DEPTHS):
+    learned, deep = learns(numbers), DEPTHS[-1]
+    if not all(learned[named(depth, "pre")] for depth in DEPTHS):
         return FAILS
-    spared = learnt[named(deep, "post", warm=True)] and not learnt[named(deep, "post")]
+    spared = learned[named(deep, "post", warm=True)] and not learned[named(deep, "post")]
     return HOLDS if spared else PARTLY
 
 
@@ -147,7 +147,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         }
         points = len(next(iter(series.values()))[0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
-        curves(axis, at, series, colours=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
+        curves(axis, at, series, colors=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
         axis.axhline(math.log(WORDS), color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=f"{depth} layers (層)", xlabel="step", ylim=(0, 3.2))
         axis.set_ylabel("loss (損失)" if depth == DEPTHS[0] else "")

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import panels
-from chumoku.lab.sentences import BEGIN, END, IGNORE, PAD, english, joined, shifted
-from chumoku.lab.toys import told
+from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, english, joined, shifted
+from chumoku.lab.toy_models import told
 from chumoku.lab.translator import Translator, steps_of, translators
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         for row, (name, key) in enumerate(
             (("正解 wanted", "right"), ("教師強制 taught", "taught"), ("自走 free", "free"))
         ):
-            colour = "#1c2733" if one[key] == one["right"] else "#b23a48"
+            color = "#1c2733" if one[key] == one["right"] else "#b23a48"
             height = top - step * (0.27 + 0.2 * row)
             axis.text(0.02, height, name, fontsize=8, va="top", transform=axis.transAxes, color="#8a949e")
-            axis.text(0.2, height, one[key], fontsize=8.5, va="top", transform=axis.transAxes, color=colour)
+            axis.text(0.2, height, one[key], fontsize=8.5, va="top", transform=axis.transAxes, color=color)

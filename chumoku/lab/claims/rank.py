@@ -118,13 +118,13 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "d": f"d = {HEAD}",
         "equal_columns": f"d = {HEAD}, two equal columns 二列が等しい",
     }
-    for (name, label), colour in zip(names.items(), (OCHRE, BLUE, RED), strict=True):
+    for (name, label), color in zip(names.items(), (OCHRE, BLUE, RED), strict=True):
         values = outcome.numbers["singular_values"][name]
         places = range(1, len(values) + 1)
         axis.plot(
             places,
             values,
-            color=colour,
+            color=color,
             marker="o",
             markersize=3,
             label=f"{label}: rank {outcome.numbers['ranks'][name]}",

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, thinned, toy
 from chumoku.models.model import Model
 from chumoku.nn.positions import Sinusoidal
@@ -175,9 +175,9 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     points = len(numbers["losses"]["i"][0])
     at = [round((place + 0.5) * numbers["steps"] / points) for place in range(points)]
-    curves(curve, at, numbers["losses"], colours=(RED, OCHRE, BLUE))
+    curves(curve, at, numbers["losses"], colors=(RED, OCHRE, BLUE))
     curve.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
-    curves(lengths, numbers["lengths"], numbers["accuracy"], colours=(RED, OCHRE, BLUE), marker="o", legend=False)
+    curves(lengths, numbers["lengths"], numbers["accuracy"], colors=(RED, OCHRE, BLUE), marker="o", legend=False)
     lengths.axvline(32, color="#1c2733", linewidth=0.8, linestyle=":")
     lengths.set(xlabel="words in the text (文の長さ)", ylabel="accuracy (正解率)", ylim=(0, 1.02), xscale="log")
     lengths.set_xticks(numbers["lengths"], [str(length) for length in numbers["lengths"]])

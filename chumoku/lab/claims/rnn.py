@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, mean, seeded
 from chumoku.nn.attention import Attention
 
@@ -215,16 +215,14 @@ def remembers_last(numbers: dict[str, Any], kind: str) -> bool:
 def draw(outcome: Outcome, figure: Figure) -> None:
     memory, speed = panels(figure, 2)
     numbers = outcome.numbers
-    curves(
-        memory, numbers["distances"], numbers["accuracy"], colours=(GREY, RED, OCHRE, BLUE), marker="o", legend=False
-    )
+    curves(memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False)
     memory.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     memory.axhline(1 / WORDS, color="#1c2733", linewidth=0.8, linestyle=":")
     memory.set(xscale="log", xlabel="distance (距離)", ylabel="accuracy (正解率)", ylim=(0, 1.03))
     memory.set_xticks(numbers["distances"], [str(distance) for distance in numbers["distances"]])
-    for kind, colour in (("lstm", RED), ("attention", BLUE)):
+    for kind, color in (("lstm", RED), ("attention", BLUE)):
         taken = [1e3 * value for value in numbers["seconds"][kind]]
-        speed.plot(numbers["lengths"], taken, "o-", color=colour, label=kind, markersize=3.5)
+        speed.plot(numbers["lengths"], taken, "o-", color=color, label=kind, markersize=3.5)
     speed.set(xscale="log", yscale="log", xlabel="words (系列長)", ylabel="milliseconds (時間)")
     speed.set_xticks(numbers["lengths"], [str(length) for length in numbers["lengths"]])
     speed.set_yticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])

@@ -107,12 +107,12 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = panels(figure, 1)[0]
-    for name, label, colour in (
+    for name, label, color in (
         ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GREY),
         ("rotary_float32", "rotary, float32", RED),
         ("rotary_float64", "rotary, float64", BLUE),
     ):
-        axis.plot(SHIFTS, outcome.numbers[name], "o-", color=colour, label=label, markersize=3.5)
+        axis.plot(SHIFTS, outcome.numbers[name], "o-", color=color, label=label, markersize=3.5)
     axis.axhline(0.01, color=RED, linewidth=0.6, linestyle=":")
     axis.set(xscale="log", yscale="log", xlabel="shift of both positions (両方の位置のずれ)")
     axis.set_ylabel("largest change of a score / spread")

@@ -86,5 +86,5 @@ def verdict(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axes = panels(figure, 2, height=3.0)
     for axis, x, said, found in zip(axes, INPUTS, outcome.numbers["said"], outcome.numbers["found"], strict=True):
-        bars(axis, [f"{v:g}" for v in x], {"note ノート": said, "true 正": found}, colours=(RED, BLUE), form="{:.2f}")
+        bars(axis, [f"{v:g}" for v in x], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
         axis.set(title=f"softmax[{', '.join(f'{v:g}' for v in x)}]", ylim=(0, 1.05))

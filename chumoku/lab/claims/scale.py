@@ -120,7 +120,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         strict=True,
     ):
         series = {"q·k / √d": numbers[f"{kind}_scaled"], "q·k": numbers[f"{kind}_raw"]}
-        curves(axis, numbers["widths"], series, colours=(BLUE, RED), marker="o")
+        curves(axis, numbers["widths"], series, colors=(BLUE, RED), marker="o")
         axis.set(xscale="log", xlabel="d", ylabel=label, ylim=(0, None))
         axis.set_xticks(numbers["widths"][::2], [str(width) for width in numbers["widths"][::2]])
         axis.minorticks_off()

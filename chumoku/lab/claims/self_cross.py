@@ -15,7 +15,7 @@ import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import heat, panels
-from chumoku.lab.sentences import BEGIN
+from chumoku.lab.sentence_data import BEGIN
 from chumoku.lab.translator import Translator, steps_of, translators
 from chumoku.nn import Attention, record
 from chumoku.nn.plain import plain

@@ -42,7 +42,7 @@ def run(budget: Budget) -> Outcome:
     dice = torch.Generator().manual_seed(0)
     x, y = torch.randn(2, 64, 5, generator=dice)
     ours, theirs = _layer(1), _layer(1)
-    optimiser = torch.optim.SGD(theirs.parameters(), lr=RATE)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=RATE)
     losses, worst = [], 0.0
     for _ in range(STEPS):
         loss = F.mse_loss(ours(x), y)
@@ -50,9 +50,9 @@ def run(budget: Budget) -> Outcome:
         with torch.no_grad():
             for theta, gradient in zip(ours.parameters(), gradients, strict=True):
                 theta.copy_(theta - RATE * gradient)
-        optimiser.zero_grad()
+        optimizer.zero_grad()
         F.mse_loss(theirs(x), y).backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
+        optimizer.step()
         pairs = zip(ours.state_dict().values(), theirs.state_dict().values(), strict=True)
         worst = max(worst, *(float((a - b).abs().max()) for a, b in pairs))
         losses.append(loss.item())

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toys import told
+from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, seeded, thinned
 from chumoku.nn.feedforward import FeedForward
 
@@ -130,6 +130,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         points = len(runs["skip"][0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
         named = {"skip (スキップ接続あり)": runs["skip"], "plain (なし)": runs["plain"]}
-        curves(axis, at, named, colours=(BLUE, RED))
+        curves(axis, at, named, colors=(BLUE, RED))
         axis.axhline(numbers["goal"], color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=title, xlabel="step", ylabel="mean squared error", yscale="log")

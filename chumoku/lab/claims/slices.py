@@ -101,9 +101,9 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     titles = {"whole": ("X W_Q  (real 実際)", BLUE), "sliced": ("slices スライス (note)", RED)}
-    for axis, (kind, (title, colour)) in zip(panels(figure, 2, height=3.6), titles.items(), strict=True):
+    for axis, (kind, (title, color)) in zip(panels(figure, 2, height=3.6), titles.items(), strict=True):
         heat(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
-        axis.set_title(title, fontsize=10, color=colour)
+        axis.set_title(title, fontsize=10, color=color)
         axis.set(xlabel="input features 入力の特徴", ylabel=f"query numbers, {HEADS} heads")
         for edge in range(1, HEADS):
             axis.axhline(edge * HEAD - 0.5, color="#8a949e", linewidth=0.5)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.decoding.choosers import tempered
+from chumoku.decoding.sampling import tempered
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, as_printed, listed
 from chumoku.lab.figures import BLUE, RED, bars, panels
 
@@ -86,5 +86,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     for axis, t, said, found in zip(
         panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["said"], n["found"], strict=True
     ):
-        bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colours=(RED, BLUE), form="{:.2f}")
+        bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
         axis.set(title=f"T = {t:g}", ylim=(0, 1.0))

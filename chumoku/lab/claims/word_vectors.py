@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GREY, heat, panels
-from chumoku.lab.toys import only_when, told
+from chumoku.lab.toy_models import only_when, told
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def trained(seed: int, steps: int) -> tuple[Tensor, Tensor]:
     before = model.inside.weight.detach().clone()
     share = torch.bincount(stream, minlength=len(known)).float()
     odds = share**0.75
-    # Words as frequent as "the" say little about their neighbours, and are drawn less often.
+    # Words as frequent as "the" say little about their neighbors, and are drawn less often.
     kept = (1e-3 * share.sum() / share).sqrt().clamp(max=1)[stream]
 
     def loss(generator: torch.Generator) -> Tensor:
@@ -137,7 +137,7 @@ def alike(table: Tensor) -> float:
     return (same[:, None] > other).float().mean().item()
 
 
-def neighbours(vectors: Tensor, word: str, number: int = 5) -> list[str]:
+def neighbors(vectors: Tensor, word: str, number: int = 5) -> list[str]:
     known = text()[0]
     all_of_them = F.normalize(vectors - vectors.mean(0), dim=-1)
     near = (all_of_them @ all_of_them[known.index(word)]).topk(number + 1).indices.tolist()
@@ -155,7 +155,7 @@ def run(budget: Budget) -> Outcome:
     found = [trained(seed, steps) for seed in seeds]
     tables = [[cosines(vectors) for vectors in pair] for pair in found]
     before, after = ([alike(pair[turn]) for pair in tables] for turn in (0, 1))
-    near = {word: {"before": neighbours(found[0][0], word), "after": neighbours(found[0][1], word)} for word in SHOWN}
+    near = {word: {"before": neighbors(found[0][0], word), "after": neighbors(found[0][1], word)} for word in SHOWN}
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "steps": steps,
@@ -163,7 +163,7 @@ def run(budget: Budget) -> Outcome:
         "vocabulary": len(text()[0]),
         "alike_before": before,
         "alike_after": after,
-        "neighbours_seed_0": near,
+        "neighbors_seed_0": near,
         "groups": [list(group) for group in grouped()],
         "cosines_seed_0": [table.tolist() for table in tables[0]],
     }

@@ -14,7 +14,7 @@ from typing import Any
 from chumoku.config import read, write
 from chumoku.errors import ConfigError, UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.text.roles import Roles
+from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.table import Row, Source
 
 Values = Mapping[str, Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from chumoku.models.config import ModelConfig
-from chumoku.text.roles import Roles
+from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.family import Family, Values, chosen, named, number, only, settled
 from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
 

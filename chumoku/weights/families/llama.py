@@ -11,7 +11,7 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
-from chumoku.text.roles import Roles
+from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.family import Family, Values, number, only, settled
 from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
 

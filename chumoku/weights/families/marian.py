@@ -14,7 +14,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
-from chumoku.text.roles import Roles
+from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.family import Family, Values, chosen, named, number, only, settled
 from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
 

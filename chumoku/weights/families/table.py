@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.nn.quantised import Int4, Int8Groups
+from chumoku.nn.quantized import Int4, Int8Groups
 
 Numbers = Tensor | Int4 | Int8Groups  # floats, or whole numbers as a file has them
 

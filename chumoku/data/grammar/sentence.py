@@ -1,0 +1,86 @@
+"""A sentence in both languages, and what all sentence types share: who speaks of whom, when, and how politely."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from chumoku.data.grammar.dice import Dice
+from chumoku.data.grammar.english import PAST, Mood
+from chumoku.data.grammar.inflection import NA_ADJECTIVE, Form, ask, conjugate, describe
+from chumoku.data.grammar.lexicon.people import BEASTS, DROPPED_I, DROPPED_YOU, PEOPLE, may_stand
+from chumoku.data.grammar.lexicon.tables import Person, Time, Verb
+
+DROPPED_SHARE = 0.3
+LONGEST = 12
+
+
+class Sentence(NamedTuple):
+    """`units` joined are the Japanese; `combination` is what the split keeps together."""
+
+    units: tuple[str, ...]
+    target: str
+    combination: tuple[str, ...]
+
+    @property
+    def source(self) -> str:
+        return "".join(self.units)
+
+
+def _pool(who: str, *, question: bool) -> tuple[Person, ...]:
+    if who == "beasts":
+        return BEASTS
+    people = tuple(person for person in PEOPLE if may_stand(person, question=question))
+    if who == "adults":
+        return tuple(person for person in people if person.adult)
+    if who == "others":
+        return tuple(person for person in people if person.role != "self")
+    if who == "speakers":
+        return tuple(person for person in people if person.en == ("you" if question else "I"))
+    return people
+
+
+_POOLS = {
+    (who, question): _pool(who, question=question)
+    for who in ("people", "adults", "others", "speakers", "beasts")
+    for question in (False, True)
+}
+
+
+def draw_subject(dice: Dice, who: str, *, question: bool) -> Person:
+    """Somebody who can do it; often nobody is named, and then it is the speaker, or the one who is asked."""
+    droppable = who != "beasts" and (question or who != "others")
+    if droppable and dice.chance(DROPPED_SHARE):
+        return DROPPED_YOU if question else DROPPED_I
+    return dice.pick(_POOLS[who, question])
+
+
+def draw_polarity(dice: Dice, *, deniable: bool = True) -> tuple[bool, bool]:
+    """(negative, question). Negative questions are left out: 食べませんか is an invitation."""
+    share = dice.roll()
+    return deniable and share < 0.2, share >= 0.78
+
+
+def opening(dice: Dice, subject: Person, time: Time | None) -> list[str]:
+    """Subject and time, in either order."""
+    topic = [subject.ja, "は"] if subject.ja else []
+    if time is None:
+        return topic
+    when = [time.ja] if time.ja.endswith("に") else [time.ja, "、"]
+    return [*topic, *when] if topic and dice.chance(0.5) else [*when, *topic]
+
+
+def _units(form: Form, mood: Mood, *, polite: bool, copula: bool) -> list[str]:
+    asked = ask(form, polite=polite, copula=copula) if mood.question else form
+    return [unit for unit in asked if unit]
+
+
+def act(verb: Verb, mood: Mood, *, polite: bool) -> list[str]:
+    """The verb that ends a Japanese sentence."""
+    form = conjugate(verb.ja, verb.kind, past=mood.tense == PAST, negative=mood.negative, polite=polite)
+    return _units(form, mood, polite=polite, copula=False)
+
+
+def state(word: str, kind: str, mood: Mood, *, polite: bool) -> list[str]:
+    """The adjective, or the noun with its copula, that ends a Japanese sentence."""
+    form = describe(word, kind, past=mood.tense == PAST, negative=mood.negative, polite=polite)
+    return _units(form, mood, polite=polite, copula=kind == NA_ADJECTIVE)

@@ -1,0 +1,1 @@
+"""Engines: what computes a decoding step (PyTorch, native library, GPU graphs)."""

@@ -1,0 +1,139 @@
+"""The weights of a decoder as its kernels read them: queries, keys and values one matrix, gate and up one matrix.
+
+[W_q; W_k; W_v] [H K + 2 G K, D]      [W_gate; W_up] [2 F, D]
+
+Matrices that are joined do not exist twice: the model's own parameters become views of the joined ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.errors import UsageError
+from chumoku.models.model import DecoderModel
+from chumoku.nn.block import Block
+from chumoku.nn.embeddings import Logits
+from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.norms import LayerNorm, RMSNorm
+from chumoku.nn.quantized import Int4, Int8, Quantized
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+WIDEST, WIDEST_HEAD = 1 << 15, 256  # programs hold whole rows of weights, and whole keys
+
+
+class Matrix(NamedTuple):
+    weight: Tensor | Int8 | Int4  # [N, K]
+    bias: Tensor | None  # [N]
+
+    @property
+    def outputs(self) -> int:
+        return len(self.weight if isinstance(self.weight, Tensor) else self.weight[0])
+
+    def floats(self, dtype: torch.dtype) -> Tensor:
+        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantized().to(dtype)
+
+
+class Norm(NamedTuple):
+    kind: str
+    gamma: Tensor
+    beta: Tensor  # of an RMSNorm, which has none, gamma again: it is not read
+    epsilon: float
+
+
+class Layer(NamedTuple):
+    attention_norm: Norm
+    projection: Matrix
+    output: Matrix
+    feedforward_norm: Norm
+    up: Matrix
+    down: Matrix
+
+
+def unsupported(model: nn.Module) -> str | None:
+    """Why this model's steps have no kernels here; None where they have."""
+    if not isinstance(model, DecoderModel):
+        return "it is no decoder"
+    config = model.config
+    if config.experts or config.position == "relative" or config.norm == "batch":
+        return "it has experts, relative positions or batch norms"
+    if model.dtype not in DTYPES:
+        return f"its numbers are {model.dtype}"
+    if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
+        return "it is too wide"
+    parts = [part for block in model.decoder.blocks for part in linears(block)]
+    kinds = {part.kind if isinstance(part, Quantized) else type(part).__name__ for part in parts}
+    head = model.head.kind if isinstance(model.head, Quantized) else None
+    known = kinds in ({"Linear"}, {"int8"}, {"int4"}) and head != "int8-groups"
+    return None if known else f"its matrices are {', '.join(sorted(kinds))}"
+
+
+def linears(block: nn.Module) -> list[nn.Module]:
+    names = ("attention.query", "attention.key", "attention.value", "attention.output")
+    return [block.get_submodule(name) for name in names] + list(block.get_submodule("feedforward").children())
+
+
+def read_norm(norm: nn.Module | None) -> Norm:
+    if isinstance(norm, LayerNorm):
+        return Norm("layer", norm.gamma.detach(), norm.beta.detach(), norm.epsilon)
+    if isinstance(norm, RMSNorm):
+        return Norm("rms", norm.gamma.detach(), norm.gamma.detach(), norm.epsilon)
+    raise UsageError(f"A {type(norm).__name__} has no kernel for decoding on a GPU.")
+
+
+def read_layers(model: DecoderModel) -> list[Layer]:
+    return [read_layer(block) for block in model.decoder.blocks if isinstance(block, Block)]
+
+
+def read_layer(block: Block) -> Layer:
+    attention, feed = block.attention, block.feedforward
+    if not isinstance(feed, FeedForward):
+        raise UsageError("Experts have no kernel for decoding on a GPU.")
+    return Layer(
+        read_norm(block.attention_norm),
+        matrix([attention.query, attention.key, attention.value]),
+        matrix([attention.output]),
+        read_norm(block.feedforward_norm),
+        matrix([feed.up] if feed.gate is None else [feed.gate, feed.up]),
+        matrix([feed.down]),
+    )
+
+
+def matrix(parts: Sequence[nn.Linear | Quantized]) -> Matrix:
+    """Several linear maps of one input as one."""
+    biases = [part.bias for part in parts if part.bias is not None]
+    bias = joined(biases) if biases else None
+    stored = [part.stored for part in parts if isinstance(part, Quantized)]
+    if stored:
+        made = type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True)))
+        return Matrix(made, bias)  # type: ignore[arg-type]
+    return Matrix(joined([part.weight for part in parts if isinstance(part, nn.Linear)]), bias)
+
+
+def read_logits(head: nn.Module, table: Tensor) -> Matrix:
+    """The output matrix: the head's own, or the embedding's table."""
+    if isinstance(head, Quantized):
+        return matrix([head])
+    weight, bias = (head.weight, head.bias) if isinstance(head, Logits) else (None, None)
+    return Matrix((table if weight is None else weight).detach(), None if bias is None else bias.detach())
+
+
+def joined(parameters: Sequence[Tensor]) -> Tensor:
+    """Parameters below each other in one tensor, of which they are views from now on."""
+    first, count = parameters[0].detach(), sum(len(one) for one in parameters)
+    ends = [one.data_ptr() + one.nbytes for one in parameters]
+    follow = all(one.data_ptr() == end for one, end in zip(parameters[1:], ends, strict=False))
+    whole = all(one.is_contiguous() for one in parameters)
+    same = len({one.untyped_storage().data_ptr() for one in parameters}) == 1
+    if follow and whole and same:
+        return first.as_strided((count, *first.shape[1:]), first.stride())
+    # Outside inference mode, or these parameters could never be trained again.
+    with torch.inference_mode(False), torch.no_grad():
+        together = torch.cat([one.detach() for one in parameters])
+        parts = torch.split(together, [len(one) for one in parameters])
+        for one, part in zip(parameters, parts, strict=True):
+            one.data = part
+    return together

@@ -1,0 +1,107 @@
+// softmax(q Kᵀ / √d) V of one query, for the query heads that share a key head.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "vectors.h"
+
+namespace {
+
+// Lane l of the sum of a's neighbors where bit D of l is 0, of b's where it is 1.
+template <int D> Floats fold(Floats a, Floats b) {
+    Words here, there;
+    for (unsigned l = 0; l < LANES; l++) {
+        here[l] = (l & D ? LANES : 0) + l;
+        there[l] = (l & D ? LANES : 0) + (l ^ D);
+    }
+    return __builtin_shuffle(a, b, here) + __builtin_shuffle(a, b, there);
+}
+
+// Vectors 0, D, 2 D … of partial sums, folded until lane l of the first is the sum of vector l.
+template <int D> Floats folded(Floats* part) {
+    if constexpr (D == LANES) return part[0];
+    else {
+        for (int t = 0; t < LANES; t += 2 * D) part[t] = fold<D>(part[t], part[t + D]);
+        return folded<2 * D>(part);
+    }
+}
+
+// q · k for as many keys at once as there are lanes.
+inline Floats dots(const float* query, const float* const* keys, int width) {
+    Floats part[LANES] = {};
+    int i = 0;
+    for (; i + LANES <= width; i += LANES) {
+        Floats q = load<Floats>(query + i);
+        for (int t = 0; t < LANES; t++) part[t] = fma(q, load<Floats>(keys[t] + i), part[t]);
+    }
+    Floats sums = folded<1>(part);
+    for (; i < width; i++)
+        for (int t = 0; t < LANES; t++) sums[t] += query[i] * keys[t][i];
+    return sums;
+}
+
+// out[h] = Σ_t s[h][t] v[t] for S heads, four registers of a head's numbers at a time.
+template <int S, class At>
+void mix(const float* scores, int stride, int length, const At& value, int width, float* out) {
+    int i = 0;
+    for (; i + 4 * LANES <= width; i += 4 * LANES) {
+        Floats sums[S][4] = {};
+        for (int t = 0; t < length; t++) {
+            const float* v = value(t) + i;
+            for (int j = 0; j < 4; j++) {
+                Floats part = load<Floats>(v + j * LANES);
+                for (int h = 0; h < S; h++) sums[h][j] = fma(part, spread(scores[h * stride + t]), sums[h][j]);
+            }
+        }
+        for (int h = 0; h < S; h++)
+            for (int j = 0; j < 4; j++) store(out + h * width + i + j * LANES, sums[h][j]);
+    }
+    for (int h = 0; h < S; h++)
+        for (int rest = i; rest < width; rest++) {
+            float sum = 0;
+            for (int t = 0; t < length; t++) sum += scores[h * stride + t] * value(t)[rest];
+            out[h * width + rest] = sum;
+        }
+}
+
+// `shared` queries of `width` numbers each, over `length` positions. `at(t)` says where position t's keys begin.
+template <class At>
+void look(const float* query, int shared, int width, int length, size_t values, const At& at, float* out) {
+    thread_local std::vector<float> space;
+    int stride = (length + LANES - 1) / LANES * LANES;
+    space.resize(size_t(shared) * stride);
+    float *scores = space.data(), scale = 1 / std::sqrt(float(width));
+    for (int t = 0; t < length; t += LANES) {
+        const float* keys[LANES];
+        for (int i = 0; i < LANES; i++) keys[i] = at(std::min(t + i, length - 1));
+        for (int h = 0; h < shared; h++) store(scores + h * stride + t, dots(query + h * width, keys, width) * scale);
+    }
+    for (int h = 0; h < shared; h++) {
+        float* s = scores + h * stride;
+        for (int t = length; t < stride; t++) s[t] = -INFINITY;
+        Floats top = load<Floats>(s), sum = {};
+        for (int t = LANES; t < stride; t += LANES) top = at_least(load<Floats>(s + t), top);
+        float highest = largest(top);
+        for (int t = 0; t < stride; t += LANES) {
+            Floats share = exponential(load<Floats>(s + t) - highest);
+            store(s + t, share);
+            sum += share;
+        }
+        float all = total(sum);
+        for (int t = 0; t < stride; t += LANES) store(s + t, load<Floats>(s + t) / all);
+    }
+    for (int h = 0; h < shared; h += 4) {
+        float *s = scores + h * stride, *to = out + h * width;
+        auto value = [&](int t) { return at(t) + values; };
+        switch (std::min(4, shared - h)) {
+            case 1: mix<1>(s, stride, length, value, width, to); break;
+            case 2: mix<2>(s, stride, length, value, width, to); break;
+            case 3: mix<3>(s, stride, length, value, width, to); break;
+            default: mix<4>(s, stride, length, value, width, to);
+        }
+    }
+}
+
+}  // namespace

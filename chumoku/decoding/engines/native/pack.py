@@ -1,0 +1,279 @@
+"""Weights in the order in which step.cpp reads them: blocks of n outputs, as many as its registers have lanes.
+
+    float32   [N/n][K][n]              int8-groups   [N/n][K/32], of each group [8][n][4], s [n]
+    bf16      [N/n][K/2][n][2]         int4          [N/n][K/32], of each group [4][n][4], s [n], m [n]
+    int8      [N/n][K/4][n][4]
+
+Here it is only said what lies where and is to come where; packing.h does it, all matrices in one call (`call.Weights`).
+The structures below are those of step.cpp, field by field.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import itertools
+import mmap
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from chumoku.models.config import ModelConfig
+from chumoku.models.stack import Stack
+from chumoku.nn.block import Block
+from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.feedforward import FeedForward
+from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
+from chumoku.nn.quantized import GROUP, Bf16, Int8, Quantized, Stored
+
+INPUTS = 64  # products of int8 take so many at a time
+KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
+SIGNS = 0x80808080  # the signs of four int8: flipped, q is q + 128, which the library does where it needs that
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
+
+
+Weight = Tensor | Stored
+
+
+class Product(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_int32) for name in ("kind", "outputs", "inputs")),
+        *((name, ctypes.c_void_p) for name in ("weight", "scale", "bias")),
+    )
+
+
+class Norm(ctypes.Structure):
+    _fields_ = (
+        *(("kind", ctypes.c_int32), ("epsilon", ctypes.c_float)),
+        *(("gamma", ctypes.c_void_p), ("beta", ctypes.c_void_p)),
+    )
+
+
+class Layer(ctypes.Structure):
+    _fields_ = (
+        *((name, Norm) for name in ("attention_norm", "cross_norm", "feed_norm")),
+        ("attention", Product * 3),
+        *((name, Product) for name in ("output", "cross_query", "cross_output")),
+        ("up", Product * 2),
+        ("down", Product),
+    )
+
+
+class StackFields(ctypes.Structure):
+    _fields_ = (
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                *("layers", "width", "heads", "kv_heads", "head_width", "hidden"),
+                *("activation", "gated", "post", "half", "cross"),
+            )
+        ),
+        ("layer", ctypes.POINTER(Layer)),
+        ("last", Norm),
+        ("logits", Product),
+    )
+
+
+class Batch(ctypes.Structure):
+    _fields_ = (
+        ("count", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("row", "position", "seen", "home", "cos", "sin", "x", "store")),
+        *((name, ctypes.c_int32) for name in ("rows", "capacity")),
+        *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
+        ("asked", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("wanted", "logits")),
+    )
+
+
+class Source(ctypes.Structure):
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("q", "scale", "low")),
+        *((name, ctypes.c_int64) for name in ("row", "group", "scale_row", "scale_group", "low_row", "low_group")),
+        ("rows", ctypes.c_int32),
+    )
+
+
+class Packing(ctypes.Structure):
+    _fields_ = (
+        ("source", ctypes.POINTER(Source)),
+        *((name, ctypes.c_int32) for name in ("sources", "outputs", "groups", "bytes", "words", "halves")),
+        *(("flip", ctypes.c_uint32), ("first", ctypes.c_int32), ("to", ctypes.c_void_p)),
+    )
+
+
+class Packed:
+    """A stack, and the output matrix behind it where there is one, as step.cpp wants them.
+
+    Their matrices come when `packings` have been carried out.
+    """
+
+    def __init__(self, stack: Stack, config: ModelConfig, output: nn.Module | None, *, lanes: int) -> None:
+        self._lanes = lanes
+        # What the pointers point to. Small things lie apart: whoever first writes to a large page waits for all of it.
+        self._memory, self._small = Memory(), Memory()
+        self.packings: list[Packing] = []
+        self._sources: list[Tensor] = []  # what these will read
+        blocks = [block for block in stack.blocks if isinstance(block, Block)]
+        layers = (Layer * len(blocks))(*map(self._layer, blocks))
+        self.fields = StackFields(
+            layers=len(blocks),
+            width=config.width,
+            heads=config.heads,
+            kv_heads=config.key_heads,
+            head_width=config.head_width,
+            hidden=config.hidden,
+            activation=ACTIVATIONS[config.feedforward],
+            gated=config.feedforward in ("geglu", "swiglu"),
+            post=config.placement == "post",
+            half=config.pairing == "half",
+            cross=blocks[0].cross_attention is not None,
+            layer=layers,
+            last=self._norm(stack.norm),
+            logits=Product() if output is None else self._output(output, stack.embedding),
+        )
+        # Cross-attention's keys and values of a source, of all layers.
+        self.memory = [self._products([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
+
+    def _layer(self, block: Block) -> Layer:
+        attention, cross, feed = block.attention, block.cross_attention, block.feedforward
+        layer = Layer(
+            attention_norm=self._norm(block.attention_norm),
+            cross_norm=self._norm(block.cross_attention_norm),
+            feed_norm=self._norm(block.feedforward_norm),
+            attention=(Product * 3)(*self._products([attention.query, attention.key, attention.value])),
+            output=self._product([attention.output]),
+        )
+        if isinstance(feed, FeedForward):
+            parts = [feed.up] if feed.gate is None else [feed.gate, feed.up]
+            layer.up = (Product * 2)(*self._products(parts))
+            layer.down = self._product([feed.down])
+        if cross is not None:
+            layer.cross_query, layer.cross_output = self._product([cross.query]), self._product([cross.output])
+        return layer
+
+    def _norm(self, norm: nn.Module | None) -> Norm:
+        if isinstance(norm, LayerNorm):
+            return Norm(1, norm.epsilon, self._keep(norm.gamma.float()), self._keep(norm.beta.float()))
+        if isinstance(norm, RMSNorm):
+            return Norm(2, norm.epsilon, self._keep(norm.gamma.float()), None)
+        if isinstance(norm, BatchNorm):
+            # Its averages are fixed, so it is a scale and a shift.
+            by = norm.gamma.float() / (norm.variance.float() + norm.epsilon).sqrt()
+            return Norm(3, 0.0, self._keep(by), self._keep(norm.beta.float() - norm.mean.float() * by))
+        return Norm()
+
+    def _output(self, output: nn.Module, embedding: Embedding) -> Product:
+        if isinstance(output, Quantized):
+            return self._product([output])
+        weight, bias = (output.weight, output.bias) if isinstance(output, Logits) else (None, None)
+        weight = embedding.table if weight is None else weight
+        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
+        linear.weight = nn.Parameter(weight, requires_grad=False)
+        linear.bias = bias  # type: ignore[assignment]
+        return self._product([linear])
+
+    def _products(self, parts: Sequence[nn.Linear | Quantized]) -> list[Product]:
+        """Products of one input, their outputs side by side: neighbors of one kind are one product."""
+        return [self._product(list(alike)) for _, alike in itertools.groupby(parts, key=kind_of)]
+
+    def _product(self, parts: Sequence[nn.Linear | Quantized]) -> Product:
+        """One product of the parts' outputs side by side; all of one kind."""
+        kind, inputs = kind_of(parts[0]), parts[0].in_features
+        biases = [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
+        biased = any(part.bias is not None for part in parts)
+        outputs = sum(part.out_features for part in parts)
+        weights = [part.stored if isinstance(part, Quantized) else part.weight.detach() for part in parts]
+        weights = [weight.weight if isinstance(weight, Bf16) else weight for weight in weights]
+        return Product(
+            KINDS[kind],
+            outputs,
+            inputs,
+            self._weight(weights, FORMS[kind](inputs), outputs),
+            self._scale(weights),
+            self._keep(torch.cat(biases)) if biased else None,
+        )
+
+    def _weight(self, weights: Sequence[Weight], form: Form, outputs: int) -> int:
+        """Where these weights will be, below each other; what is to be done for it joins `packings`."""
+        lanes = self._lanes
+        to = self._memory.room(-(-outputs // lanes) * form.groups * (form.words * 4 + form.halves * 2) * lanes)
+        sources = (Source * len(weights))(*map(self._source, weights))
+        blocks = sum(-(-packing.outputs // lanes) for packing in self.packings[-1:])
+        before = blocks + sum(packing.first for packing in self.packings[-1:])
+        self.packings.append(Packing(sources, len(sources), outputs, *form, before, to))
+        return to
+
+    def _source(self, weight: Weight) -> Source:
+        q, *scales = [weight] if isinstance(weight, Tensor) else [part for part in weight if part.ndim > 1]
+        fields = [q if q.stride(-1) == 1 else q.contiguous(), *scales]
+        self._sources += fields
+        steps = [step * field.itemsize for field in fields for step in field.stride()[:2]]
+        pointers = [field.data_ptr() for field in fields]
+        return Source(*pointers, *[None] * (3 - len(fields)), *steps, *[0] * (6 - len(steps)), len(q))
+
+    def _scale(self, weights: Sequence[Weight]) -> int | None:
+        scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8)]
+        return self._keep(torch.cat(scales)) if len(scales) == len(weights) else None
+
+    def done(self) -> None:
+        """Nothing is left to pack, and nothing to be read any more."""
+        self.packings, self._sources = [], []
+
+    def _keep(self, tensor: Tensor) -> int:
+        return self._small.keep(tensor.detach())
+
+
+class Memory:
+    """Tensors one behind the other, in large pages where the system has them: a step reads all of them once."""
+
+    REGION = 1 << 26
+    # Memory that other processes could share, which is what one gets unasked, has no large pages.
+    OWN = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+
+    def __init__(self) -> None:
+        self._regions: list[mmap.mmap] = []
+        self._used = self.REGION
+
+    def keep(self, tensor: Tensor) -> int:
+        """Copy a tensor here, and say where it lies."""
+        place = self.room(tensor.nbytes)
+        ctypes.memmove(place, tensor.contiguous().data_ptr(), tensor.nbytes)
+        return place
+
+    def room(self, size: int) -> int:
+        """Where there are so many bytes, all of them zeros."""
+        size = -(-size // 64) * 64
+        if not self._regions or self._used + size > len(self._regions[-1]):
+            self._regions.append(mmap.mmap(-1, max(size, self.REGION), **self.OWN))
+            self._used = 0
+            if hasattr(mmap, "MADV_HUGEPAGE"):
+                with contextlib.suppress(OSError):  # a kernel without them
+                    self._regions[-1].madvise(mmap.MADV_HUGEPAGE)
+        place = torch.frombuffer(self._regions[-1], dtype=torch.uint8, offset=self._used).data_ptr()
+        self._used += size
+        return place
+
+
+class Form(NamedTuple):
+    """How a row is cut: groups, of each so many bytes in so many words, halves behind them, and bits turned round."""
+
+    groups: int
+    bytes: int
+    words: int
+    halves: int = 0
+    flip: int = 0
+
+
+FORMS = {
+    "float32": lambda inputs: Form(1, 4 * inputs, inputs),
+    "bf16": lambda inputs: Form(1, 2 * inputs, -(-inputs // 2)),
+    "int8": lambda inputs: Form(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
+    "int8-groups": lambda inputs: Form(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
+    "int4": lambda inputs: Form(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
+}
+
+
+def kind_of(part: nn.Linear | Quantized) -> str:
+    return part.kind if isinstance(part, Quantized) else "float32"

@@ -1,0 +1,429 @@
+// Products: y[o] = Σ_i W[o, i] x[i] + b[o]
+//
+// Weights lie in blocks of as many outputs as a register has lanes (n = 16, or 4 on ARM), so that a register holds one sum
+// for each of them and nothing is ever added up across a register:
+//
+//     float32, bf16   [N/n][K][n]                products of floats
+//     int8            [N/n][K/4][n][4]           q; one step for all inputs of a row
+//     int8-groups     [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
+//     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <vector>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "crew.h"
+#include "described.h"
+#include "vectors.h"
+
+namespace {
+
+int padded(int inputs) { return (inputs + 63) / 64 * 64; }
+
+constexpr float LEVELS = 32512;  // an input is one of the whole numbers −LEVELS … LEVELS, times its group's step
+constexpr float TINY = 1e-30f;   // a group whose largest input is not above this counts as zeros
+
+// The inputs of a product, in the form its weights want: floats, or x ≈ step · (256 high + low) for each group of them
+// (nn/quantized.py has the formula). The high halves of EIGHT rows lie before their low halves, as a tile wants them.
+struct Inputs {
+    int stride = 0, groups = 0;
+    std::vector<float> floats, step, shift;
+    std::vector<int8_t> halves;
+    std::vector<int32_t> from_high, from_low;
+
+    void reserve(int count, int inputs) {
+        stride = padded(inputs);
+        groups = stride / GROUP;
+        size_t rows = (count + EIGHT - 1) / EIGHT * EIGHT;  // whole tiles are read
+        floats.resize(rows * stride);
+        halves.resize(2 * floats.size());
+        step.resize(rows * groups);
+        shift.resize(step.size());
+        for (auto* part : {&from_high, &from_low}) part->resize(step.size());
+    }
+    float* row(int r) { return floats.data() + size_t(r) * stride; }
+    const int8_t* high(int r) const { return halves.data() + size_t(r / EIGHT * 2 * EIGHT + r % EIGHT) * stride; }
+    const int8_t* low(int r) const { return high(r) + EIGHT * stride; }
+
+    void form(int r, const Product& product) {
+        std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
+        if (product.kind < INT8) return;
+        int group = product.kind == INT8 ? stride : GROUP;
+        for (int g = 0; g < stride / group; g++) quantize(r, g, group);
+    }
+    // Inputs `from` … `to` of a row, which is formed in parts by several threads.
+    void form_part(int r, const Product& product, int from, int to) {
+        if (to == product.inputs) std::fill(row(r) + to, row(r) + stride, 0.0f);
+        if (product.kind >= INT8_GROUPS)
+            for (int g = from / GROUP; g < to / GROUP; g++) quantize(r, g, GROUP);
+    }
+    void quantize(int r, int g, int group) {
+        size_t first = size_t(g) * group, place = size_t(r) * groups + g;
+        const float* from = row(r) + first;
+        int8_t *to_high = const_cast<int8_t*>(high(r)) + first, *to_low = const_cast<int8_t*>(low(r)) + first;
+        // Magnitudes compare as their bits do, and NaN is above them all, so that it is not lost.
+        Ints far = {};
+        for (int i = 0; i < group; i += LANES) {
+            Ints size = load<Ints>(from + i) & 0x7fffffff;
+            far = size > far ? size : far;
+        }
+        int32_t bits = far[0];
+        for (int i = 1; i < LANES; i++) bits = std::max(bits, int32_t(far[i]));
+        float top = load<float>(&bits), inverse = top > TINY ? LEVELS / top : 0;
+        Ints highs = {}, lows = {};
+        for (int i = 0; i < group; i += LANES) {
+            Ints whole = nearest(load<Floats>(from + i) * inverse), upper = (whole + 128) >> 8, lower = whole - upper * 256;
+            store(to_high + i, __builtin_convertvector(upper, Chars));
+            store(to_low + i, __builtin_convertvector(lower, Chars));
+            highs += upper;
+            lows += lower;
+        }
+        int32_t sum_high = 0, sum_low = 0;
+        for (int i = 0; i < LANES; i++) {
+            sum_high += highs[i];
+            sum_low += lows[i];
+        }
+        step[place] = top / LEVELS;
+        // What weights stored with OFFSET added give too much; and step · Σ x, for weights with a shift of their own.
+        from_high[place] = -OFFSET * sum_high;
+        from_low[place] = -OFFSET * sum_low;
+        shift[place] = step[place] * float(sum_high * 256 + sum_low);
+    }
+};
+
+// Ask for what is needed in a moment: the processor's own guesses end at every page.
+inline void ahead(const void* from, int bytes) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + AHEAD + i);
+}
+
+// R rows against B blocks of LANES outputs, the sums of which stay in registers.
+template <int R, int B> struct Sums {
+    Floats of[B][R] = {};
+};
+
+template <int R, int B> void multiply_float32(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
+    const Floats* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Floats*>(p.weight) + size_t(block + b) * p.inputs;
+    for (int i = 0; i < p.inputs; i++)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i, sizeof(Floats));
+            Floats weights = load<Floats>(w[b] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) sums.of[b][r] = fma(weights, spread(x[r * stride + i]), sums.of[b][r]);
+        }
+}
+
+// Two inputs' bf16 in a word: the upper half of a float is the bf16 itself.
+template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
+    const Words* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
+    for (int i = 0; i < p.inputs; i += 2)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i / 2, sizeof(Words));
+            Words both = load<Words>(w[b] + i / 2);
+            Floats first = (Floats)(both << 16), second = (Floats)(both & 0xffff0000u);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                const float* from = x + r * stride + i;
+                sums.of[b][r] = fma(second, spread(from[1]), fma(first, spread(from[0]), sums.of[b][r]));
+            }
+        }
+}
+
+// Weights · inputs in whole numbers, back in floats.
+inline Floats scaled(Ints high, Ints low, Floats channel, float step) {
+    Floats dots = fma(__builtin_convertvector(high, Floats), spread(256.0f), __builtin_convertvector(low, Floats));
+    return dots * channel * step;
+}
+
+template <int R, int B> void multiply_int8(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    int parts = in.stride / 4;
+    const Bytes* w[B];
+    for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
+    const int8_t *h = in.high(first), *l = in.low(first);
+    Ints high[B][R], low[B][R];
+    for (int b = 0; b < B; b++)
+        for (int r = 0; r < R; r++) {
+            size_t place = size_t(first + r) * in.groups;
+            high[b][r] = Ints{} + in.from_high[place];
+            low[b][r] = Ints{} + in.from_low[place];
+        }
+    for (int i = 0; i < parts; i++)
+        for (int b = 0; b < B; b++) {
+            ahead(w[b] + i, sizeof(Bytes));
+            Bytes weights = load<Bytes>(w[b] + i);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                high[b][r] = dot4(high[b][r], weights, h + r * in.stride + i * 4);
+                low[b][r] = dot4(low[b][r], weights, l + r * in.stride + i * 4);
+            }
+        }
+    for (int b = 0; b < B; b++) {
+        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
+        for (int r = 0; r < R; r++)
+            sums.of[b][r] = scaled(high[b][r], low[b][r], channel, in.step[size_t(first + r) * in.groups]);
+    }
+}
+
+#if defined(__ARM_FEATURE_DOTPROD)
+// sums[o] += Σ_{i<16} w[o][i] · x[i]
+inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
+    int32x4_t found = (int32x4_t)sums;
+    found = vdotq_laneq_s32(found, (int8x16_t)w[0], x, 0);
+    found = vdotq_laneq_s32(found, (int8x16_t)w[1], x, 1);
+    found = vdotq_laneq_s32(found, (int8x16_t)w[2], x, 2);
+    return (Ints)vdotq_laneq_s32(found, (int8x16_t)w[3], x, 3);
+}
+#endif
+
+// Σ_{i<32} w[o][i] · (256 h[i] + l[i]), from `high` and `low` on
+[[gnu::always_inline]] inline Ints dot_group(Ints high, Ints low, const Bytes* w, const int8_t* h, const int8_t* l) {
+#if defined(__ARM_FEATURE_DOTPROD)
+    for (int half = 0; half < 2; half++, h += 16, l += 16, w += 4) {
+        high = dot16(high, w, vld1q_s8(h));
+        low = dot16(low, w, vld1q_s8(l));
+    }
+#else
+    for (int j = 0; j < 8; j++) {
+        high = dot4(high, w[j], h + j * 4);
+        low = dot4(low, w[j], l + j * 4);
+    }
+#endif
+    return high * 256 + low;
+}
+
+// A group of a block: 32 q of each output, as bytes, its scales and, with q of 4 bits, its shifts.
+template <bool FOUR> struct Group {
+    static constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
+    Bytes q[8];
+    Floats scale, shift;
+
+    [[gnu::always_inline]] explicit Group(const uint8_t* w) {
+        ahead(w, SIZE);
+        for (int j = 0; j < WORDS; j++) {
+            Bytes both = load<Bytes>(w + j * sizeof(Bytes));
+            q[j] = FOUR ? both & 15 : both;
+            if (FOUR) q[j + 4] = upper_four(both);
+        }
+        scale = from_halves(w + WORDS * sizeof(Bytes));
+        shift = FOUR ? from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES) : Floats{};
+    }
+    // The sums of a row, with this group's: W x ≈ Σ scale · step · dots + shift · step · Σ x
+    [[gnu::always_inline]] Floats added(Floats sums, Ints dots, const Inputs& in, size_t place) const {
+        sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
+        return FOUR ? fma(shift, spread(in.shift[place]), sums) : sums;
+    }
+    static const uint8_t* of(const Product& p, int block) {
+        return static_cast<const uint8_t*>(p.weight) + size_t(block) * (p.inputs / GROUP) * SIZE;
+    }
+};
+
+// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
+template <int R, int B, bool FOUR>
+void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+    const uint8_t* w[B];
+    for (int b = 0; b < B; b++) w[b] = Group<FOUR>::of(p, block + b);
+    const int8_t *h = in.high(first), *l = in.low(first);
+    for (int g = 0; g < p.inputs / GROUP; g++)
+#pragma GCC unroll 2
+        for (int b = 0; b < B; b++) {
+            Group<FOUR> group(w[b] + size_t(g) * Group<FOUR>::SIZE);
+#pragma GCC unroll 8
+            for (int r = 0; r < R; r++) {
+                size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
+                Ints high = {}, low = {};
+                if (!FOUR) high += in.from_high[place], low += in.from_low[place];
+                sums.of[b][r] = group.added(sums.of[b][r], dot_group(high, low, group.q, h + at, l + at), in, place);
+            }
+        }
+}
+
+// Where results go: y = W x + b, or y += it.
+struct Output {
+    float* y;
+    int stride;
+    bool add;
+
+    void write(const Product& p, int block, int row, Floats sums) const {
+        float* to = y + size_t(row) * stride + block * LANES;
+        int there = std::min(LANES, p.outputs - block * LANES);
+        if (there == LANES) {
+            if (p.bias) sums += load<Floats>(p.bias + block * LANES);
+            store(to, add ? load<Floats>(to) + sums : sums);
+            return;
+        }
+        for (int o = 0; o < there; o++) {
+            float value = sums[o] + (p.bias ? p.bias[block * LANES + o] : 0.0f);
+            to[o] = add ? to[o] + value : value;
+        }
+    }
+};
+
+template <int R, int B> void multiply_rows(const Product& p, int block, const Inputs& in, int first, const Output& out) {
+    Sums<R, B> sums;
+    const float* x = in.floats.data() + size_t(first) * in.stride;
+    if constexpr (B == 1 || R * B == 2) {
+        if (p.kind == INT4) multiply_groups<R, B, true>(p, block, in, first, sums);
+        if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
+    }
+    if constexpr (R <= ROWS / 2)
+        if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
+    if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
+    if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
+    for (int b = 0; b < B; b++)
+        for (int r = 0; r < R; r++) out.write(p, block + b, first + r, sums.of[b][r]);
+}
+
+template <int B, int R = ROWS>
+void multiply_some(const Product& p, int block, const Inputs& in, int first, int rows, const Output& out) {
+    if constexpr (R == 1) multiply_rows<1, B>(p, block, in, first, out);
+    else if (rows == R) multiply_rows<R, B>(p, block, in, first, out);
+    else multiply_some<B, R - 1>(p, block, in, first, rows, out);
+}
+
+#if defined(__AMX_INT8__) && defined(__linux__)
+// Processors with matrix tiles multiply 16 rows by 16 outputs over 64 inputs at once. Linux asks to be asked first.
+bool tiles_there() {
+    static const bool there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return there;
+}
+
+// Tiles 0 … 3 hold sums, 4 … 7 inputs and weights; of groups, 4 holds 32 inputs and 5 and 6 their weights.
+void tiles_begin(bool groups) {
+    struct Form {
+        uint8_t palette = 1, start = 0, reserved[14] = {};
+        uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+        uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+    };
+    // static: of one on the stack the compiler would see no use, and leave it empty
+    static const Form wide, narrow{.columns = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 8, 8, 8}};
+    _tile_loadconfig(groups ? &narrow : &wide);
+}
+
+// What a tile of sums holds: EIGHT rows' products with their high halves, then with their low halves.
+typedef int32_t TileSums[2][EIGHT][LANES];
+
+// EIGHT rows against four blocks of outputs.
+void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
+    int stride = in.stride;
+    const uint8_t* w[4];
+    for (int b = 0; b < 4; b++)
+        w[b] = static_cast<const uint8_t*>(p.weight) + size_t(block + std::min(b, blocks - 1)) * stride * LANES;
+    const int8_t* x = in.high(first);
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int i = 0; i < stride; i += 64) {
+        for (int b = 0; b < blocks; b++) ahead(w[b] + i * LANES, 1024);
+        _tile_loadd(4, x + i, stride);
+        _tile_loadd(5, w[0] + i * LANES, 64);
+        _tile_loadd(6, w[1] + i * LANES, 64);
+        _tile_loadd(7, w[2] + i * LANES, 64);
+        _tile_dpbsud(0, 4, 5);
+        _tile_loadd(5, w[3] + i * LANES, 64);
+        _tile_dpbsud(1, 4, 6);
+        _tile_dpbsud(2, 4, 7);
+        _tile_dpbsud(3, 4, 5);
+    }
+    alignas(64) TileSums sums[4];
+    _tile_stored(0, sums[0], 64);
+    _tile_stored(1, sums[1], 64);
+    _tile_stored(2, sums[2], 64);
+    _tile_stored(3, sums[3], 64);
+    for (int b = 0; b < blocks; b++) {
+        Floats channel = load<Floats>(p.scale + (block + b) * LANES);
+        for (int r = 0; r < rows; r++) {
+            size_t place = size_t(first + r) * in.groups;
+            Ints high = load<Ints>(sums[b][0][r]) + in.from_high[place];
+            Ints low = load<Ints>(sums[b][1][r]) + in.from_low[place];
+            out.write(p, block + b, first + r, scaled(high, low, channel, in.step[place]));
+        }
+    }
+}
+
+// EIGHT rows against two blocks, group by group.
+template <bool FOUR>
+void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
+    const uint8_t *w = Group<FOUR>::of(p, block), *v = Group<FOUR>::of(p, block + blocks - 1);
+    const int8_t* x = in.high(first);
+    alignas(64) TileSums dots[2];
+    Floats sums[2][EIGHT] = {};
+    for (int g = 0; g < p.inputs / GROUP; g++) {
+        alignas(64) const Group<FOUR> group[2] = {Group<FOUR>(w + size_t(g) * Group<FOUR>::SIZE),
+                                                  Group<FOUR>(v + size_t(g) * Group<FOUR>::SIZE)};
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not know that tiles read memory
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_loadd(4, x + g * GROUP, in.stride);
+        _tile_loadd(5, group[0].q, 64);
+        _tile_loadd(6, group[1].q, 64);
+        _tile_dpbsud(0, 4, 5);
+        _tile_dpbsud(1, 4, 6);
+        _tile_stored(0, dots[0], 64);
+        _tile_stored(1, dots[1], 64);
+#pragma GCC unroll 8
+        for (int r = 0; r < EIGHT; r++)
+            for (int b = 0; b < 2; b++) {
+                size_t place = size_t(first + r) * in.groups + g;
+                Ints high = load<Ints>(dots[b][0][r]), low = load<Ints>(dots[b][1][r]);
+                if (!FOUR) high += in.from_high[place], low += in.from_low[place];
+                sums[b][r] = group[b].added(sums[b][r], high * 256 + low, in, place);
+            }
+    }
+    for (int b = 0; b < blocks; b++)
+        for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);
+}
+#else
+bool tiles_there() { return false; }
+void tiles_begin(bool) {}
+void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
+template <bool> void multiply_group_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
+#endif
+
+// Whether inputs can be formed in parts of this size: int8 needs the largest of all of them first.
+bool formed_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.kind > INT8 && part % GROUP == 0); }
+
+// How many rows go through one kernel: as many sums as stay in registers.
+int rows_at_once(const Product& p, bool tiles) {
+    if (tiles) return EIGHT;
+    return p.kind == INT8 ? ROWS / 2 : ROWS;
+}
+
+void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const Output& out) {
+    bool tiles = p.kind >= INT8 && count > 1 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
+    int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
+    // A few of these an item: taking one costs more than a small block does.
+    int each = std::max(1, std::min(2, blocks / (crew.size * 16 * BLOCKS))) * 2 * BLOCKS;
+    if (tiles) tiles_begin(grouped);
+    crew.each((blocks + each - 1) / each, [&](int item) {
+        int end = std::min(blocks, (item + 1) * each);
+        for (int r = 0; r < count; r += rows) {
+            int some = std::min(rows, count - r);
+            int b = item * each;
+            if (tiles) {
+                for (int n = grouped ? 2 : 4; b < end; b += n) {
+                    int some_blocks = std::min(n, end - b);
+                    if (p.kind == INT4) multiply_group_tiles<true>(p, b, some_blocks, in, r, some, out);
+                    else if (grouped) multiply_group_tiles<false>(p, b, some_blocks, in, r, some, out);
+                    else multiply_tiles(p, b, some_blocks, in, r, some, out);
+                }
+                continue;
+            }
+            if (!grouped && some == 1)  // one row leaves registers free
+                for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, out);
+            if (!grouped)
+                for (; b + BLOCKS <= end; b += BLOCKS) multiply_some<BLOCKS>(p, b, in, r, some, out);
+            if (grouped && some == 1)
+                for (; b + 2 <= end; b += 2) multiply_rows<1, 2>(p, b, in, r, out);
+            for (; b < end; b++) multiply_some<1>(p, b, in, r, some, out);
+        }
+    });
+}
+
+}  // namespace

@@ -1,0 +1,49 @@
+"""Which engine decodes a model: the fastest of those that compute exactly what the model computes.
+
+    native    the library of decoding/native, on a processor
+    GPU       captured graphs of our own kernels (decoding/gpu)
+    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters,
+              edits; and under chumoku.plain()
+
+While somebody records, the same engine computes, and the plain model beside it (decoding/recorded.py).
+"""
+
+from __future__ import annotations
+
+import warnings
+
+from chumoku.decoding.engines import gpu
+from chumoku.decoding.engines.base import Engine, TorchEngine
+from chumoku.decoding.engines.native import call
+from chumoku.decoding.engines.native.engine import NativeEngine
+from chumoku.decoding.engines.recorded import RecordedEngine
+from chumoku.decoding.engines.unmodified import modification
+from chumoku.models.model import DecoderModel, EncoderDecoderModel
+from chumoku.nn.plain import plain_formulas
+from chumoku.nn.tap import editing, recording
+
+
+def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
+    """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
+    fast = None if editing() or plain_formulas() else _fast_engine(model, rows=rows, capacity=capacity)
+    if fast is None:
+        return TorchEngine(model, rows=rows, capacity=capacity)
+    return RecordedEngine(fast) if recording() else fast
+
+
+def _fast_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine | None:
+    native, graphs = call.unsupported(model) is None, gpu.available(model)
+    if not native and not graphs:
+        return None
+    if changed := modification(model):
+        warnings.warn(
+            f"This model differs from its config: {changed}. So the model itself decodes, in PyTorch; that is several "
+            "times slower than the engine for unchanged models.",
+            stacklevel=3,
+        )
+        return None
+    if native:
+        return NativeEngine(model, rows=rows, capacity=capacity)
+    from chumoku.decoding.engines.gpu.engine import GpuEngine  # imports Triton, which is not everywhere
+
+    return GpuEngine(model, rows=rows, capacity=capacity)  # type: ignore[arg-type]

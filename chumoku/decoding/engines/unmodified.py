@@ -1,0 +1,116 @@
+"""Is a model exactly what its config builds? Only then may an engine compute from its weights alone.
+
+An engine that does not call the model's own modules would silently leave out whatever was done to them. So it takes a
+model only if nothing was done: every module has the class and the settings its config gives it (a quantized matrix may
+stand for a matrix), none has a hook or a method of its own, and no function or method of these parts was replaced.
+Dropout is not compared, because decoding does without it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterator, Mapping
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as torch_module
+
+from chumoku.models import heads, model, stack
+from chumoku.models.build import CLASSES
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import Model
+from chumoku.nn import attention, block, cache, embeddings, feedforward, masks, norms, positions, quantized
+from chumoku.nn.embeddings import Embedding, Logits
+from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+
+SOURCES = (attention, block, cache, embeddings, feedforward, heads, masks, model, norms, positions, quantized, stack)
+QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: Quantized,
+    Embedding: QuantisedEmbedding,
+    Logits: QuantisedLogits,
+}
+IGNORED = {"training", "dropout", "config"}
+
+
+class Part(NamedTuple):
+    """What a config says about one module."""
+
+    kind: type[nn.Module]
+    settings: Mapping[str, Any]
+
+
+def modification(model: Model) -> str | None:
+    """The first way in which a model differs from what its config builds, as part of a sentence; None if in none."""
+    if replaced := next((name for (owner, name), code in _CODE.items() if vars(owner).get(name) is not code), None):
+        return f"{replaced} was replaced"
+    return changed_module(model)
+
+
+def changed_module(model: Model) -> str | None:
+    """The first module that is not what the config builds, as part of a sentence; None if all are."""
+    if _hooks(vars(torch_module)["_global_forward_hooks"]) or _hooks(vars(torch_module)["_global_forward_pre_hooks"]):
+        return "a forward hook for all modules is registered"
+    expected, found = parts(model.config), dict(model.named_modules(remove_duplicate=False))
+    for path, module in found.items():
+        if path not in expected:
+            return f"it has a module {path} that its config does not have"
+        if difference := _difference(module, expected[path]):
+            return f"{path or 'the model'} {difference}"
+    missing = next((path for path in expected if path not in found), None)
+    return None if missing is None else f"it has no module {missing}"
+
+
+@functools.lru_cache(maxsize=64)
+def parts(config: ModelConfig) -> dict[str, Part]:
+    """The modules that a config builds, by path."""
+    with torch.device("meta"):
+        built = CLASSES[config.kind](config)
+    return {path: Part(type(module), _settings(module)) for path, module in built.named_modules(remove_duplicate=False)}
+
+
+def _difference(module: nn.Module, part: Part) -> str | None:
+    if type(module) is not part.kind and type(module) is not QUANTIZED.get(part.kind):
+        return f"is of class {type(module).__name__}, not {part.kind.__name__}"
+    if _hooks(module._forward_hooks) or _hooks(module._forward_pre_hooks):
+        return "has a forward hook"
+    own = _settings(module)
+    for name in own.keys() - part.settings.keys():
+        if hasattr(part.kind, name):
+            return f"has a {name} of its own"
+    for name, value in part.settings.items():
+        if name in own and own[name] != value:
+            return f"has {name} = {own[name]!r}, not {value!r}"
+    return None
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    return {name: value for name, value in vars(module).items() if name[0] != "_" and name not in IGNORED}
+
+
+def _hooks(hooks: Mapping[int, Any]) -> bool:
+    """Whether any hook may change a result; those of `record` in debug mode only compare."""
+    return any(not getattr(hook, "only_compares", False) for hook in hooks.values())
+
+
+def _code() -> Iterator[tuple[tuple[Any, str], Any]]:
+    """Every function of the parts and every method of their classes."""
+    for source in SOURCES:
+        for name, value in _own(source):
+            yield (source, name), value
+            if inspect.isclass(value):
+                yield from (((value, method), code) for method, code in vars(value).items() if inspect.isfunction(code))
+
+
+def _own(source: ModuleType) -> list[tuple[str, Any]]:
+    own = (inspect.isfunction, inspect.isclass)
+    return [
+        (name, value)
+        for name, value in vars(source).items()
+        if any(is_one(value) for is_one in own) and value.__module__ == source.__name__
+    ]
+
+
+_CODE = dict(_code())

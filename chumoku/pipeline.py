@@ -1,0 +1,197 @@
+"""What `chumoku.load` returns: a model that speaks.
+
+    encoder-decoder   translate
+    decoder           generate, stream, chat
+    encoder           embed, similarity
+
+One text in, one answer out; a list in, a list out.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from chumoku import lora
+from chumoku.decoding import chat, embed, generate, translate
+from chumoku.decoding.engines.native.call import prepare
+from chumoku.decoding.sampling import Choice
+from chumoku.errors import UsageError
+from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
+from chumoku.models.precision import at_precision
+from chumoku.weights import open_model
+from chumoku.weights.bundle import CONFIG, Bundle
+from chumoku.weights.families import rows_of
+from chumoku.weights.formats.hub import HUB
+from chumoku.weights.in_memory import copy_into_memory
+
+ABILITIES = {
+    "encoder-decoder": "it translates (translate)",
+    "decoder": "it goes on from a text (generate, stream) and answers (chat)",
+    "encoder": "it turns texts into vectors (embed)",
+}
+M = TypeVar("M", bound=Model)
+Texts = TypeVar("Texts", str, list[str])
+
+
+class Speaker(Bundle):
+    """A model and its tokenizers, ready to be asked."""
+
+    def translate(self, text: Texts, **options: Any) -> Texts:
+        """The likeliest translation; the options of `decoding.translate`: beam, length_penalty, limit, into …"""
+        model = self._as(EncoderDecoderModel, "translate")
+        options = {"within": self.config.context, **options}
+        said = translate.translate(
+            model, listed(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
+        )
+        return said[0] if isinstance(text, str) else said
+
+    def generate(
+        self, text: Texts, *, new: int = 128, least: int = 0, stop: str | Sequence[str] = (), **choice: Any
+    ) -> Texts:
+        """What follows: up to `new` tokens, chosen as `Choice` says (temperature, top_k, top_p, min_p, seed …)."""
+        model = self._as(DecoderModel, "generate")
+        options: dict[str, Any] = {"new": new, "least": least, "stop": listed(stop), "choice": Choice(**choice)}
+        said = generate.write(model, listed(text), tokenizer=self.tokenizer, **options)
+        return said[0] if isinstance(text, str) else said
+
+    def stream(
+        self, text: str, *, new: int = 128, least: int = 0, stop: str | Sequence[str] = (), **choice: Any
+    ) -> Iterator[str]:
+        """The same for one text, piece by piece as it comes."""
+        model = self._as(DecoderModel, "stream")
+        options: dict[str, Any] = {"new": new, "least": least, "stop": listed(stop), "choice": Choice(**choice)}
+        return generate.stream(model, text, tokenizer=self.tokenizer, **options)
+
+    def chat(
+        self,
+        messages: str | Sequence[chat.Message | Mapping[str, str]],
+        *,
+        new: int = 512,
+        format: str | None = None,
+        **choice: Any,
+    ) -> str:
+        """The reply to a conversation: a user's words, or messages such as Message("system", "Be brief.")."""
+        model = self._as(DecoderModel, "chat")
+        reply = chat.reply(model, messages, tokenizer=self.tokenizer, new=new, format=format, choice=Choice(**choice))
+        if reply.dropped:
+            warnings.warn(reply.told, stacklevel=2)
+        return "".join(reply.pieces)
+
+    def embed(self, text: str | Sequence[str], **options: Any) -> Tensor:
+        """The vector of a text [D], or of each text [n, D]."""
+        vectors = embed.embed(self._as(EncoderModel, "embed"), listed(text), tokenizer=self.tokenizer, **options)
+        return vectors[0] if isinstance(text, str) else vectors
+
+    def similarity(self, texts: Sequence[str]) -> Tensor:
+        """How alike each two texts are, as the cosine of their vectors [n, n]."""
+        return embed.similarities(self.embed(listed(texts)))
+
+    def _as(self, kind: type[M], asked: str) -> M:
+        if not isinstance(self.model, kind):
+            have = self.config.kind
+            raise UsageError(f"This model is of kind '{have}' and cannot {asked}: {ABILITIES[have]}.")
+        return self.model
+
+
+def load(
+    path: Path | str,
+    *,
+    device: torch.device | str = "cpu",
+    precision: str | None = None,
+    adapter: Path | str | None = None,
+    in_memory: bool = False,
+) -> Speaker:
+    """Open a model, whoever trained it, its weights as they are stored or in another precision.
+
+    `path` is a folder of ours or of transformers, a run's folder (then its last/), a GGUF or llama2.c file,
+    hf:owner/name, or an adapter's folder, which knows its model; `adapter` is one to be laid over the model. With
+    `in_memory` the weights are copied, and the model does not depend on its files any more; otherwise they stay mapped,
+    which opens faster and takes less memory.
+    """
+    if in_memory:
+        speaker = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
+        copy_into_memory(speaker.model)
+        prepare(speaker.model)
+        return speaker
+    return _open(path, device=device, precision=precision, adapter=adapter, meanwhile=prepare)
+
+
+def _open(
+    path: Path | str,
+    *,
+    device: torch.device | str,
+    precision: str | None,
+    adapter: Path | str | None,
+    meanwhile: Callable[[Model], None],
+) -> Speaker:
+    place, path = there(device), model_of_run(path)
+    if adapter is None and is_adapter(path):
+        path, adapter = base_of(Path(path)), path
+    if precision is None and adapter is None:
+        # Graphs on a GPU are made for floats.
+        opened = open_model.load(path, device=place, whole=place.type == "cuda", meanwhile=meanwhile)
+        model = opened.model
+        if model.dtype == torch.bfloat16 and place.type == "cpu":
+            model = at_precision(model, "bf16")  # processors compute with these numbers in float32
+        return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+    opened = open_model.load(path, device=place)
+    model = opened.model
+    if adapter is not None:
+        lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
+        model = lora.merged(model)
+    model = model if precision is None else at_precision(model, precision)
+    return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+
+
+def model_of_run(path: Path | str) -> Path | str:
+    """The model in a run's folder: last/, or best/ while the run is not finished. Other paths stay as they are."""
+    folder = Path(path)
+    if open_model.exists(folder / CONFIG) or is_adapter(folder):
+        return path
+    inner = (folder / name for name in ("last", "best"))
+    return next((one for one in inner if open_model.exists(one / CONFIG) or is_adapter(one)), path)
+
+
+def is_adapter(path: Path | str) -> bool:
+    return open_model.exists(Path(path) / open_model.ADAPTER)
+
+
+def base_of(folder: Path) -> str:
+    """The model that an adapter was trained beside: where it says, or in that place seen from the adapter's folder."""
+    named = lora.describe(folder).base
+    if not named:
+        raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
+    if named.startswith(HUB) or open_model.exists(Path(named)):
+        return named
+    if open_model.exists(folder / named):
+        return str(folder / named)
+    raise UsageError(
+        f"{folder} belongs to the model {named[:200]}, which is not here. Open the model where it lies, with this "
+        "adapter over it, or, if that is its name at the hub, as hf:owner/name."
+    )
+
+
+def there(device: torch.device | str) -> torch.device:
+    """The device, if this machine has it."""
+    try:
+        found = torch.device(device)
+    except (RuntimeError, ValueError):
+        raise UsageError(f"There is no device '{device}'. Choose cpu or cuda.") from None
+    if found.type == "cuda":
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+        if (found.index or 0) >= count:
+            seen = f"has {count}, numbered from 0" if count else "sees no GPU"
+            raise UsageError(f"The device '{device}' was asked for, and this PyTorch {seen}. Choose cpu.")
+    elif found.type != "cpu":
+        raise UsageError(f"Models here run on cpu or cuda, not on '{device}'.")
+    return found
+
+
+def listed(texts: str | Sequence[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else list(texts)

@@ -1,0 +1,148 @@
+"""Pictures, in one quiet house style, with Japanese labels where a Japanese font is installed."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import unicodedata
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib import font_manager
+from torch import Tensor
+
+INK, PAPER = "#1c2733", "#ffffff"
+
+
+def attention_maps(
+    weights: Tensor,
+    *,
+    queries: Sequence[str],
+    keys: Sequence[str],
+    title: str,
+    path: Path | str,
+    titles: Sequence[str] | None = None,
+) -> Path:
+    """Draw weights [H, T, S] one by one: a row per query, a column per key, darker = looks more."""
+    heads, rows, columns = weights.shape
+    across = math.ceil(math.sqrt(heads))
+    down = math.ceil(heads / across)
+    size = (across * (1.0 + 0.34 * columns) + 0.8, down * (0.8 + 0.34 * rows) + 0.5)
+    darkest = float(weights.max())
+    with plt.rc_context(style()):
+        figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
+        for axis in axes.flat[heads:]:
+            axis.axis("off")
+        for head, axis in enumerate(axes.flat[:heads]):
+            picture = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
+            axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
+            axis.set_xticks(range(columns), list(map(label, keys)))
+            axis.set_yticks(range(rows), list(map(label, queries)))
+        figure.colorbar(picture, ax=axes, shrink=0.6, label="weight")
+        figure.suptitle(title, fontsize=11)
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+    return path
+
+
+def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
+    """Draw the loss of training and validation over steps, from the lines of a metrics file."""
+    with plt.rc_context(style()):
+        figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
+        for key, label, color, marker, below in (
+            ("loss", "training", "#9db8d2", "", -12),
+            ("validation_loss", "validation", "#b23a48", "o", 4),
+        ):
+            points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
+            if points:
+                axis.plot(
+                    *zip(*points, strict=True), color=color, label=label, marker=marker, markersize=3, linewidth=1.4
+                )
+                axis.annotate(
+                    f"{points[-1][1]:.3f}", points[-1], xytext=(4, below), textcoords="offset points", color=color
+                )
+        axis.set_xlabel("step")
+        axis.set_ylabel("loss (nats a token)")
+        axis.grid(color="#e3e8ee", linewidth=0.6)
+        for side in ("top", "right"):
+            axis.spines[side].set_visible(False)
+        if axis.has_data():
+            axis.legend(frameon=False)
+        path = Path(path)
+        figure.savefig(path, dpi=130)
+        plt.close(figure)
+    return path
+
+
+def style() -> dict[Any, Any]:
+    """The house style; the Japanese font of the extra `ja` is used when it is there."""
+    fonts = ["DejaVu Sans"]
+    found = importlib.util.find_spec("matplotlib_fontja")
+    if found is not None and found.submodule_search_locations:
+        for file in Path(found.submodule_search_locations[0]).rglob("*.ttf"):
+            font_manager.fontManager.addfont(str(file))
+            fonts.insert(0, font_manager.FontProperties(fname=str(file)).get_name())
+    return {
+        "font.family": fonts,
+        "text.color": INK,
+        "axes.labelcolor": INK,
+        "xtick.color": INK,
+        "ytick.color": INK,
+        "axes.edgecolor": INK,
+        "axes.linewidth": 0.6,
+        "xtick.major.size": 0,
+        "ytick.major.size": 0,
+        "figure.facecolor": PAPER,
+    }
+
+
+@contextmanager
+def picture(path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes in the house style, saved at the end. A letter that no font has is a box, not a warning."""
+    with plt.rc_context(style()), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained")
+        try:
+            yield figure, axes
+            figure.savefig(path, dpi=130 if max(size) < 20 else 80)
+        finally:
+            plt.close(figure)
+
+
+def label(name: str, most: int = 14) -> str:
+    """A token's name on an axis: short, and no formula, whatever it holds."""
+    name = name if len(name) <= most else f"{name[: most - 1]}…"
+    return name.replace("$", r"\$")
+
+
+def lies(names: Sequence[str]) -> list[bool]:
+    """Which names on an axis of narrow columns lie on their side: words do, 食 stands upright."""
+    if max(map(len, names), default=0) <= 2:
+        return [False for _ in names]
+    return [len(name) > 2 or not any(unicodedata.east_asian_width(char) in "WF" for char in name) for name in names]
+
+
+def scale_beside(figure: Any, image: Any, axes: Any, *, text: str) -> None:
+    """A bar of colors as high as it need be, and no wider for that."""
+    height = min(5.0, 0.7 * float(figure.get_figheight()))
+    figure.colorbar(image, ax=axes, label=text, shrink=height / figure.get_figheight(), aspect=height / 0.16)
+
+
+def bare(axis: Any) -> None:
+    for spine in axis.spines.values():
+        spine.set_visible(False)
+
+
+def share_of(part: float) -> str:
+    """A share in percent; what is little is not called nothing."""
+    return f"{part:.0%}" if part >= 0.005 or part == 0 else "<1%"

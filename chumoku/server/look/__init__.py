@@ -1,0 +1,1 @@
+"""The routes that show the inside of a model."""

@@ -1,0 +1,1 @@
+"""Who may connect and ask: keys, limits, connections."""

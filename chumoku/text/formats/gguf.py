@@ -1,0 +1,205 @@
+"""The tokenizer inside a GGUF file: its fields `tokenizer.ggml.*`.
+
+    model    gpt2 (byte-level BPE)    llama (SentencePiece BPE)    t5 (Unigram)    bert (WordPiece)
+    tokens, token_type                text and type of each number; gpt2: merges, pre; llama, t5: scores
+    bos_token_id, eos_token_id …      which token has which role
+    add_bos_token, add_eos_token      what stands around a text
+    add_space_prefix …                llama, t5: what happens to the spaces of a text
+
+bert writes ▁word for a word's beginning and bare what BERT writes ##. Fields are untrusted: counts, lengths and numbers
+are checked, and what is none becomes a sentence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from chumoku.errors import UsageError
+from chumoku.text import pretokenizers
+from chumoku.text.backend import check_added, set_frame
+from chumoku.text.formats.gguf_export import NO_MERGES, PREFIX, to_ggml
+from chumoku.text.formats.sentencepiece import (
+    BPE,
+    BYTE,
+    CONTROL,
+    LONGEST_PIECE,
+    MOST_PIECES,
+    NORMAL,
+    UNIGRAM,
+    UNKNOWN,
+    USER,
+    Model,
+    Piece,
+    backend_of,
+)
+from chumoku.text.formats.tokenizer_files import guarded, uncased
+from chumoku.text.special_tokens import find_roles
+from chumoku.text.tokenizer import Tokenizer
+
+__all__ = ["from_ggml", "to_ggml"]
+
+LARGEST_MAP = 1 << 24
+# The key of each role's number; GGUF's own spelling.
+KEYS = {"begin": "bos_token_id", "end": "eos_token_id", "pad": "padding_token_id", "mask": "mask_token_id"}
+SEPARATOR = "seperator_token_id"
+
+
+def from_ggml(fields: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer of a GGUF file from its metadata."""
+    return guarded("The tokenizer in this GGUF file", lambda: _open(_Fields(fields)))
+
+
+class _Fields:
+    """The fields, each checked as it is read."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+        self.tokens: list[str] = self.values("tokens", (str, bytes))
+        if bytes in set(map(type, self.tokens)):
+            self.tokens = [token.decode("utf-8") if isinstance(token, bytes) else token for token in self.tokens]
+        if not 0 < len(self.tokens) <= MOST_PIECES or max(map(len, self.tokens)) > LONGEST_PIECE:
+            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MOST_PIECES:,} of short text can be")
+        self.numbers = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        if len(self.numbers) < len(self.tokens):
+            raise ValueError(f"of its {len(self.tokens):,} tokens, only {len(self.numbers):,} are different")
+        self.types: list[int] = self.aligned("token_type", (int,), NORMAL)
+        kinds = set(self.types) - {NORMAL}
+        rare = [(token, kind) for token, kind in zip(self.tokens, self.types, strict=True) if kind in kinds]
+        self.control = [token for token, kind in rare if kind == CONTROL]
+        self.user = [token for token, kind in rare if kind == USER]
+        self.unknown = next((token for token, kind in rare if kind == UNKNOWN), None) or self.token("unknown_token_id")
+
+    def get(self, key: str, kind: type, default: Any = None) -> Any:
+        value = self._fields.get(PREFIX + key, default)
+        if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+            raise ValueError(f"{PREFIX}{key} is {str(value)[:40]!r}, which is no {kind.__name__}")
+        return value
+
+    def values(self, key: str, kinds: tuple[type, ...]) -> list[Any]:
+        value = self._fields.get(PREFIX + key)
+        if not isinstance(value, list) or not set(map(type, value)) <= {*kinds}:
+            raise ValueError(f"{PREFIX}{key} is missing, or no list of {' or '.join(kind.__name__ for kind in kinds)}")
+        return value
+
+    def aligned(self, key: str, kinds: tuple[type, ...], default: Any) -> list[Any]:
+        """A list with a value for each token."""
+        if PREFIX + key not in self._fields:
+            return [default] * len(self.tokens)
+        values = self.values(key, kinds)
+        if len(values) != len(self.tokens):
+            raise ValueError(f"{PREFIX}{key} has {len(values):,} values for {len(self.tokens):,} tokens")
+        return values
+
+    def token(self, key: str, default: int | None = None) -> str | None:
+        """The token whose number stands under a key."""
+        number = self.get(key, int, default)
+        # Some files write −1 (or its unsigned twin) for none.
+        if number is None or number in (-1, 0xFFFFFFFF):
+            return None
+        if not 0 <= number < len(self.tokens):
+            raise ValueError(f"{PREFIX}{key} is {number}, and there are {len(self.tokens):,} tokens")
+        return str(self.tokens[number])
+
+
+def _open(fields: _Fields) -> Tokenizer:
+    model = fields.get("model", str, "")
+    if model not in _MODELS:
+        raise UsageError(f"A GGUF tokenizer of model '{model}' cannot be read; {', '.join(_MODELS)} can.")
+    check_added([*fields.control, *fields.user])
+    backend = _MODELS[model](fields)
+    own = {"begin": 1, "end": 2} if model == "llama" else {}
+    roles = {role: fields.token(key, own.get(role)) for role, key in KEYS.items()}
+    if model == "bert":
+        roles["end"] = fields.token(SEPARATOR) or roles["end"]
+        roles["begin"] = fields.token("cls_token_id") or roles["begin"]
+    given = {role: name for role, name in roles.items() if name is not None}
+    backend.add_special_tokens(_added([*given.values(), *fields.control], special=True))
+    backend.add_tokens(_added(fields.user, special=False))
+    begun = {"llama": True, "bert": True, "gpt2": fields.get("pre", str, "default") in pretokenizers.BEGUN}.get(
+        model, False
+    )
+    before = [given["begin"]] if fields.get("add_bos_token", bool, begun) and "begin" in given else []
+    ended = fields.get("add_eos_token", bool, model == "t5") or model == "bert"
+    after = [given["end"]] if ended and "end" in given else []
+    known = find_roles({name: fields.numbers[name] for name in (*given.values(), *fields.control)})
+    untold = {role: name for role, name in given.items() if fields.numbers[name] != getattr(known, role)}
+    set_frame(backend, before, after, untold)
+    return Tokenizer(backend, size=len(fields.tokens))
+
+
+def _added(names: list[str], *, special: bool) -> list[AddedToken]:
+    return [AddedToken(name, special=special, normalized=False) for name in names if name]
+
+
+def _gpt2(fields: _Fields) -> tokenizers.Tokenizer:
+    pre = fields.get("pre", str, "default")
+    if pre not in pretokenizers.PATTERNS:
+        raise UsageError(
+            f"This GGUF's tokenizer cuts texts by the rule '{pre[:80]}', which is not known here; known are "
+            f"{', '.join(pretokenizers.PATTERNS)}."
+        )
+    written = fields.values("merges", (str,))
+    # That both parts and the whole are tokens, the library checks itself.
+    merges = [merge.partition(" ")[::2] for merge in written] if written != NO_MERGES else []
+    model = models.BPE(vocab=fields.numbers, merges=merges, ignore_merges=pre in pretokenizers.WORDS_FIRST)
+    backend = tokenizers.Tokenizer(model)
+    backend.pre_tokenizer = pretokenizers.cutter(pre)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentencepiece(fields: _Fields, kind: int) -> tokenizers.Tokenizer:
+    scores = fields.aligned("scores", (float, int), 0.0)
+    if not all(map(math.isfinite, scores)):
+        raise ValueError(f"{PREFIX}scores holds what is no finite number")
+    pieces = list(map(Piece, fields.tokens, scores, fields.types))
+    if fields.unknown is not None and UNKNOWN not in fields.types:
+        number = fields.numbers[fields.unknown]
+        pieces[number] = pieces[number]._replace(kind=UNKNOWN)
+    character_map = fields._fields.get(PREFIX + "precompiled_charsmap", b"")
+    if not isinstance(character_map, (bytes, bytearray, list)) or len(character_map) > LARGEST_MAP:
+        raise ValueError(f"{PREFIX}precompiled_charsmap is no list of bytes")
+    return backend_of(
+        Model(
+            pieces,
+            kind,
+            byte_fallback=BYTE in fields.types,
+            character_map=bytes(byte & 255 for byte in character_map),
+            dummy_prefix=fields.get("add_space_prefix", bool, True),
+            remove_extra_spaces=fields.get("remove_extra_whitespaces", bool, False),
+        )
+    )
+
+
+def _bert(fields: _Fields) -> tokenizers.Tokenizer:
+    if fields.unknown is None:
+        raise ValueError("it has no unknown token, which WordPiece needs")
+    special = {*fields.control, *fields.user, fields.unknown}
+    special |= {token for token in fields.tokens if token[:1] == "[" and token[-1:] == "]"}
+
+    def written(token: str) -> str:
+        return token if token in special else token[1:] if token.startswith("▁") else f"##{token}"
+
+    tokens = [written(token) for token in fields.tokens]
+    numbers = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(numbers) < len(tokens):
+        raise ValueError("two of its tokens are the same word")
+    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token=fields.unknown))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=uncased(tokens))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.add_special_tokens(_added([fields.unknown], special=True))
+    return backend
+
+
+_MODELS = {
+    "gpt2": _gpt2,
+    "llama": lambda fields: _sentencepiece(fields, BPE),
+    "t5": lambda fields: _sentencepiece(fields, UNIGRAM),
+    "bert": _bert,
+}

@@ -1,0 +1,86 @@
+"""llama2.c's tokenizer.bin: the pieces of a SentencePiece model, spaces as spaces.
+
+    int32 longest piece    then for each token: float32 score, int32 length, bytes
+
+    text → a space before it → characters (or byte + 3) → the best-scored neighbors merged, again and again
+
+Tokens 0, 1 and 2 are <unk>, <s> and </s>, 3 to 258 the bytes, named <0x21> or, in older files, by the character of that
+number; a text begins with <s>. How many tokens there are stands in the model's file.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+
+from chumoku.text.backend import set_frame
+from chumoku.text.formats.sentencepiece import (
+    BPE,
+    BYTE,
+    CONTROL,
+    LONGEST_PIECE,
+    MOST_PIECES,
+    NORMAL,
+    UNKNOWN,
+    Model,
+    Piece,
+    backend_of,
+)
+from chumoku.text.formats.tokenizer_files import guarded
+from chumoku.text.special_tokens import BEGIN, END
+from chumoku.text.special_tokens import UNKNOWN as UNKNOWN_TOKEN
+from chumoku.text.tokenizer import Tokenizer
+
+HEAD = struct.Struct("<i")
+ENTRY = struct.Struct("<fi")
+NAMED = {0: Piece(UNKNOWN_TOKEN, 0.0, UNKNOWN), 1: Piece(BEGIN, 0.0, CONTROL), 2: Piece(END, 0.0, CONTROL)}
+
+
+def read_llama2c(data: bytes, vocabulary: int) -> Tokenizer:
+    """The tokenizer of a llama2.c model with so many tokens."""
+    return guarded("llama2.c's tokenizer", lambda: _open(data, vocabulary))
+
+
+def _open(data: bytes, vocabulary: int) -> Tokenizer:
+    backend = backend_of(
+        Model(
+            _pieces(data, vocabulary),
+            BPE,
+            byte_fallback=True,
+            character_map=b"",
+            dummy_prefix=True,
+            remove_extra_spaces=False,
+        )
+    )
+    set_frame(backend, [BEGIN], [])
+    return Tokenizer(backend, size=vocabulary)
+
+
+def _pieces(data: bytes, vocabulary: int) -> list[Piece]:
+    if not len(NAMED) <= vocabulary <= min(MOST_PIECES, len(data) // ENTRY.size):
+        raise ValueError(f"{len(data):,} bytes cannot hold {vocabulary:,} tokens with <unk>, <s> and </s>")
+    pieces: list[Piece] = []
+    place = HEAD.size
+    for number in range(vocabulary):
+        if place + ENTRY.size > len(data):
+            raise ValueError(f"it ends at token {number:,} of {vocabulary:,}")
+        score, length = ENTRY.unpack_from(data, place)
+        place += ENTRY.size
+        if not 0 <= length <= min(LONGEST_PIECE, len(data) - place) or not math.isfinite(score):
+            raise ValueError(f"token {number:,} has {length:,} bytes and the score {score}")
+        text = data[place : place + length].decode("utf-8").replace(" ", "▁")
+        place += length
+        pieces.append(NAMED.get(number) or _piece(number - len(NAMED), text, score))
+    if place != len(data):
+        raise ValueError(f"{len(data) - place:,} bytes lie behind its {vocabulary:,} tokens")
+    different = len({piece.text for piece in pieces})
+    if different < vocabulary:
+        raise ValueError(f"of its {vocabulary:,} tokens, only {different:,} are different")
+    return pieces
+
+
+def _piece(byte: int, text: str, score: float) -> Piece:
+    name = f"<0x{byte:02X}>"
+    if byte < 256 and text in (name, chr(byte).replace(" ", "▁")):
+        return Piece(name, score, BYTE)
+    return Piece(text, score, NORMAL)

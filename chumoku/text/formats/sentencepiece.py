@@ -1,0 +1,232 @@
+"""SentencePiece models: the few fields of their protobuf that decide how text is cut.
+
+ModelProto        1 pieces {1 text, 2 score, 3 type}   2 trainer   3 normalizer
+trainer           3 kind (1 unigram, 2 bpe)            35 bytes for what is unknown
+normalizer        2 character map    3 dummy prefix    4 remove extra spaces
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import unicodedata
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from chumoku.text.backend import check_added
+
+NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+UNIGRAM, BPE = 1, 2
+MOST_PIECES = 1 << 22
+LONGEST_PIECE = 1 << 12
+MOST_WORK = 1 << 27
+LONGEST_MAPPED = 20  # characters that a character map writes for one; NFKC needs 18
+MOST_MAPPED = 4  # times as many characters as NFKC writes, for a letter of a usual script
+MANY_SPACES, OUTER_SPACES = " {2,}", r"\A | \z"
+_PAIRS = [*(kana + "ﾞ" for kana in "ｳｶｷｸｹｺｻｼｽｾｿﾀﾁﾂﾃﾄﾊﾋﾌﾍﾎﾜｦ"), *(kana + "ﾟ" for kana in "ﾊﾋﾌﾍﾎ")]
+VOICED = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
+
+
+class Piece(NamedTuple):
+    text: str
+    score: float
+    kind: int
+
+
+class Model(NamedTuple):
+    pieces: list[Piece]
+    kind: int
+    byte_fallback: bool
+    character_map: bytes
+    dummy_prefix: bool
+    remove_extra_spaces: bool
+
+
+def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
+    """The library's tokenizer that cuts text as the SentencePiece model does."""
+    return backend_of(read_model(data))
+
+
+def backend_of(model: Model) -> tokenizers.Tokenizer:
+    backend = tokenizers.Tokenizer(_bpe(model) if model.kind == BPE else _unigram(model))
+    backend.normalizer, backend.pre_tokenizer = dress(model)
+    after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
+    check_added(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
+    special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
+    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
+    user = [piece.text for piece in model.pieces if piece.kind == USER]
+    backend.add_tokens([AddedToken(text, special=False, normalized=False) for text in user])
+    return backend
+
+
+def dress(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
+    """What happens to a text before the model cuts it."""
+    steps: list[normalizers.Normalizer] = []
+    if model.character_map:
+        check_character_map(model.character_map)
+        # The library looks up characters, and of longer ones only those of up to five bytes: ｶﾞ has six.
+        steps += [normalizers.Replace(pair, one) for pair, one in VOICED.items() if one.encode() in model.character_map]
+        steps.append(normalizers.Precompiled(model.character_map))
+    if model.remove_extra_spaces:
+        steps += [normalizers.Replace(Regex(MANY_SPACES), " "), normalizers.Replace(Regex(OUTER_SPACES), "")]
+    scheme = "always" if model.dummy_prefix else "never"
+    if model.dummy_prefix and not model.remove_extra_spaces:
+        # A text that begins with a space gets one more; Metaspace would leave it with its own.
+        steps.append(normalizers.Prepend("▁"))
+        scheme = "never"
+    return normalizers.Sequence(steps), pre_tokenizers.Metaspace(prepend_scheme=scheme, split=model.kind != BPE)
+
+
+def check_character_map(data: bytes) -> None:
+    """u32 bytes of trie, trie of u32 units, texts ending in \\0: no unit may lead out of the trie or of the texts.
+
+    A unit is label (8 bits) | has a value (1) | shift by 8 (1) | offset (21) | is a value (1): the library follows
+    them without looking.
+    """
+    size = int.from_bytes(data[:4], "little")
+    if size % 4 or not 4 <= size <= len(data) - 4:
+        raise ValueError(f"a character map of {len(data):,} bytes cannot hold a trie of {size:,}")
+    units = np.frombuffer(data, "<u4", size // 4, 4)
+    texts = data[4 + size :]
+    texts.decode("utf-8")
+    starts = np.frombuffer(texts, np.uint8) & 0xC0 != 0x80
+    inner = np.flatnonzero(units >> 31 == 0)
+    base = inner ^ ((units[inner] >> 10) << ((units[inner] & 512) >> 6))
+    if (base | 255).max(initial=0) >= len(units):
+        raise ValueError("the character map's trie leads out of itself")
+    values = units[base[units[inner] & 256 != 0]] & 0x7FFFFFFF
+    if values.max(initial=0) >= max(len(texts), 1) or not starts[values].all():
+        raise ValueError("the character map's trie leads out of its texts")
+    longest = max(map(len, texts.decode("utf-8").split("\0")))
+    if longest > LONGEST_MAPPED:
+        raise ValueError(f"the character map writes {longest:,} characters for one, and {LONGEST_MAPPED} are the most")
+    mapping = normalizers.Precompiled(data)
+    for letter in map(chr, (*range(0x20, 0x250), *range(0x370, 0x530), *range(0x3000, 0x3100), 0x65E5, 0xAC00)):
+        if len(mapping.normalize_str(letter)) > MOST_MAPPED * len(unicodedata.normalize("NFKD", letter.lower())):
+            raise ValueError(f"the character map makes a long text of the letter {letter!r}")
+
+
+def read_model(data: bytes) -> Model:
+    pieces: list[Piece] = []
+    trainer: dict[int, int | bytes] = {}
+    normalizer: dict[int, int | bytes] = {}
+    for number, value in fields(data):
+        if number == 1 and isinstance(value, bytes):
+            pieces.append(_piece(value))
+        elif number == 2 and isinstance(value, bytes):
+            trainer = dict(fields(value))
+        elif number == 3 and isinstance(value, bytes):
+            normalizer = dict(fields(value))
+        if len(pieces) > MOST_PIECES:
+            raise ValueError(f"more than {MOST_PIECES:,} pieces")
+    if not pieces:
+        raise ValueError("it holds no pieces")
+    kind = trainer.get(3, UNIGRAM)
+    if kind not in (UNIGRAM, BPE):
+        raise ValueError(f"its kind is {kind!r}, and only unigram (1) and bpe (2) can be read")
+    character_map = normalizer.get(2, b"")
+    return Model(
+        pieces,
+        kind if isinstance(kind, int) else UNIGRAM,
+        bool(trainer.get(35, 0)),
+        character_map if isinstance(character_map, bytes) else b"",
+        bool(normalizer.get(3, 1)),
+        bool(normalizer.get(4, 1)),
+    )
+
+
+def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The numbered fields of a protobuf message; lengths are checked before anything is cut out."""
+    place = 0
+    while place < len(data):
+        key, place = _varint(data, place)
+        wire = key & 7
+        value: int | bytes
+        if wire == 0:
+            value, place = _varint(data, place)
+        else:
+            if wire == 2:
+                length, place = _varint(data, place)
+            elif wire in (1, 5):
+                length = 8 if wire == 1 else 4
+            else:
+                raise ValueError(f"wire type {wire} at byte {place}")
+            if length > len(data) - place:
+                raise ValueError(f"a field of {length} bytes at byte {place} runs past the end")
+            value = data[place : place + length]
+            place += length
+        yield key >> 3, value
+
+
+def _varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if place >= len(data):
+            raise ValueError("the file ends in the middle of a number")
+        byte = data[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+    raise ValueError(f"a number before byte {place} does not end")
+
+
+def _piece(data: bytes) -> Piece:
+    values = dict(fields(data))
+    text, score, kind = values.get(1, b""), values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
+        raise ValueError("a piece has fields of the wrong type")
+    if len(text) > LONGEST_PIECE:
+        raise ValueError(f"a piece of {len(text):,} bytes")
+    number = struct.unpack("<f", score)[0]
+    if not math.isfinite(number):
+        raise ValueError(f"a piece has the score {number}")
+    return Piece(text.decode("utf-8"), number, kind)
+
+
+def _unigram(model: Model) -> models.Model:
+    unknown = next((number for number, piece in enumerate(model.pieces) if piece.kind == UNKNOWN), None)
+    if unknown is None:
+        raise ValueError("it has no unknown piece")
+    pieces = [(piece.text, piece.score) for piece in model.pieces]
+    return models.Unigram(pieces, unk_id=unknown, byte_fallback=model.byte_fallback)
+
+
+def _bpe(model: Model) -> models.Model:
+    numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
+    merges = merges_of(model.pieces)
+    unknown = next((piece.text for piece in model.pieces if piece.kind == UNKNOWN), None)
+    return models.BPE(
+        vocab=numbers,
+        merges=merges,
+        unk_token=unknown,
+        fuse_unk=True,
+        byte_fallback=model.byte_fallback,
+    )
+
+
+def merges_of(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first.
+
+    Of equal scores SentencePiece takes the leftmost, the library's merges the lowest numbers: with Llama's own pieces,
+    whose runs of spaces share one score, the same comes out.
+    """
+    if sum(len(piece.text) ** 2 for piece in pieces) > MOST_WORK:
+        raise ValueError("its pieces are so long that they are none of a text")
+    numbers = {piece.text: number for number, piece in enumerate(pieces)}
+    merges = []
+    for piece in pieces:
+        if piece.kind != NORMAL:
+            continue
+        text = piece.text
+        for cut in range(1, len(text)):
+            left = text[:cut]
+            if left in numbers and (right := text[cut:]) in numbers:
+                merges.append((-piece.score, numbers[left], numbers[right], left, right))
+    merges.sort()
+    return [(left, right) for *_, left, right in merges]

@@ -1,0 +1,197 @@
+"""A tokenizer seen as a SentencePiece model: the way back from `sentencepiece.backend_of`.
+
+    normalizer   character map or NFKC · spaces stripped and joined · ▁ put before
+    cutter       ▁ for each space, before the first word too or not
+    model        pieces with scores (unigram), or with merges, from which scores follow (bpe with bytes)
+
+What a tokenizer does beyond that is named, and refused. Written out, the model is a ModelProto, which SentencePiece
+itself opens.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from chumoku.errors import MissingExtraError, UsageError
+from chumoku.text.formats.sentencepiece import (
+    BPE,
+    BYTE,
+    CONTROL,
+    MANY_SPACES,
+    NORMAL,
+    OUTER_SPACES,
+    UNIGRAM,
+    UNKNOWN,
+    UNUSED,
+    USER,
+    VOICED,
+    Model,
+    Piece,
+    fields,
+    merges_of,
+)
+from chumoku.text.tokenizer import BYTE as BYTE_NAME
+from chumoku.text.tokenizer import Tokenizer
+
+
+def write_sentencepiece(tokenizer: Tokenizer) -> bytes:
+    """A ModelProto that cuts texts into the same pieces."""
+    if tokenizer.kind != "unigram":
+        raise UsageError(f"A tokenizer of kind {tokenizer.kind} cannot be written for SentencePiece; unigram can.")
+    return proto(model_of(tokenizer))
+
+
+def model_of(tokenizer: Tokenizer) -> Model:
+    """The SentencePiece model that does what this tokenizer does."""
+    state = json.loads(tokenizer.json)
+    model = state["model"]
+    if tokenizer.segments:
+        raise UsageError("This tokenizer cuts Japanese by a dictionary first, which no SentencePiece model does.")
+    if model["type"] == "Unigram":
+        numbered, kind = [(text, score) for text, score in model["vocab"]], UNIGRAM
+        unknown = model["vocab"][model["unk_id"]][0] if model["unk_id"] is not None else None
+    elif model["type"] == "BPE" and model["byte_fallback"]:
+        numbered, kind = _scored(model), BPE
+        unknown = model["unk_token"]
+    else:
+        raise UsageError(
+            f"A tokenizer of kind {tokenizer.kind} is no SentencePiece model, and cannot be written as one."
+        )
+    kinds = {token["content"]: CONTROL if token["special"] else USER for token in state["added_tokens"]}
+    kinds[unknown] = UNKNOWN
+    placed = {number: token["content"] for token in state["added_tokens"] if (number := token["id"]) >= len(numbered)}
+    pieces = [Piece(text, score, _kind(text, kinds, model["byte_fallback"])) for text, score in numbered]
+    # A piece with a zero byte in it cannot stand in a file of theirs: its bytes will write it.
+    pieces = [Piece(f"<hole {n}>", 0.0, UNUSED) if "\0" in piece.text else piece for n, piece in enumerate(pieces)]
+    for number in range(len(numbered), tokenizer.size):
+        text = placed.get(number, f"<hole {number}>")
+        pieces.append(Piece(text, 0.0, kinds.get(text, UNUSED)))
+    character_map, dummy_prefix, remove_extra_spaces = _dressing(state["normalizer"], state["pre_tokenizer"])
+    return Model(pieces, kind, model["byte_fallback"], character_map, dummy_prefix, remove_extra_spaces)
+
+
+def _kind(text: str, kinds: dict[str, int], bytewise: bool) -> int:
+    return kinds.get(text) or (BYTE if bytewise and BYTE_NAME.fullmatch(text) else NORMAL)
+
+
+def _scored(model: dict[str, Any]) -> list[tuple[str, float]]:
+    """Scores that lead to the same merges: a piece's is where its first merge stands.
+
+    Pieces whose merges stand among each other's share the first place of them all.
+    """
+    merges = [tuple(merge) for merge in model["merges"]]
+    last = {left + right: rank for rank, (left, right) in enumerate(merges)}
+    scores: dict[str, float] = {}
+    group, until = 0, -1
+    for rank, (left, right) in enumerate(merges):
+        group = rank if rank > until else group
+        until = max(until, last[left + right])
+        scores[left + right] = -float(group)
+    ordered = sorted(model["vocab"].items(), key=lambda item: item[1])
+    if [number for _, number in ordered] != list(range(len(ordered))):
+        raise UsageError("The numbers of this tokenizer's tokens have holes, which a SentencePiece model has not.")
+    scored = [(text, scores.get(text, -float(len(merges)))) for text, _ in ordered]
+    made = merges_of([Piece(text, score, NORMAL if text in scores else UNUSED) for text, score in scored])
+    if set(made) != set(merges):
+        raise UsageError("This tokenizer's merges do not follow from scores of its tokens, as SentencePiece's do.")
+    return scored
+
+
+def _dressing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) -> tuple[bytes, bool, bool]:
+    """Character map, dummy prefix, remove extra spaces."""
+    character_map, prefixed, stripped, replaced = b"", False, False, False
+    for step in _flat(normalizer, "normalizers"):
+        match step:
+            case {"type": "Precompiled", "precompiled_charsmap": str(written)}:
+                character_map = base64.b64decode(written)
+            case {"type": "NFKC"}:
+                character_map = nfkc_map()
+            case {"type": "Strip"}:
+                stripped = True
+            case {"type": "Replace", "pattern": {"Regex": str(spaces)}} if spaces in (MANY_SPACES, OUTER_SPACES):
+                stripped = True
+            case {"type": "Replace", "pattern": {"String": str(pair)}} if pair in VOICED:
+                pass  # a part of the character map
+            case {"type": "Prepend", "prepend": "▁"}:
+                prefixed = True
+            case {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}:
+                replaced = True
+            case _:
+                raise _inexpressible("normalizer", step)
+    for step in _flat(cutter, "pretokenizers"):
+        match step:
+            case {"type": "Metaspace", "replacement": "▁"}:
+                prefixed, replaced = prefixed or step.get("prepend_scheme") != "never", True
+            case {"type": "WhitespaceSplit"}:
+                stripped = True
+            case _:
+                raise _inexpressible("cutter", step)
+    if not replaced:
+        raise UsageError("This tokenizer does not write spaces as ▁, as every SentencePiece model does.")
+    return character_map, prefixed, stripped
+
+
+def _flat(state: dict[str, Any] | None, inner: str) -> Iterable[dict[str, Any]]:
+    if state is None:
+        return []
+    return [step for one in state[inner] for step in _flat(one, inner)] if state["type"] == "Sequence" else [state]
+
+
+def _inexpressible(part: str, step: dict[str, Any]) -> UsageError:
+    return UsageError(f"The {part} of this tokenizer, {json.dumps(step)[:100]}, is none that SentencePiece has.")
+
+
+def nfkc_map() -> bytes:
+    """SentencePiece's own table of NFKC."""
+    try:
+        from sentencepiece import SentencePieceNormalizer
+    except ImportError as error:
+        raise MissingExtraError(
+            "Writing a tokenizer with NFKC for others needs SentencePiece's table of it. Install it with: pip install "
+            "sentencepiece. Or train the tokenizer with normalize=False."
+        ) from error
+    normalizer = dict(fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
+    found = dict(fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
+    if not isinstance(found, bytes):
+        raise UsageError("This version of SentencePiece does not give its table of NFKC. Train with normalize=False.")
+    return found
+
+
+def proto(model: Model) -> bytes:
+    """The model as a ModelProto."""
+    pieces = b"".join(_field(1, _piece(piece)) for piece in model.pieces)
+    names = {piece.kind: number for number, piece in reversed(list(enumerate(model.pieces)))}
+    texts = {piece.text: number for number, piece in enumerate(model.pieces)}
+    # Where there is no such piece, −1: SentencePiece's defaults would name another.
+    ids = (names.get(UNKNOWN, -1), texts.get("<s>", -1), texts.get("</s>", -1), texts.get("<pad>", -1))
+    trainer = _field(3, model.kind) + _field(4, len(model.pieces)) + _field(35, int(model.byte_fallback))
+    trainer += b"".join(_field(number, value) for number, value in zip((40, 41, 42, 43), ids, strict=True))
+    if UNKNOWN in names:
+        trainer += _field(45, model.pieces[names[UNKNOWN]].text.encode())
+    spaces = (model.dummy_prefix, model.remove_extra_spaces, True)
+    normalizer = _field(2, model.character_map) if model.character_map else b""
+    normalizer += b"".join(_field(number, int(value)) for number, value in zip((3, 4, 5), spaces, strict=True))
+    return pieces + _field(2, trainer) + _field(3, normalizer)
+
+
+def _piece(piece: Piece) -> bytes:
+    score = bytes([2 << 3 | 5]) + struct.pack("<f", piece.score)
+    return _field(1, piece.text.encode()) + score + _field(3, piece.kind)
+
+
+def _field(number: int, value: int | bytes) -> bytes:
+    if isinstance(value, int):
+        return _varint(number << 3) + _varint(value & (1 << 64) - 1)
+    return _varint(number << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    written = bytearray()
+    while value > 0x7F:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*written, value])

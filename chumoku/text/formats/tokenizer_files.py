@@ -1,0 +1,127 @@
+"""Public tokenizers, in the files they come in.
+
+    tokenizer.json                      any of the `tokenizers` library
+    encoder.json + vocab.bpe            GPT-2 (also vocab.json + merges.txt)
+    vocab.txt                           BERT
+    *.model, *.spm                      SentencePiece, Unigram or BPE
+
+A folder is searched for these, in this order, and for what `settings` reads. Files are untrusted: bounded, checked,
+refused with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
+
+from chumoku.errors import UsageError
+from chumoku.safe_files import check_file
+from chumoku.text.formats.sentencepiece import backend_from_model
+from chumoku.text.formats.tokenizer_config import read_settings, respected, write_tokenizer
+from chumoku.text.tokenizer_limits import checked_backend
+
+__all__ = ["guarded", "open_backend", "read_bounded", "uncased", "write_tokenizer"]
+
+LARGEST_FILE = 1 << 28
+PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+T = TypeVar("T")
+
+
+def open_backend(path: Path) -> tokenizers.Tokenizer:
+    """The library's tokenizer from a file or a folder."""
+    if path.is_dir():
+        return _open_folder(path)
+    if path.suffix in (".model", ".spm"):
+        return guarded(path, lambda: backend_from_model(read_bounded(path)))
+    for vocabulary, merges in PAIRS:
+        if path.name in (vocabulary, merges):
+            return guarded(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
+    if path.name == "vocab.txt":
+        return guarded(path, lambda: _bert(read_bounded(path)))
+    return guarded(path, lambda: checked_backend(read_bounded(path)))
+
+
+def _open_folder(folder: Path) -> tokenizers.Tokenizer:
+    settings = read_settings(folder)
+    backend = _found(folder)
+    return guarded(folder, lambda: respected(backend, settings)) if settings else backend
+
+
+def _found(folder: Path) -> tokenizers.Tokenizer:
+    if (folder / "tokenizer.json").is_file():
+        return open_backend(folder / "tokenizer.json")
+    for vocabulary, merges in PAIRS:
+        if (folder / vocabulary).is_file() and (folder / merges).is_file():
+            return guarded(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
+    for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
+        if (folder / name).is_file():
+            return open_backend(folder / name)
+    raise UsageError(
+        f"{folder} holds no tokenizer. It may hold tokenizer.json, encoder.json with vocab.bpe, vocab.txt or a .model."
+    )
+
+
+def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
+    numbers = json.loads(read_bounded(vocabulary))
+    lines = read_bounded(merges).decode("utf-8").splitlines()
+    pairs = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#version")]
+    if not isinstance(numbers, dict) or not all(one and other and " " not in other for one, other in pairs):
+        raise ValueError("the vocabulary is no table of numbers, or a merge is no pair")
+    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=pairs))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
+    return backend
+
+
+def _bert(data: bytes) -> tokenizers.Tokenizer:
+    tokens = [line.removesuffix("\r") for line in data.decode("utf-8").removesuffix("\n").split("\n")]
+    numbers = {token: number for number, token in enumerate(tokens)}
+    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
+    if len(specials) < 5:
+        raise ValueError("a BERT vocabulary has [PAD], [UNK], [CLS], [SEP] and [MASK]")
+    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=uncased(tokens))
+    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    backend.decoder = decoders.WordPiece()
+    backend.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    return backend
+
+
+def uncased(tokens: Iterable[str]) -> bool:
+    """Whether a BERT vocabulary knows small letters only. ℝ, which has no small form, says nothing about it."""
+    return not any(token[:1].lower() != token[:1] for token in tokens if not token.startswith("["))
+
+
+def read_bounded(path: Path) -> bytes:
+    size = check_file(path)
+    if size > LARGEST_FILE:
+        raise UsageError(f"{path} has {size:,} bytes; a tokenizer file may have up to {LARGEST_FILE:,}.")
+    return path.read_bytes()
+
+
+def guarded(path: Path | str, opening: Callable[[], T]) -> T:
+    """Whatever is wrong with a file becomes a sentence that names it."""
+    try:
+        return opening()
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
+    except Exception as error:
+        raise _not_a_tokenizer(path, error) from error
+    except BaseException as error:
+        # The library is written in Rust, whose panics are no Exceptions.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise _not_a_tokenizer(path, error) from error
+
+
+def _not_a_tokenizer(path: Path | str, error: Any) -> UsageError:
+    return UsageError(f"{path} is not a tokenizer that can be read: {str(error)[:200]}. Is the file whole?")

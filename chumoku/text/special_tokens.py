@@ -1,0 +1,59 @@
+"""Special tokens by role: what each is for, under whatever name a tokenizer gives it.
+
+Ours are <pad> <s> </s> <unk> <mask>, and <2en> for "into English". Others' names are recognized by the table below.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from chumoku.errors import UsageError
+
+PAD, BEGIN, END, UNKNOWN, MASK = OURS = ("<pad>", "<s>", "</s>", "<unk>", "<mask>")
+
+NAMES: dict[str, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|endoftext|>", "<|finetune_right_pad_id|>"),
+    "begin": ("<s>", "[CLS]", "<bos>", "<|begin_of_text|>", "<|im_start|>", "<|endoftext|>"),
+    "end": ("</s>", "[SEP]", "<eos>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"),
+    "unknown": ("<unk>", "[UNK]"),
+    "mask": ("<mask>", "[MASK]"),
+}
+LANGUAGE = re.compile(r"<2([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)>|>>([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)<<")
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The number of the token in each role; None where a tokenizer has none."""
+
+    pad: int | None = None
+    begin: int | None = None
+    end: int | None = None
+    unknown: int | None = None
+    mask: int | None = None
+    languages: Mapping[str, int] = field(default_factory=dict)
+
+
+def find_roles(tokens: Mapping[str, int], given: Mapping[str, int] | None = None) -> Roles:
+    """Roles from the names of special tokens; those `given` stand, whatever their tokens are called."""
+    found = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
+    if found["begin"] is None and END in tokens:
+        found["begin"] = tokens.get(PAD)  # T5's and Marian's decoders begin with <pad>
+    found |= {role: number for role, number in (given or {}).items() if role in found}
+    matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
+    languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
+    return Roles(**found, languages=languages)
+
+
+def language_token(code: str) -> str:
+    return f"<2{code}>"
+
+
+def special_tokens(languages: Iterable[str] = ()) -> list[str]:
+    """Our special tokens, in the order of their numbers."""
+    tokens = [language_token(code) for code in ([languages] if isinstance(languages, str) else languages)]
+    for token in tokens:
+        if LANGUAGE.fullmatch(token) is None:
+            raise UsageError(f"'{token[2:-1]}' is no language code; they look like ja, en or zh-Hans.")
+    return [*OURS, *tokens]

@@ -1,0 +1,35 @@
+"""The process that trains a tokenizer for `training_process`: texts in, a tokenizer.json out."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+
+from chumoku.errors import UsageError
+from chumoku.text.training import TRAINERS
+
+LOOKS_EVERY = 0.2  # seconds
+
+
+def main() -> None:
+    """The child: settings and texts in, a tokenizer out."""
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    settings, *texts = map(json.loads, sys.stdin.buffer)
+    if not texts or texts.pop() is not None:
+        sys.exit("The texts did not arrive.")  # the parent is gone
+    kind = settings.pop("kind")
+    try:
+        answer = {"tokenizer": TRAINERS[kind](texts, **settings).to_str()}
+    except UsageError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(LOOKS_EVERY)
+    os._exit(1)

@@ -1,0 +1,235 @@
+"""Recipe → what a run learns from: tokenizers, batches to train on, batches to be judged by.
+
+Everything is prepared once, in the run's folder, and opened at once ever after.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from chumoku.data import grammar
+from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
+from chumoku.data.corpus import Corpus
+from chumoku.data.manifest import read_manifest
+from chumoku.data.pairs import Cleaning, Pair, read_pairs
+from chumoku.data.prepared import Pairs, open_pairs, prepare_pairs
+from chumoku.data.shards import Shards, prepare_text
+from chumoku.data.split import split_pairs
+from chumoku.data.text_files import expand
+from chumoku.data.tokenizer_cache import prepare_tokenizer
+from chumoku.errors import CorpusError
+from chumoku.models.config import ModelConfig
+from chumoku.text import Tokenizer, load
+from chumoku.text.progress import Progress, silent
+from chumoku.training.recipe import Recipe
+from chumoku.training.settings import DataSettings, Files, listed
+from chumoku.weights.bundle import Bundle
+
+MEASURED = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
+
+
+@dataclass(frozen=True)
+class Material:
+    config: ModelConfig
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer  # the same, where there is one
+    train: Batches
+    validation: Batches
+    corpus: str  # a hash of all training and validation tokens
+    length: int  # of a window, or of a usual target
+    fewest_rows: int  # in a batch
+    bytes_a_token: float | None = None  # of the validation text
+
+
+def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> Material:
+    """Read, tokenize and lay out what the recipe names, or open it when nothing has changed.
+
+    Where the model is there already (`init`), it brings its tokenizers. `progress` is told how far it is.
+    """
+    folder = Path(recipe.train.out) / "data"
+    laid_out = _text if recipe.data.kind == "text" else _pairs
+    return laid_out(recipe, folder, init, progress)
+
+
+def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
+    data, train = recipe.data, recipe.train
+    corpus = _corpus(data, data.files)
+    if init is not None:
+        tokenizer = init.tokenizer
+    else:
+        tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data), progress=progress)
+    config = recipe.config(_filled(tokenizer.size, recipe))
+    shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
+    judged, start = shards, 1 - data.held_out
+    if data.validation_files:
+        held_corpus = _corpus(data, data.validation_files)
+        judged, start = prepare_text(held_corpus, tokenizer, folder / "validation", progress=progress), 0.0
+    length = train.length or config.context
+    shape: dict[str, Any] = {"length": length, "documents": data.separate}
+    learned: Batches = WindowBatches(
+        shards, rows=train.batch, seed=train.seed, part=(0.0, start if judged is shards else 1.0), **shape
+    )
+    held: Batches = WindowBatches(judged, rows=_rows(judged, start, length, train.batch), part=(start, 1.0), **shape)
+    if config.kind == "encoder":
+        hiding: dict[str, Any] = {
+            "roles": tokenizer.roles,
+            "vocabulary": tokenizer.size,
+            "share_hidden": data.hidden,
+        }
+        learned, held = (MaskedBatches(windows, **hiding) for windows in (learned, held))  # type: ignore[arg-type]
+    return Material(
+        config,
+        tokenizer,
+        tokenizer,
+        learned,
+        held,
+        corpus=_digest(shards.manifest["shards"], judged.manifest["shards"]),
+        length=length,
+        fewest_rows=train.batch,
+        bytes_a_token=_bytes_a_token(judged, start, tokenizer),
+    )
+
+
+def _rows(shards: Shards, start: float, length: int, most: int) -> int:
+    """As many windows at a time as the validation part has, up to the batch of training."""
+    return max(1, min(most, (round((1 - start) * shards.tokens) - 1) // length))
+
+
+def _bytes_a_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
+    first = min(round(start * shards.tokens), shards.tokens - 1)
+    tokens = shards.read(first, min(shards.tokens, first + MEASURED))
+    return len(tokenizer.decode(tokens.tolist()).encode("utf-8", "replace")) / len(tokens)
+
+
+def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
+    data = recipe.data
+    files, validation_files = data.files, data.validation_files or None
+    if data.kind == "embedded":
+        files, validation_files = _embedded(recipe, folder)
+    held_out = 0.0 if validation_files is not None else data.held_out
+    columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
+    languages = (data.languages[0], data.languages[1]) if data.languages else (None, None)
+    reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
+
+    def texts(*sides: int) -> Iterator[str]:
+        pairs, _ = read_pairs(listed(files), **reading, progress=progress)
+        for index in split_pairs(pairs, validation=held_out, progress=progress)[0]:
+            for side in sides:
+                yield pairs[index][side]
+
+    if init is not None:
+        source, target = init.source_tokenizer, init.tokenizer
+    else:
+        read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
+        paths = expand(listed(files))
+        sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.separate else {"tokenizer": (0, 1)}
+        tokenizers = [
+            _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023
+            for name, which in sides.items()
+        ]
+        source, target = tokenizers[0], tokenizers[-1]
+    own = _filled(source.size, recipe) if source is not target else None
+    config = recipe.config(_filled(target.size, recipe), own)
+    reading |= {"target_tokenizer": target, "progress": progress}
+    prepared = prepare_pairs(listed(files), source, folder / "pairs", validation=held_out, **reading)
+    judged, part = prepared, "validation"
+    if validation_files is not None:
+        judged = prepare_pairs(listed(validation_files), source, folder / "validation", validation=0.0, **reading)
+        part = "train"
+    learned = _fitting(open_pairs(prepared), config)
+    roles: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles, "tokens": recipe.train.tokens}
+    batches = PairBatches(learned, seed=recipe.train.seed, **roles)
+    return Material(
+        config,
+        target,
+        source,
+        batches,
+        PairBatches(_fitting(open_pairs(judged, part), config), **roles),
+        corpus=_digest(read_manifest(prepared)["parts"], read_manifest(judged)["parts"]),
+        length=max(1, round(float(learned.target.lengths.mean()))),
+        fewest_rows=batches.fewest_rows,
+    )
+
+
+def _fitting(pairs: Pairs, config: ModelConfig) -> Pairs:
+    """Pairs that a model with a table of positions can take."""
+    longest = max(int(side.lengths.max(initial=0)) for side in (pairs.source, pairs.target)) + 1
+    if config.position == "learned" and longest > config.context:
+        raise CorpusError(
+            f"The longest pair has {longest:,} tokens and model.context is {config.context:,}. Raise model.context, "
+            "or choose another position than 'learned'."
+        )
+    return pairs
+
+
+def _embedded(recipe: Recipe, folder: Path) -> tuple[Files, Files]:
+    """The embedded corpus as files: training, validation, and a test part for later."""
+    parts = grammar.split(recipe.data.count)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in parts._fields:
+        path, lines = folder / f"{name}.tsv", _table(getattr(parts, name))
+        if not path.exists() or path.read_bytes() != lines:
+            path.write_bytes(lines)
+    return [str(folder / "train.tsv")], [str(folder / "validation.tsv")]
+
+
+def _table(pairs: Sequence[Pair]) -> bytes:
+    return "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode()
+
+
+def _trained(
+    recipe: Recipe,
+    texts: Any,
+    files: list[Path],
+    folder: Path,
+    *,
+    read_as: Any,
+    progress: Progress,
+    side: str = "tokenizer",
+) -> Tokenizer:
+    """The tokenizer of a side: the file that is named, or one trained on the texts."""
+    settings = recipe.tokenizer
+    target = side == "target"
+    named = settings.target_file if target else settings.file
+    if named is not None:
+        return load(named)
+    kind = settings.target_kind if target and settings.target_kind else settings.kind
+    vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
+    chosen: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary}
+    return prepare_tokenizer(
+        texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **chosen
+    )
+
+
+def _filled(size: int, recipe: Recipe) -> int:
+    """A vocabulary filled up to a multiple: matrix products like round numbers."""
+    return -(-size // recipe.tokenizer.multiple) * recipe.tokenizer.multiple
+
+
+def _corpus(data: DataSettings, files: Any) -> Corpus:
+    return Corpus(listed(files), documents=data.documents, field=data.field)
+
+
+def _read_as(data: DataSettings) -> dict[str, Any]:
+    return {"documents": data.documents, "field": data.field}
+
+
+def _digest(*entries: Any) -> str:
+    """What the tokens of a corpus hash to, training and validation in this order, wherever they lie."""
+    return hashlib.sha256("\n".join(_sums(entries)).encode()).hexdigest()
+
+
+def _sums(value: Any) -> Iterator[str]:
+    if isinstance(value, dict):
+        if "sha256" in value:
+            yield value["sha256"]
+        else:
+            for inner in value.values():
+                yield from _sums(inner)
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _sums(inner)

@@ -1,0 +1,242 @@
+"""CTranslate2 folders: a decoder or an encoder-decoder for CTranslate2's Generator or Translator.
+
+    model.bin · config.json · vocabulary.json, or shared_vocabulary.json, or source_ and target_vocabulary.json
+    and tokenizer.json (source_tokenizer.json), which CTranslate2 does not read and its users need
+
+    ours                              theirs
+    attention.query, key, value       self_attention.linear[0]       one matrix, stacked
+    attention.output                  self_attention.linear[1]
+    cross_attention.query             attention.linear[0]
+    cross_attention.key, value        attention.linear[1]            one matrix, stacked
+    feedforward.gate, up              ffn.linear_0, linear_0_noact   plain ones have up alone, in linear_0
+    feedforward.down                  ffn.linear_1
+    relative.table[c + i − j]         relative_position_keys[c + j − i]
+
+Sinusoidal positions, and none, are written as tables that end at `context`; stretched rotary positions as a factor for
+each frequency. Tokens are words there: a vocabulary is the list of a tokenizer's pieces by number.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers as backends
+import torch
+from torch import Tensor, nn
+
+from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
+from chumoku.models.stack import Stack
+from chumoku.nn.attention import Attention
+from chumoku.nn.block import Block
+from chumoku.nn.feedforward import ACTIVATIONS, FeedForward
+from chumoku.nn.norms import LayerNorm
+from chumoku.nn.positions import Rotary, frequencies
+from chumoku.text import Tokenizer
+from chumoku.weights.bundle import SOURCE_TOKENIZER, TOKENIZER, Tokenizers
+from chumoku.weights.certificate_peers import needed
+from chumoku.weights.dequantize import plain
+from chumoku.weights.families.family import obstacles
+
+KINDS = ("float32", "float16", "int8")
+DEMANDS = {"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")}
+THEIRS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
+
+
+def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kind: str = "float32") -> None:
+    """The files of a CTranslate2 model, into a folder that is there."""
+    if kind not in KINDS:
+        raise UsageError(f"CTranslate2 folders are written in {', '.join(KINDS)}, not in '{kind[:60]}'.")
+    library = needed("ctranslate2")
+    check(model.config)
+    model = plain(model)
+    tokenizers.target.save(folder / TOKENIZER)
+    target = words(folder / TOKENIZER, model.config.vocabulary)
+    if isinstance(model, EncoderDecoderModel):
+        source = target
+        if tokenizers.source is not tokenizers.target:
+            tokenizers.source.save(folder / SOURCE_TOKENIZER)
+            source = words(folder / SOURCE_TOKENIZER, model.config.source_tokens)
+        spec = _translator(library, model)
+        spec.register_source_vocabulary(source)
+        spec.register_target_vocabulary(target)
+        spec.config.decoder_start_token = target[_role(tokenizers.target, "begin")]
+    elif isinstance(model, DecoderModel):
+        spec = library.specs.TransformerDecoderModelSpec(_decoder(library, model.config, model.decoder, model.head))
+        spec.register_vocabulary(target)
+    _say_roles(spec.config, tokenizers.target, target)
+    spec.config.layer_norm_epsilon = model.config.norm_epsilon
+    spec.validate()
+    spec.optimize(quantization=None if kind == "float32" else kind)
+    spec.save(str(folder))
+
+
+def check(config: ModelConfig) -> None:
+    """Refuse what CTranslate2 has no word for, naming the key."""
+    found = obstacles("CTranslate2", DEMANDS, config)
+    if found:
+        raise UsageError(f"This model cannot be written for CTranslate2: {'; '.join(found)}.")
+
+
+def words(path: Path, size: int) -> list[str]:
+    """The piece of every number below `size`; those beyond the tokenizer's get names of their own."""
+    numbers = backends.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+    most = max(numbers.values(), default=-1) + 1
+    if most > size:
+        raise UsageError(
+            f"The tokenizer has {most:,} tokens and the model's table {size:,}; CTranslate2 needs a row for each. "
+            "Use the tokenizer this model was trained with."
+        )
+    pieces = {number: piece for piece, number in numbers.items()}
+    for number in range(size):
+        name = f"<unused {number}>"
+        while number not in pieces and name in numbers:
+            name += " "
+        pieces.setdefault(number, name)
+    return [pieces[number] for number in range(size)]
+
+
+def _role(tokenizer: Tokenizer, role: str) -> int:
+    number: int | None = getattr(tokenizer.roles, role)
+    if number is None:
+        raise UsageError(
+            f"The tokenizer has no token for the role '{role}', and CTranslate2 does not decode without one. "
+            f"Its special tokens are {', '.join(tokenizer.specials) or 'none'}."
+        )
+    return number
+
+
+def _say_roles(settings: Any, tokenizer: Tokenizer, target: list[str]) -> None:
+    """Without a begin or unknown token, the end token stands in, as GPT-2 has it: a missing one would be added."""
+    end = _role(tokenizer, "end")
+    begin, unknown = tokenizer.roles.begin, tokenizer.roles.unknown
+    settings.eos_token = target[end]
+    settings.bos_token = target[end if begin is None else begin]
+    settings.unk_token = target[end if unknown is None else unknown]
+
+
+def _translator(library: Any, model: EncoderDecoderModel) -> Any:
+    config = model.config
+    encoder = library.specs.TransformerEncoderSpec(config.encoder_depth, config.heads, **_choices(library, config))
+    _fill_stack(library, config, encoder, encoder.embeddings[0], model.encoder)
+    return library.specs.TransformerSpec(encoder, _decoder(library, config, model.decoder, model.head))
+
+
+def _decoder(library: Any, config: ModelConfig, stack: Stack, head: nn.Module) -> Any:
+    spec = library.specs.TransformerDecoderSpec(
+        config.decoder_depth,
+        config.heads,
+        with_encoder_attention=config.kind == "encoder-decoder",
+        **_choices(library, config),
+    )
+    _fill_stack(library, config, spec, spec.embeddings, stack)
+    weight, bias = head.weight, head.bias
+    spec.projection.weight = _array(stack.embedding.table if weight is None else weight)  # type: ignore[arg-type]
+    if bias is not None:
+        spec.projection.bias = _array(bias)  # type: ignore[arg-type]
+    return spec
+
+
+def _choices(library: Any, config: ModelConfig) -> dict[str, Any]:
+    """What a stack of theirs is told of the config."""
+    return {
+        "pre_norm": config.placement == "pre",
+        "activation": library.specs.Activation[THEIRS[config.feedforward]],
+        "ffn_glu": ACTIVATIONS[config.feedforward].gated,
+        "rms_norm": config.norm == "rms",
+        "layernorm_embedding": config.embedding_norm,
+        "relative_position": config.position == "relative",
+        "num_heads_kv": None if config.key_heads == config.heads else config.key_heads,
+    }
+
+
+def _fill_stack(library: Any, config: ModelConfig, spec: Any, embedding: Any, stack: Stack) -> None:
+    embedding.weight = _array(stack.embedding.table)
+    spec.scale_embeddings = config.scale_embedding
+    table = _positions(config, stack)
+    if table is not None:
+        spec.position_encodings.encodings = _array(table)
+    if stack.embedding_norm is not None:
+        _fill_norm(spec.layernorm_embedding, stack.embedding_norm)
+    if stack.norm is not None:
+        _fill_norm(spec.layer_norm, stack.norm)
+    for theirs, block in zip(spec.layer, stack.blocks, strict=True):
+        if stack.rotary is not None:
+            theirs.self_attention = _rotary(library, config, stack.rotary)
+        _fill_block(theirs, block)  # type: ignore[arg-type]
+
+
+def _positions(config: ModelConfig, stack: Stack) -> Tensor | None:
+    """The vectors added to the embeddings [context, D]; none for rotary and relative positions."""
+    if config.position == "none":
+        return torch.zeros(config.context, config.width)
+    places = torch.arange(config.context)
+    return None if stack.position is None else stack.position(places, config.context)
+
+
+def _rotary(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
+    """Their attention with rotary positions; stretched ones as the number that divides each frequency."""
+    scaled = rotary.scaling is not None
+    attention = library.specs.attention_spec.MultiHeadAttentionSpec(
+        self_attention=True,
+        rms_norm=config.norm == "rms",
+        rotary_dim=config.head_width,
+        rotary_interleave=config.pairing == "interleaved",
+        rotary_base=config.rotary.base,
+        rotary_scaling_type=library.specs.RotaryScalingType.Su if scaled else None,
+        # Equal lengths: unequal ones would also make every cos and sin larger.
+        original_max_position_embeddings=config.context if scaled else 0,
+        max_position_embeddings=config.context if scaled else 0,
+        num_heads_kv=None if config.key_heads == config.heads else config.key_heads,
+    )
+    if rotary.scaling is not None:
+        ours = frequencies(config.head_width, base=config.rotary.base)
+        factors = _array(ours / rotary.scaling(ours))
+        attention.rotary_scaling_long_factor = attention.rotary_scaling_short_factor = factors
+    return attention
+
+
+def _fill_block(spec: Any, block: Block) -> None:
+    attention, cross, feed = block.attention, block.cross_attention, block.feedforward
+    _fill_norm(spec.self_attention.layer_norm, block.attention_norm)
+    _fill(spec.self_attention.linear[0], attention.query, attention.key, attention.value)
+    _fill(spec.self_attention.linear[1], attention.output)
+    _fill_relative(spec.self_attention, attention)
+    if cross is not None and block.cross_attention_norm is not None:
+        _fill_norm(spec.attention.layer_norm, block.cross_attention_norm)
+        _fill(spec.attention.linear[0], cross.query)
+        _fill(spec.attention.linear[1], cross.key, cross.value)
+        _fill(spec.attention.linear[2], cross.output)
+    _fill_norm(spec.ffn.layer_norm, block.feedforward_norm)
+    if isinstance(feed, FeedForward):
+        _fill(spec.ffn.linear_0, feed.up if feed.gate is None else feed.gate)
+        if feed.gate is not None:
+            _fill(spec.ffn.linear_0_noact, feed.up)
+        _fill(spec.ffn.linear_1, feed.down)
+
+
+def _fill_relative(spec: Any, attention: Attention) -> None:
+    """Their distances run the other way, and are added to what is found too: zeros there."""
+    if attention.relative is not None:
+        spec.relative_position_keys = _array(attention.relative.table.flip(0))
+        spec.relative_position_values = _array(torch.zeros_like(attention.relative.table))
+
+
+def _fill(spec: Any, *parts: nn.Linear) -> None:
+    """One matrix of theirs from one or more of ours."""
+    spec.weight = _array(torch.cat([part.weight for part in parts]))
+    if parts[0].bias is not None:
+        spec.bias = _array(torch.cat([part.bias for part in parts]))
+
+
+def _fill_norm(spec: Any, norm: nn.Module) -> None:
+    spec.gamma = _array(norm.gamma)  # type: ignore[arg-type]
+    if isinstance(norm, LayerNorm):
+        spec.beta = _array(norm.beta)
+
+
+def _array(tensor: Tensor) -> Any:
+    """A copy: their rounding to int8 works in place."""
+    return tensor.detach().clone(memory_format=torch.contiguous_format).numpy()

@@ -1,0 +1,190 @@
+"""A folder as the transformers library writes it, in and out.
+
+config.json · model.safetensors (or parts and model.safetensors.index.json) · tokenizer files
+modules.json, 1_Pooling/config.json and sentence_bert_config.json beside, where sentence-transformers wrote it
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from chumoku import text
+from chumoku.config import write
+from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
+from chumoku.models.model import Model
+from chumoku.safe_files import check_links, inside, read_any_json, read_json
+from chumoku.text.formats.marian import is_marian, load_marian, write_marian
+from chumoku.text.formats.tokenizer_files import write_tokenizer
+from chumoku.text.tokenizer import Tokenizer, framed
+from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
+from chumoku.weights.dequantize import plain, quantized
+from chumoku.weights.families import FAMILIES, family_of, marian
+from chumoku.weights.families.family import Family, number, settled
+from chumoku.weights.families.table import check_repeated, give, order_to, present
+from chumoku.weights.formats.safetensors_source import MOST_FILES, Stored
+from chumoku.weights.instantiate import made
+
+INDEX = "model.safetensors.index.json"
+MODULES, POOLING, SENTENCES = "modules.json", "1_Pooling", "sentence_bert_config.json"
+PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
+
+
+class Described(NamedTuple):
+    family: Family
+    source: Stored
+    config: ModelConfig
+
+
+def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
+    """The model and the tokenizers of a transformers folder."""
+    family, source, config = describe_folder(folder, device=device)
+    check_repeated(family.repeated, config, source)
+    model = made(config, family.rows(config), source, dropped=family.dropped, device=device)
+    tokenizers = read_tokenizers(folder)
+    return Bundle(model, tokenizers.target, tokenizers.source)
+
+
+def describe_folder(folder: Path, *, device: torch.device | str = "cpu") -> Described:
+    """What kind of model it is; no tensor is read, but for Marian's positions."""
+    check_links(folder)
+    values = read_json(inside(folder, CONFIG), largest=1 << 20)
+    family = family_named(values, folder)
+    source = Stored(weight_files(folder), prefix=family.prefix, device=device)
+    config = family.read(values, source)
+    return Described(family, source, pooled(config, folder) if (folder / MODULES).is_file() else config)
+
+
+def family_named(values: dict[str, Any], folder: Path) -> Family:
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or kind not in FAMILIES:
+        said = f"is a model of type '{str(kind)[:40]}'" if kind else "says nothing about the type of its model"
+        raise UsageError(f"{folder / CONFIG} {said}; known here are {', '.join(FAMILIES)}.")
+    return FAMILIES[kind]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The safetensors files of a folder, all of one model."""
+    if (folder / WEIGHTS).is_file():
+        return [inside(folder, WEIGHTS)]
+    if (folder / INDEX).is_file():
+        places = read_json(inside(folder, INDEX)).get("weight_map")
+        if not isinstance(places, dict) or not places or len(set(map(str, places.values()))) > MOST_FILES:
+            raise UsageError(f"{folder / INDEX} names no files, or too many.")
+        files = [inside(folder, name) for name in sorted(set(map(str, places.values())))]
+        missing = next((file for file in files if not file.is_file()), None)
+        if missing is not None:
+            raise UsageError(f"{missing} is missing: {INDEX} names it. Download it too.")
+        return files
+    pickled = next((name for name in PICKLED if (folder / name).exists()), None)
+    if pickled is not None:
+        raise UsageError(
+            f"{folder / pickled} is not opened: such files can run any program when they are read. Convert it once, "
+            "where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) in transformers writes "
+            "safetensors."
+        )
+    raise UsageError(f"{folder} holds no weights: neither {WEIGHTS} nor {INDEX}.")
+
+
+def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
+    """Pooling as sentence-transformers' modules say."""
+    modules = read_any_json(inside(folder, MODULES), largest=1 << 20)
+    modules = modules if isinstance(modules, list) else []
+    kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
+    if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
+        raise UsageError(
+            f"{folder / MODULES} asks for {', '.join(kinds)[:200]}; Transformer, Pooling, Normalize are known."
+        )
+    values = read_json(inside(folder / POOLING, CONFIG))
+    modes = {key.removeprefix("pooling_mode_") for key, on in values.items() if key.startswith("pooling_mode_") and on}
+    asked = modes or {str(values.get("pooling_mode", "mean"))}
+    known = {"mean_tokens": "mean", "mean": "mean", "cls_token": "first", "cls": "first"}
+    if len(asked) != 1 or not asked <= known.keys():
+        raise UsageError(
+            f"{folder / POOLING} pools by {', '.join(sorted(asked))[:100]}; the mean or the first is known."
+        )
+    normalize = "Normalize" in kinds
+    changes = {"head": "vector", "pooling": known[asked.pop()], "normalize": normalize, "output_bias": False}
+    return settled({**write(config), **changes, **read_length(folder, config)})
+
+
+def read_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
+    """How many tokens of a text sentence-transformers reads; nothing where its file does not say so."""
+    if not os.path.lexists(folder / SENTENCES):
+        return {}
+    values = read_json(inside(folder, SENTENCES), largest=1 << 20)
+    if values.get("max_seq_length") is None:
+        return {}
+    return {"max_seq_length": min(number(values, "max_seq_length"), config.context)}
+
+
+def read_tokenizers(folder: Path) -> Tokenizers:
+    if (folder / SOURCE_TOKENIZER).is_file():
+        return Tokenizers(text.load(folder), text.load(folder / SOURCE_TOKENIZER))
+    if is_marian(folder):
+        source, target = load_marian(folder)
+        return Tokenizers(target, source)
+    tokenizer = text.load(folder)
+    return Tokenizers(tokenizer, tokenizer)
+
+
+def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
+    """The model as transformers opens it, into a folder that is there. What it cannot express is refused by its key."""
+    model = plain(model) if quantized(model) else model
+    config, weights = model.config, tensors_of(model)
+    family = family_of(config)
+    rows = present(family.rows(config), weights)
+    order = None if family.pairing is None else order_to(family.pairing, config.pairing, config.head_width)
+    tensors: dict[str, Tensor] = give(rows, weights, order=order)
+    if family.name == "marian":
+        tensors |= marian.extra(config)
+    if config.head_kind == "vector":  # a body without a head bears no prefix
+        tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
+    store(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    values = family.write(config, tokenizers.target.roles)
+    values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
+    (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
+    source, target = (ended(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
+    write_tokenizer(target, folder, context=config.context)
+    if tokenizers.source is not tokenizers.target:
+        source.save(folder / SOURCE_TOKENIZER)
+        if {source.kind, target.kind} == {"unigram"}:  # the only kind MarianTokenizer has
+            write_marian(tokenizers.source, tokenizers.target, folder)
+    if config.kind == "encoder" and config.head_kind == "vector":
+        write_modules(folder, config)
+
+
+def ended(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
+    """The tokenizer with the end token in its frame that we put behind what encoders read, where it has no frame."""
+    if config.kind == "decoder" or any(tokenizer.frame) or tokenizer.roles.end is None:
+        return tokenizer
+    return framed(tokenizer, [], [tokenizer.token(tokenizer.roles.end)])
+
+
+def write_modules(folder: Path, config: ModelConfig) -> None:
+    """What sentence-transformers wants to know: how tokens' vectors become one."""
+    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([("2_Normalize", "Normalize")] if config.normalize else [])]
+    modules = [
+        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for place, (path, kind) in enumerate(kinds)
+    ]
+    pooling = {
+        "word_embedding_dimension": config.width,
+        "pooling_mode_cls_token": config.pooling == "first",
+        "pooling_mode_mean_tokens": config.pooling == "mean",
+        "pooling_mode_max_tokens": False,
+        "pooling_mode_mean_sqrt_len_tokens": False,
+    }
+    for path, _ in kinds[1:]:
+        (folder / path).mkdir()
+    (folder / MODULES).write_text(json.dumps(modules, indent=1), encoding="utf-8")
+    (folder / POOLING / CONFIG).write_text(json.dumps(pooling, indent=1), encoding="utf-8")
+    # Without a number, sentence-transformers takes the model's own: the context.
+    length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
+    (folder / SENTENCES).write_text(json.dumps(length, indent=1), encoding="utf-8")

@@ -1,0 +1,87 @@
+"""Sealed folders: whole or not there, whatever moment the power goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chumoku.errors import DamagedError
+from chumoku.weights import checksums as room
+from chumoku.weights.checksums import heal, remove, sealed, verify
+
+
+def write(folder: Path, text: str) -> None:
+    with sealed(folder) as working:
+        (working / "file").write_text(text)
+
+
+def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+    verify(tmp_path / "a")
+    write(tmp_path / "a", "two")
+    verify(tmp_path / "a")
+    assert (tmp_path / "a" / "file").read_text() == "two"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+
+    def fail() -> None:
+        with sealed(tmp_path / "a") as working:
+            (working / "file").write_text("two")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    verify(tmp_path / "a")
+    assert (tmp_path / "a" / "file").read_text() == "one"
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_death_between_the_renames_is_healed(tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+    (tmp_path / "a").rename(tmp_path / "a.replaced")
+    (tmp_path / "a.writing").mkdir()
+    heal(tmp_path / "a")
+    verify(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def test_a_death_while_deleting_brings_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "a", "one")
+    monkeypatch.setattr(room.shutil, "rmtree", lambda *_, **__: None)
+    remove(tmp_path / "a")
+    monkeypatch.undo()
+    assert not (tmp_path / "a").exists()
+    heal(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, then the manifest, then the folder; and after the rename the folder above."""
+    synced: list[str] = []
+    monkeypatch.setattr(room, "sync", lambda path: synced.append(path.name))
+    write(tmp_path / "a", "one")
+    assert synced == ["file", "manifest.json", "a.writing", tmp_path.name]
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda a: (a / "file").unlink(), "file is missing"),
+        (lambda a: (a / "more").write_text(""), "more is not part of what was saved"),
+        (lambda a: (a / "file").write_text("on"), "has 2 bytes, and 3 were saved"),
+        (lambda a: (a / "file").write_text("onf"), "its bytes are not those that were saved"),
+        (lambda a: (a / "manifest.json").unlink(), "never finished"),
+        (lambda a: (a / "manifest.json").write_text("[]"), "does not read as a manifest"),
+        (lambda a: (a / "manifest.json").write_text("{" * 9000), "does not read as a manifest"),
+        (lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "), "not written as"),
+    ],
+)
+def test_damage_is_named(damage: object, said: str, tmp_path: Path) -> None:
+    write(tmp_path / "a", "one")
+    damage(tmp_path / "a")  # type: ignore[operator]
+    with pytest.raises(DamagedError, match=said):
+        verify(tmp_path / "a")

@@ -1,0 +1,92 @@
+"""A recipe without a rate has one, and it is near those that were tuned; and every shipped recipe can be counted."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from bundles import made
+from chumoku.training.default_learning_rate import default_rate
+from commands import Ask, command
+
+from chumoku.training.recipe import load_recipe, read_recipe
+
+RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
+NAMES = [path.stem for path in RECIPES]
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=NAMES)
+def test_the_default_is_near_the_rates_that_were_tuned(path: Path, tmp_path: Path) -> None:
+    model = made(tmp_path / "model", "decoder", width=576, heads=9, context=257)
+    recipe = load_recipe(path, [f"model.init={model}"] if path.stem == "lora" else [])
+    bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
+    if path.stem == "transformer-base":
+        assert read_recipe(bare).peak == recipe.peak, "the paper's own"
+        return
+    chosen = read_recipe({**bare, "schedule": {"kind": "cosine"}})
+    assert 0.5 <= chosen.peak / recipe.peak <= 2.0
+
+
+def test_what_is_already_trained_is_changed_more_gently(tmp_path: Path) -> None:
+    model = made(tmp_path / "model", "decoder", width=576, heads=9)
+    tables = {"model": {"init": str(model)}, "data": {"files": "text.txt"}}
+    assert read_recipe(tables).peak == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
+    assert read_recipe({**tables, "lora": {}}).peak == pytest.approx(8e-4, rel=0.1)
+
+
+def test_rates_fall_with_the_width() -> None:
+    widths = (16, 64, 128, 256, 768, 2048, 12288)
+    for kind in ("adamw", "muon"):
+        rates = [default_rate(kind, width) for width in widths]
+        assert rates == sorted(rates, reverse=True)
+    assert default_rate("adamw", 768) == 6e-4
+    assert default_rate("adamw", 12288) == pytest.approx(0.6e-4, rel=0.15)
+    assert default_rate("adamw", 16) == 5e-3, "the highest"
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: command(*words, capfd=capfd, monkeypatch=monkeypatch)
+
+
+def test_a_dry_run_says_which_rate_is_used(ask: Ask, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("one two three\n" * 50, encoding="utf-8")
+    (tmp_path / "r.toml").write_text('[model]\npreset = "tiny-decoder"\n[data]\nfiles = "text.txt"\n', encoding="utf-8")
+    ended = ask("train", "r.toml", "--dry-run")
+    assert ended.code == 0, ended.err
+    assert "rate = 0.0044" in ended.out
+    assert "Learning rate: 0.0044 at its highest, the default" in ended.out
+    assert "1 file, 700 bytes to learn from." in ended.out
+    assert "Vocabulary: 8,000 tokens, as the recipe's tokenizer asks" in ended.out
+    given = ask("train", "r.toml", "optimizer.rate=0.002", "--dry-run")
+    assert "Learning rate" not in given.out
+
+
+@pytest.mark.parametrize("path", [path for path in RECIPES if path.stem != "lora"], ids=lambda path: path.stem)
+def test_every_recipe_can_be_counted(path: Path, ask: Ask) -> None:
+    ended = ask("count", str(path), "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert found["parameters"] > 10**5
+    assert "okens, as" in found["assumed"]
+    fewer = json.loads(ask("count", str(path), "--vocabulary", "101", "--json").out)
+    assert fewer["vocabulary"] == 101
+    assert fewer["parameters"] < found["parameters"]
+
+
+def test_a_recipe_that_starts_from_a_model_is_counted_by_it(ask: Ask, tmp_path: Path) -> None:
+    lora = str(next(path for path in RECIPES if path.stem == "lora"))
+    made(tmp_path / "model", "decoder")
+    assert json.loads(ask("count", lora, "model.init=model", "--json").out) == {
+        **json.loads(ask("count", "model", "--json").out),
+        "model": lora,
+        "assumed": "The shape is that of model.",
+    }
+    absent = ask("count", lora)
+    assert absent.code == 2
+    assert "data/smollm2.gguf, which is not here. Name the model, as in model.init=" in absent.err
+    changed = ask("count", "model", "model.width=24")
+    assert changed.code == 2
+    assert "is a model that is already trained" in changed.err

@@ -1,0 +1,96 @@
+"""The house keeps its plan: imports go downward, no checks by assert, and the READMEs say what is true."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+RANKS = [
+    {"errors", "config", "safe_files", "partial_output"},
+    {"nn", "text"},
+    {"models", "data"},
+    {"weights", "lora", "decoding", "probe"},
+    {"training", "evaluation", "pipeline", "inspect_prompt"},
+    {"lab", "doctor", "server"},
+    {"cli"},
+]
+RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+FILES = sorted((ROOT / "chumoku").rglob("*.py"))
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(ROOT / "chumoku").with_suffix("").parts[0]
+
+
+def imported_rooms(source: str) -> set[str]:
+    """The rooms of ours that a file imports, anywhere in it."""
+    rooms = set()
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names = [node.module] if node.module != "chumoku" else [f"chumoku.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        rooms |= {name.split(".")[1] for name in names if name.startswith("chumoku.")}
+    return rooms
+
+
+def wrong_imports(room: str, source: str) -> set[str]:
+    """Rooms that this one may not import: of its own rank, or of a higher one."""
+    if RANK[room] == 0:
+        return {other for other in imported_rooms(source) if RANK[other] > 0}
+    return {other for other in imported_rooms(source) if other != room and RANK[other] >= RANK[room]}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
+def test_imports_go_downward(file: Path) -> None:
+    room = room_of(file)
+    if room not in ("__init__", "__main__"):
+        assert not wrong_imports(room, file.read_text(encoding="utf-8"))
+
+
+def test_an_upward_import_is_caught() -> None:
+    assert wrong_imports("nn", "from chumoku.models.config import ModelConfig") == {"models"}
+    assert wrong_imports("probe", "def f():\n    import chumoku.decoding.beam") == {"decoding"}
+    assert wrong_imports("models", "from chumoku import cli") == {"cli"}
+    assert not wrong_imports("models", "from chumoku.nn import masks")
+
+
+def test_every_file_belongs_to_a_room() -> None:
+    assert {room_of(file) for file in FILES} - {"__init__", "__main__"} <= set(RANK)
+
+
+def test_parts_take_no_config() -> None:
+    for file in (ROOT / "chumoku" / "nn").glob("*.py"):
+        assert imported_rooms(file.read_text(encoding="utf-8")) <= {"nn", "errors"}, file
+
+
+@pytest.mark.parametrize("name", ["README.md", "README.ja.md"])
+def test_the_readmes_python_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert blocks
+    scope: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, name, "exec"), scope)  # noqa: S102 - our own README, in a test
+
+
+def test_both_readmes_show_the_same_code() -> None:
+    english, japanese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md"))
+
+    def code(text: str) -> list[str]:
+        blocks = re.findall(r"```(?:python|sh)\n(.*?)```", text, flags=re.DOTALL)
+        return [re.sub(r" *#.*", "", block) for block in blocks]
+
+    assert code(english) == code(japanese)
+
+
+def test_no_pickle_and_no_remote_code() -> None:
+    forbidden = re.compile(r"\b(import pickle|torch\.load\(|trust_remote_code)|(?<![.\w])(exec|eval)\(")
+    for file in FILES:
+        found = forbidden.search(file.read_text(encoding="utf-8"))
+        assert found is None, f"{file}: {found}"
