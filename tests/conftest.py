@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +15,14 @@ settings.load_profile("house")
 
 
 @pytest.fixture(autouse=True)
-def matrix_products() -> None:
-    """Processors without bf16 instructions: PyTorch's first bf16 product switches oneDNN off for the whole process,
-    and float32 sums are rounded otherwise from then on."""
+def process_settings() -> None:
+    """Undo what a test before this one may have changed for the whole process.
+
+    Where the processor has no bf16 instructions, PyTorch's first bf16 product switches oneDNN off, and float32 sums are
+    rounded otherwise from then on. Commands let a closed pipe end the process.
+    """
     torch._C._set_mkldnn_enabled(True)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="module")
