@@ -1,6 +1,6 @@
 """A forked process computes with one thread.
 
-PyTorch's threads do not survive a fork, and the child would wait for them forever. On ARM, oneDNN has threads of its own
+PyTorch's threads do not survive a fork, and the child would wait for them forever. On ARM, oneDNN has its own threads
 with the same fault, so the child does without oneDNN; elsewhere it is as safe as PyTorch's other kernels.
 """
 
