@@ -8,7 +8,7 @@ and everything that is wrong is reported at once:
         width: Annotated[int, Field(ge=1)] = 1
         height: Annotated[int, Field(ge=1)] = 1
 
-    read(Shape, {"widht": 4, "height": -1})
+    parse_settings(Shape, {"widht": 4, "height": -1})
         ConfigError: widht: there is no such key; did you mean width?
                      height: -1 is too small; at least 1 is needed.
 """
@@ -29,11 +29,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from chumoku.errors import ConfigError, Problem, UsageError
 from chumoku.safe_files import check_depth, check_file
 
-LARGEST_FILE = 1 << 20
-DEEPEST = 32  # levels of tables
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 32  # levels of tables
 # A key of more parts than that: the parser's time grows with the square of their number, so it never sees one.
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEPTH}}}")
 
 
 class Rule(NamedTuple):
@@ -49,7 +49,9 @@ class Settings:
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
     ALIASES: ClassVar[Mapping[str, str]] = {}  # names of other libraries: hints, never read
-    FORMER: ClassVar[Mapping[str, str]] = {}  # names of earlier versions: hints, and read in files of those versions
+    FORMER_NAMES: ClassVar[
+        Mapping[str, str]
+    ] = {}  # names of earlier versions: hints, and read in files of those versions
 
     _hints: ClassVar[dict[str, Any]]
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
@@ -67,7 +69,7 @@ class Settings:
 T = TypeVar("T", bound=Settings)
 
 
-def read(cls: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
+def parse_settings(cls: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
     """Make settings from a mapping (nested as in TOML); every problem found is in the one error raised."""
     settings = cls.__new__(cls)
     _fill(settings, values, prefix=prefix)
@@ -85,22 +87,22 @@ def _fill(settings: Settings, values: Mapping[str, Any], *, prefix: str) -> None
         object.__setattr__(settings, key, value)
 
 
-def write(settings: Settings) -> dict[str, Any]:
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
     """The mapping that `read` turns back into the same settings; keys that are None are left out."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # Settings subclasses are dataclasses
         value = getattr(settings, field.name)
         if value is not None:
-            values[field.name] = write(value) if isinstance(value, Settings) else value
+            values[field.name] = settings_to_dict(value) if isinstance(value, Settings) else value
     return values
 
 
-def with_present_names(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+def rename_former_keys(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
     """The same values, with the keys that earlier versions wrote under another name under today's."""
     nested = _nested(cls)
-    renamed = {cls.FORMER.get(key, key): value for key, value in values.items()}
+    renamed = {cls.FORMER_NAMES.get(key, key): value for key, value in values.items()}
     return {
-        key: with_present_names(nested[key], value) if key in nested and isinstance(value, Mapping) else value
+        key: rename_former_keys(nested[key], value) if key in nested and isinstance(value, Mapping) else value
         for key, value in renamed.items()
     }
 
@@ -109,15 +111,15 @@ def load_toml(path: Path | str) -> dict[str, Any]:
     """Read a TOML file, refusing with a sentence what is absent, too large or not TOML."""
     path = Path(path)
     size = check_file(path)
-    if size > LARGEST_FILE:
-        raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {LARGEST_FILE:,}.")
+    if size > MAX_FILE_BYTES:
+        raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {MAX_FILE_BYTES:,}.")
     try:
         text = path.read_text(encoding="utf-8-sig")
         if deep := _DEEP_KEY.search(text):
             line = text.count("\n", 0, deep.start()) + 1
-            raise ValueError(f"a key of more than {DEEPEST} parts (at line {line})")
+            raise ValueError(f"a key of more than {MAX_DEPTH} parts (at line {line})")
         values = tomllib.loads(text)
-        check_depth(values, DEEPEST)
+        check_depth(values, MAX_DEPTH)
         return values
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
@@ -138,9 +140,9 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
             problems.append(Problem(_cut(word), "this is not of the form key=value, as in model.width=512."))
             continue
         *tables, last = key.split(".")
-        if len(tables) >= DEEPEST:
+        if len(tables) >= MAX_DEPTH:
             problems.append(
-                Problem(_cut(key), f"this key has {len(tables) + 1:,} parts, and at most {DEEPEST} are read.")
+                Problem(_cut(key), f"this key has {len(tables) + 1:,} parts, and at most {MAX_DEPTH} are read.")
             )
             continue
         table = result
@@ -160,7 +162,7 @@ def parse_value(text: str) -> Any:
     """A TOML value when it is one (512, 0.1, true, "x", [1, 2]); otherwise the text itself (rotary)."""
     try:
         parsed = {} if _DEEP_KEY.search(text) else tomllib.loads(f"value = {text}")
-        check_depth(parsed, DEEPEST)
+        check_depth(parsed, MAX_DEPTH)
     except (ValueError, RecursionError):
         parsed = {}
     return parsed["value"] if list(parsed) == ["value"] else text.strip()
@@ -209,7 +211,7 @@ def _plain(value: Any) -> Any:
 
 
 def _made(inner: type[Settings] | None, value: Any) -> Any:
-    return read(inner, value) if inner is not None and isinstance(value, Mapping) else value
+    return parse_settings(inner, value) if inner is not None and isinstance(value, Mapping) else value
 
 
 def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
@@ -281,7 +283,7 @@ def _closest(value: Any, expected: str) -> str:
 
 def _unknown(cls: type[Settings], key: str, prefix: str) -> str:
     known = list(cls._hints)
-    alias = {**cls.ALIASES, **cls.FORMER}.get(key.lower())
+    alias = {**cls.ALIASES, **cls.FORMER_NAMES}.get(key.lower())
     if alias is not None:
         return f"there is no such key; here this is called {prefix}{alias}."
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)

@@ -74,7 +74,7 @@ class BusyError(UsageError):
     """Another run is using this folder, or a queue is full."""
 
 
-class RoomError(ChumokuError):
+class StorageError(ChumokuError):
     """The disk does not take what must be written: names path, needed and free bytes."""
 
 

@@ -22,7 +22,7 @@ LOCK = "chumoku.lock"
 
 
 @contextmanager
-def incomplete(out: Path, *, doing: str = "writes there") -> Iterator[Path]:
+def incomplete_folder(out: Path, *, doing: str = "writes there") -> Iterator[Path]:
     """The folder beside `out`, locked; removed at the end, whatever happens. What a killed process left is in it.
 
     `doing` says in the error message what the process that already uses the folder does.

@@ -3,7 +3,7 @@
 check_file       a regular file: reading a pipe or a device may never end
 check_depth      values that are not nested too deeply for whoever walks through them
 read_json        a table of values, of so many bytes at most, and nothing but JSON
-check_header     the head of a safetensors file, before the library is asked to read it
+check_safetensors_header     the head of a safetensors file, before the library is asked to read it
 inside           a file of this very folder, by its plain name
 check_links      no link leads out of a folder
 """
@@ -19,9 +19,9 @@ from typing import Any
 
 from chumoku.errors import DamagedError, UsageError
 
-LARGEST_HEADER = 1 << 24
-LARGEST_JSON = 1 << 24
-DEEPEST = 64  # levels of tables and lists within each other
+MAX_HEADER_BYTES = 1 << 24
+MAX_JSON_BYTES = 1 << 24
+MAX_DEPTH = 64  # levels of tables and lists within each other
 NAME = re.compile(r"[\w.+-]{1,200}")
 
 
@@ -46,10 +46,10 @@ _KINDS = (
 )
 
 
-def check_depth(value: Any, deepest: int = DEEPEST) -> None:
-    """Raise ValueError for tables and lists nested more than `deepest` levels; the check itself does not recurse."""
+def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
+    """Raise ValueError for tables and lists nested more than `max_depth` levels; the check itself does not recurse."""
     level = [value]
-    for _ in range(deepest + 1):
+    for _ in range(max_depth + 1):
         level = [
             inner
             for outer in level
@@ -58,7 +58,7 @@ def check_depth(value: Any, deepest: int = DEEPEST) -> None:
         ]
         if not level:
             return
-    raise ValueError(f"it is nested more than {deepest} levels deep")
+    raise ValueError(f"it is nested more than {max_depth} levels deep")
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -66,23 +66,23 @@ def parse_json(text: str | bytes) -> Any:
     try:
         value = json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from error
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from error
     if isinstance(value, (dict, list)):
         check_depth(value)
     return value
 
 
-def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
-    values = read_any_json(path, largest=largest)
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    values = read_any_json(path, max_bytes=max_bytes)
     if not isinstance(values, dict):
         raise DamagedError(f"{path} holds no table of values.")
     return values
 
 
-def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
+def read_any_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     size = check_file(path)
-    if size > largest:
-        raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
+    if size > max_bytes:
+        raise UsageError(f"{path} has {size:,} bytes, and {max_bytes:,} are the most that is read.")
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -91,7 +91,7 @@ def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
 
 
-def check_header(path: Path) -> None:
+def check_safetensors_header(path: Path) -> None:
     """A header is a length and so many bytes of JSON; the length is looked at first."""
     size = check_file(path)
     try:
@@ -102,15 +102,15 @@ def check_header(path: Path) -> None:
     length = struct.unpack("<Q", first)[0] if len(first) == 8 else None
     if length is None or length > size - 8:
         raise DamagedError(f"{path} does not read as safetensors: it ends within its header. Is the download whole?")
-    if length > LARGEST_HEADER:
-        raise DamagedError(f"{path} has a header of {length:,} bytes; {LARGEST_HEADER:,} are the most that is read.")
+    if length > MAX_HEADER_BYTES:
+        raise DamagedError(f"{path} has a header of {length:,} bytes; {MAX_HEADER_BYTES:,} are the most that is read.")
 
 
-def inside(folder: Path, name: Any) -> Path:
+def file_inside(folder: Path, name: Any) -> Path:
     """A file of this folder by its plain name; names and links that lead elsewhere are refused."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name in (".", ".."):
         raise UsageError(f"{folder} names the file {str(name)[:80]!r}, which is no plain name of a file in it.")
-    if leads_out(folder / name):
+    if is_outside_link(folder / name):
         raise UsageError(f"{folder / name} is a link that leads out of its folder. Put the file itself there.")
     return folder / name
 
@@ -118,11 +118,11 @@ def inside(folder: Path, name: Any) -> Path:
 def check_links(folder: Path) -> None:
     """Refuse a folder from which a link leads out, whoever would follow it."""
     for path in folder.iterdir():
-        if path.is_symlink() and leads_out(path):
+        if path.is_symlink() and is_outside_link(path):
             raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
 
 
-def leads_out(path: Path) -> bool:
+def is_outside_link(path: Path) -> bool:
     try:
         return not path.resolve().is_relative_to(_root(path.parent))
     except (OSError, RuntimeError):  # a link to itself

@@ -71,7 +71,7 @@ def packing_noticed(model: Model, length: int, seed: int) -> float:
     one, two = tokens(1, length, seed), tokens(1, 3, seed + 1)
     documents = torch.tensor([[0] * length + [1] * 3])
     positions = torch.tensor([[*range(length), *range(3)]])
-    together = model(torch.cat([one, two], 1), mask=masks.packed(documents), positions=positions).logits
+    together = model(torch.cat([one, two], 1), mask=masks.same_document(documents), positions=positions).logits
     return distance(together, torch.cat([model(one).logits, model(two).logits], 1))
 
 

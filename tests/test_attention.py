@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chumoku.errors import ShapeError
-from chumoku.nn import Attention, Sight, attend, attend_fused, masks
+from chumoku.nn import Attention, AttentionContext, attend, attend_fused, masks
 from chumoku.nn import attention as attention_module
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -104,7 +104,7 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_nan(twin: str, with_bias: b
 def test_the_numbers_of_note_002() -> None:
     """猫 が 魚 を 食べる: the note's own vectors; its weights sum to 1.34, the true ones to 1."""
     words = torch.tensor([[1.0, 0.1], [0.1, 0.2], [0.9, 0.2], [0.2, 0.1], [0.5, 0.8]])[None, None]
-    scores, weights = attention_module.look(words[:, :, :1], words)
+    scores, weights = attention_module.compute_attention_weights(words[:, :, :1], words)
     expected = torch.tensor([0.714, 0.085, 0.651, 0.149, 0.410])
     torch.testing.assert_close(scores.flatten(), expected, atol=6e-4, rtol=0)
     torch.testing.assert_close(weights.flatten(), torch.tensor([0.265, 0.141, 0.248, 0.150, 0.195]), atol=6e-4, rtol=0)
@@ -126,11 +126,11 @@ def test_equals_torch_multihead_attention(bias: bool, cross: bool, masked: bool)
     expected, expected_weights = theirs(
         x, source, source, key_padding_mask=~real if masked else None, average_attn_weights=False
     )
-    sight = Sight(mask=masks.padding(real)) if masked else Sight()
-    output = ours(x, source if cross else None, sight=sight)
+    context = AttentionContext(mask=masks.padding(real)) if masked else AttentionContext()
+    output = ours(x, source if cross else None, context=context)
     torch.testing.assert_close(output, expected, atol=1e-10, rtol=0)
     query = ours._split(ours.query(x))
-    _, weights = attention_module.look(query, ours.project(source).key, mask=sight.mask)
+    _, weights = attention_module.compute_attention_weights(query, ours.project(source).key, mask=context.mask)
     torch.testing.assert_close(weights, expected_weights, atol=1e-10, rtol=0)
 
     upstream = torch.randn_like(output)

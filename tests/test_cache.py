@@ -17,7 +17,7 @@ def test_a_step_writes_in_place_and_copies_nothing() -> None:
         after = model(tokens(2, 5), cache=cache).cache
         later = model(tokens(2, 1), cache=after).cache
     assert later.store.data_ptr() == address
-    keys, _ = after.past(0, after.positions(1)).extend(torch.zeros(2, 1, 1, 10), torch.zeros(2, 1, 1, 10))
+    keys, _ = after.layer(0, after.positions(1)).append(torch.zeros(2, 1, 1, 10), torch.zeros(2, 1, 1, 10))
     assert keys.data_ptr() == address
     assert (cache.used, after.used, later.used) == (0, 5, 6)
     assert cache.nbytes == 2 * 2 * 2 * 1 * 13 * 10 * 8

@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from chumoku.config import Settings, load_toml, override, parse_value, read, write
+from chumoku.config import Settings, load_toml, override, parse_settings, parse_value, settings_to_dict
 from chumoku.errors import ChumokuError, ConfigError, UsageError
 from chumoku.models.config import Dropout, ModelConfig
-from chumoku.models.presets import PRESETS, model_config, preset
+from chumoku.models.presets import PRESETS, preset, read_model_config
 
 NAN, INFINITY = float("nan"), float("inf")
 NUMBERS = (
@@ -117,7 +117,7 @@ def test_a_hostile_config_is_refused_in_a_sentence_at_once(changes: dict[str, ob
     tracemalloc.start()
     start = time.perf_counter()
     with pytest.raises(ConfigError) as refused:
-        model_config({"vocabulary": 100, **changes})
+        read_model_config({"vocabulary": 100, **changes})
     assert time.perf_counter() - start < 1.0
     assert tracemalloc.get_traced_memory()[1] < 16 << 20, "no memory was taken for it"
     tracemalloc.stop()
@@ -148,7 +148,7 @@ def test_python_is_checked_like_toml() -> None:
     with pytest.raises(ConfigError, match="heads: 7 heads do not divide width = 30; 5 or 6 would"):
         ModelConfig(vocabulary=5, width=30, heads=7)
     with pytest.raises(ConfigError, match="vocabulary: this key is needed and was not given"):
-        read(ModelConfig, {})
+        parse_settings(ModelConfig, {})
     with pytest.raises(ConfigError, match=r"widht: there is no such key; did you mean width\?"):
         ModelConfig(vocabulary=5, widht=3)  # type: ignore[call-arg]
     assert ModelConfig(vocabulary=5, dropout={"sublayer": 0.5}).dropout.sublayer == 0.5  # type: ignore[arg-type]
@@ -169,7 +169,7 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_written_and_read_is_the_same(name: str) -> None:
     config = preset(name)
-    assert read(ModelConfig, write(config)) == config
+    assert parse_settings(ModelConfig, settings_to_dict(config)) == config
 
 
 def test_a_preset_with_changes_keeps_the_rest() -> None:
@@ -252,4 +252,4 @@ def test_settings_need_no_torch() -> None:
 
 def test_a_key_without_default_in_a_nested_table() -> None:
     with pytest.raises(ChumokuError, match=r"inner\.size: this key is needed"):
-        read(Outer, {"inner": {}})
+        parse_settings(Outer, {"inner": {}})

@@ -15,7 +15,7 @@ from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import read_pairs
 from chumoku.data.text_files import fingerprint
 from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
-from chumoku.safe_files import check_depth, check_file, check_header, read_json
+from chumoku.safe_files import check_depth, check_file, check_safetensors_header, read_json
 from chumoku.text import load
 
 DEEP = 50_000
@@ -133,7 +133,7 @@ def test_only_regular_files_are_opened(endless: Path) -> None:
     message = r"is a (pipe|device|socket), and a regular file is needed. Write its content to a file first"
     for read in (
         check_file,
-        check_header,
+        check_safetensors_header,
         read_json,
         load_toml,
         load,

@@ -14,7 +14,7 @@ from laws import logits_of
 import chumoku
 from chumoku.errors import ShapeError, TooLargeError
 from chumoku.models.build import build
-from chumoku.models.count import Shape, count
+from chumoku.models.count import Sizes, count
 from chumoku.models.heads import pool
 from chumoku.models.presets import PRESETS, preset
 
@@ -356,4 +356,4 @@ def test_gated_kinds_are_counted_as_gated() -> None:
     from chumoku.nn.feedforward import ACTIVATIONS
 
     for kind, activation in ACTIVATIONS.items():
-        assert Shape(Cell("decoder", feedforward=kind).config()).gated == activation.gated
+        assert Sizes(Cell("decoder", feedforward=kind).config()).gated == activation.gated

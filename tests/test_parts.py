@@ -25,7 +25,7 @@ from chumoku.nn import (
     norms,
 )
 from chumoku.nn import feedforward as feedforward_module
-from chumoku.nn.attention import Sight
+from chumoku.nn.attention import AttentionContext
 from chumoku.nn.block import Block
 from chumoku.nn.tap import record
 
@@ -141,7 +141,7 @@ def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
     x = torch.rand(2, 101, 11) + 0.1
     losses = RouterLosses()
     output = ours(x, losses)
-    close(output, ours.experts.one(3, x), 1e-5)
+    close(output, ours.experts.apply_expert(3, x), 1e-5)
     close(losses.balance, torch.tensor(5.0), 1e-5)
 
 
@@ -153,15 +153,15 @@ def test_the_weights_of_the_chosen_experts_sum_to_one() -> None:
         for parameter in ours.experts.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
     x = torch.randn(2, 7, 11, dtype=torch.float64)
-    close(ours(x), ours.experts.one(0, x))
-    close(ours.plain(x), ours.experts.one(0, x))
+    close(ours(x), ours.experts.apply_expert(0, x))
+    close(ours.plain(x), ours.experts.apply_expert(0, x))
 
 
 def test_router_losses_are_their_formulas_over_real_tokens() -> None:
     logits = torch.randn(6, 3, dtype=torch.float64)
     chosen = logits.topk(2).indices
     real = torch.tensor([[True, True, False], [True, False, True]])
-    losses = RouterLosses().among(real)
+    losses = RouterLosses().for_tokens(real)
     losses.add(logits, chosen)
     kept, kept_chosen = logits[real.flatten()], chosen[real.flatten()]
     share = torch.stack([(kept_chosen == e).sum() / kept_chosen.numel() for e in range(3)]).double()
@@ -246,7 +246,7 @@ def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: 
     if cross:
         causal = torch.nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
         expected = theirs(x, memory, tgt_mask=causal)
-        output = ours(x, sight=Sight(causal=True), memory=memory)
+        output = ours(x, context=AttentionContext(causal=True), memory=memory)
     else:
         expected, output = theirs(x), ours(x)
     close(output, expected)

@@ -37,7 +37,7 @@ from chumoku.models.build import build
 from chumoku.models.model import Model, Output
 from chumoku.nn import attention, moe, norms
 from chumoku.nn.attention import Attention
-from chumoku.nn.plain import plain, plain_formulas, running
+from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.distributed import World, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.settings import TrainSettings
@@ -112,9 +112,11 @@ Patch = Callable[[pytest.MonkeyPatch], object]
 
 
 def look_without_the_root(patch: pytest.MonkeyPatch) -> None:
-    usual = attention.look
+    usual = attention.compute_attention_weights
     patch.setattr(
-        attention, "look", lambda query, *rest, **how: usual(query * math.sqrt(query.shape[-1]), *rest, **how)
+        attention,
+        "compute_attention_weights",
+        lambda query, *rest, **how: usual(query * math.sqrt(query.shape[-1]), *rest, **how),
     )
 
 
@@ -159,9 +161,9 @@ def test_a_changed_formula_changes_the_model(title: str, monkeypatch: pytest.Mon
 def test_inside_out_and_by_thread() -> None:
     seen = []
     assert not plain_formulas()
-    assert running() == "fast kernels"
+    assert describe_mode() == "fast kernels"
     with plain():
-        assert running() == "plain formulas"
+        assert describe_mode() == "plain formulas"
         with plain(False):
             assert not plain_formulas()
             with plain():

@@ -23,7 +23,7 @@ CLASSES: dict[str, type[Model]] = {
 }
 
 
-class Unfilled(TorchFunctionMode):
+class SkipInitialization(TorchFunctionMode):
     """Modules of PyTorch fill themselves with random numbers. Here that is done later, and of many costs a quarter."""
 
     def __torch_function__(
@@ -47,19 +47,19 @@ def build(
     On the device "meta" it has shapes and no memory.
     """
     device = torch.device(device)
-    with torch.device("meta"), Unfilled():
+    with torch.device("meta"), SkipInitialization():
         model = CLASSES[config.kind](config)
     if dtype != torch.get_default_dtype():
         model = model.to(dtype)
     if device.type == "meta":
         return model.eval()
-    check_fits(config, bytes_each=dtype.itemsize, device=device)
+    check_memory(config, bytes_each=dtype.itemsize, device=device)
     model.to_empty(device=device)
     initialize(model, config, torch.Generator(device).manual_seed(seed))
     return model.eval()
 
 
-def check_fits(config: ModelConfig, *, bytes_each: int, device: torch.device) -> None:
+def check_memory(config: ModelConfig, *, bytes_each: int, device: torch.device) -> None:
     """Refuse a model whose weights alone are larger than the memory there is."""
     needed = count(config).parameters * bytes_each
     if device.type == "cuda":

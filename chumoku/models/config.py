@@ -183,7 +183,7 @@ class ModelConfig(Settings):
     dropout: Dropout = Dropout()
     initialization: Literal["gpt2", "xavier"] = "gpt2"
 
-    FORMER: ClassVar[Mapping[str, str]] = {"initialisation": "initialization", "normalise": "normalize"}
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"initialisation": "initialization", "normalise": "normalize"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("d_model", "hidden_size", "n_embd", "dim", "embedding_dim"), "width"),
         **dict.fromkeys(("n_layer", "n_layers", "num_layers", "num_hidden_layers", "depth"), "layers"),

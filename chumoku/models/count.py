@@ -76,7 +76,7 @@ def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, pre
         raise UsageError(f"The precision {precision} is not known; choose {', '.join(BYTES)}.")
     if length < 1 or batch < 1:
         raise UsageError(f"A batch of {batch} sequences of {length} tokens cannot be; both must be 1 or more.")
-    shape = Shape(config)
+    shape = Sizes(config)
     parts = {name: Part(tuple(terms)) for name, terms in shape.terms().items()}
     parameters = sum(part.parameters for part in parts.values())
     unused = shape.depth * (shape.experts - shape.chosen) * (math.prod(shape.feeding) + shape.feeding_bias)
@@ -94,7 +94,7 @@ def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, pre
     )
 
 
-class Shape:
+class Sizes:
     """The numbers that the sums are made of."""
 
     def __init__(self, config: ModelConfig) -> None:

@@ -19,19 +19,19 @@ from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.lora import Adapted
-from chumoku.nn.quantized import GROUP, Bf16, QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import GROUP, Bf16, Quantized, QuantizedEmbedding, QuantizedLogits
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
-def at_precision(model: Model, precision: str) -> Model:
+def to_precision(model: Model, precision: str) -> Model:
     """The model at this precision, for answering only; the one given stays as it is, and what is equal is shared."""
     if precision not in PRECISIONS:
         raise UsageError(f"There is no precision '{precision[:60]}'; there are {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
         raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
-    if any(isinstance(module, Quantized | QuantisedEmbedding) for module in model.modules()):
+    if any(isinstance(module, Quantized | QuantizedEmbedding) for module in model.modules()):
         raise UsageError("This model's weights are already quantized. Start from the one that was loaded.")
     if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):
         return cast(model, torch.float32 if precision == "float32" else torch.bfloat16)
@@ -43,7 +43,7 @@ def at_precision(model: Model, precision: str) -> Model:
         elif isinstance(module, Logits):
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
-            _replace(copy, path, QuantisedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
+            _replace(copy, path, QuantizedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
     if precision == "bf16":
         _bf16_tables(copy)
     return _sixteen_bits(copy).eval() if copy.device.type == "cuda" else copy.eval()
@@ -54,8 +54,8 @@ def cast(model: Model, dtype: torch.dtype) -> Model:
     return _shared(model).to(dtype).eval()
 
 
-def stored_as_bf16(model: Model) -> bool:
-    """Whether its matrices are bf16, as a cast model's or as `at_precision` stores them."""
+def is_bf16(model: Model) -> bool:
+    """Whether its matrices are bf16, as a cast model's or as `to_precision` stores them."""
     kinds = {module.kind for module in model.modules() if isinstance(module, Quantized)}
     return model.dtype == torch.bfloat16 or kinds == {"bf16"}
 
@@ -67,16 +67,16 @@ def _replace(model: Model, path: str, module: nn.Module) -> None:
 
 def _bf16_tables(model: Model) -> None:
     """Token tables in bf16; one that is shared, by two stacks or with the output matrix, stays one tensor."""
-    known: dict[nn.Module, QuantisedEmbedding] = {}
+    known: dict[nn.Module, QuantizedEmbedding] = {}
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if type(module) is Embedding and path.endswith("embedding"):
             if module not in known:
-                known[module] = QuantisedEmbedding(Bf16(module.table.detach().bfloat16()), factor=module.factor)
+                known[module] = QuantizedEmbedding(Bf16(module.table.detach().bfloat16()), factor=module.factor)
             _replace(model, path, known[module])
     stack = model.decoder if hasattr(model, "decoder") else model.encoder
     for module in model.modules():
-        if isinstance(module, QuantisedLogits) and model.config.tie_output:
-            module.weight = stack.embedding.stored[0]  # type: ignore[union-attr, index]
+        if isinstance(module, QuantizedLogits) and model.config.tie_output:
+            module.weight = stack.embedding.stored_weight[0]  # type: ignore[union-attr, index]
 
 
 def _sixteen_bits(model: Model) -> Model:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.models.config import ModelConfig
 from chumoku.nn import masks
-from chumoku.nn.attention import EVERYTHING, Attention, Sight
+from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
 from chumoku.nn.embeddings import Embedding
@@ -40,8 +40,8 @@ class Memory(NamedTuple):
         return self.states if isinstance(self.states, Tensor) else self.states[index]
 
     @property
-    def sight(self) -> Sight:
-        return EVERYTHING if self.mask is None else Sight(mask=masks.padding(self.mask))
+    def attention_context(self) -> AttentionContext:
+        return UNMASKED if self.mask is None else AttentionContext(mask=masks.padding(self.mask))
 
 
 class Stack(nn.Module):
@@ -83,16 +83,16 @@ class Stack(nn.Module):
         if positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)
-        sight = self.sight(positions, end, mask=mask, cache=cache, dtype=x.dtype)
+        context = self.attention_context(positions, end, mask=mask, cache=cache, dtype=x.dtype)
         if losses is not None:
-            losses = losses.among(mask if mask is not None and mask.ndim == 2 else None)
-        memory_sight = EVERYTHING if memory is None else memory.sight
+            losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
+        memory_context = UNMASKED if memory is None else memory.attention_context
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
-                sight=sight,
+                context=context,
                 memory=None if memory is None else memory.layer(layer),
-                memory_sight=memory_sight,
+                memory_context=memory_context,
                 past=None if cache is None else cache.past(layer, positions),
                 losses=losses,
             )
@@ -115,9 +115,9 @@ class Stack(nn.Module):
             x = self.embedding_norm(x)
         return tap(self, "embedding", F.dropout(x, self.dropout, self.training))
 
-    def sight(
+    def attention_context(
         self, positions: Tensor, end: int, *, mask: Tensor | None, cache: Cache | None, dtype: torch.dtype
-    ) -> Sight:
+    ) -> AttentionContext:
         """What each token may see and from where; the same for every block."""
         ragged = cache is not None and cache.lengths is not None
         if ragged:
@@ -130,7 +130,7 @@ class Stack(nn.Module):
         if self.relative:
             keys = positions if cache is None else torch.arange(end, device=positions.device)
             distances = positions[..., :, None] - keys[..., None, :]
-        return Sight(
+        return AttentionContext(
             mask=allowed,
             causal=self.causal and not ragged,
             rotation=None if self.rotary is None else self.rotary(positions, dtype),

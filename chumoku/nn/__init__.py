@@ -5,7 +5,7 @@ F feed-forward width, V vocabulary, E experts, L layers, C cache capacity.
 """
 
 import chumoku.nn.after_fork  # noqa: F401 - registers itself
-from chumoku.nn.attention import Attention, Sight, attend, attend_fused
+from chumoku.nn.attention import Attention, AttentionContext, attend, attend_fused
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
 from chumoku.nn.embeddings import Embedding, Logits
@@ -17,6 +17,7 @@ from chumoku.nn.tap import addresses, record
 
 __all__ = [
     "Attention",
+    "AttentionContext",
     "BatchNorm",
     "Block",
     "Cache",
@@ -32,7 +33,6 @@ __all__ = [
     "Rotary",
     "RouterLosses",
     "Scaling",
-    "Sight",
     "Sinusoidal",
     "addresses",
     "attend",

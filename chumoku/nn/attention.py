@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
-from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.cache import KeyValue, LayerCache
 from chumoku.nn.plain import plain_formulas
 from chumoku.nn.positions import Relative, Rotation, rotate
-from chumoku.nn.tap import tap, watched
+from chumoku.nn.tap import is_recorded, tap
 
 
 def attend(
@@ -39,11 +39,11 @@ def attend(
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """softmax(Q Kᵀ / √d_k + bias) V and the softmax itself, as on paper."""
-    _, weights = look(query, key, mask=mask, bias=bias, causal=causal)
-    return F.dropout(weights, dropout) @ share(value, query), weights
+    _, weights = compute_attention_weights(query, key, mask=mask, bias=bias, causal=causal)
+    return F.dropout(weights, dropout) @ repeat_kv(value, query), weights
 
 
-def look(
+def compute_attention_weights(
     query: Tensor,
     key: Tensor,
     *,
@@ -52,10 +52,10 @@ def look(
     causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """The scores Q Kᵀ / √d_k + bias, and their softmax over what each query may see [B, H, T, S]."""
-    scores = query @ share(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
+    scores = query @ repeat_kv(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    seen = visible(query, key, mask=mask, causal=causal)
+    seen = combine_masks(query, key, mask=mask, causal=causal)
     if seen is None:
         return scores, scores.softmax(-1)
     # The lowest finite number instead of -∞: a query that may see nothing gets zeros, not 0/0.
@@ -83,7 +83,7 @@ def attend_fused(
             )
         if not causal or query.shape[2] == 1:
             return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=grouped)
-    seen = visible(query, key, mask=mask, causal=causal)
+    seen = combine_masks(query, key, mask=mask, causal=causal)
     # The causal rule alone blinds a query only where there are more queries than keys.
     may_blind = mask is not None or (causal and query.shape[2] > key.shape[2])
     blind = ~seen.any(-1, keepdim=True) if seen is not None and may_blind else None
@@ -94,12 +94,12 @@ def attend_fused(
         seen = bias if seen is None else bias.masked_fill(~seen, -math.inf)
     if grouped and query.device.type != "cpu" and query.dtype == torch.float32:
         # In float32 the GPU's masked kernels want as many key heads as query heads; bf16 ones share (docs/log.md).
-        key, value, grouped = share(key, query), share(value, query), False
+        key, value, grouped = repeat_kv(key, query), repeat_kv(value, query), False
     output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, enable_gqa=grouped)
     return output if blind is None else output.masked_fill(blind, 0.0)
 
 
-def visible(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
+def combine_masks(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
     """The mask with the causal rule in it: the last query stands beside the last key."""
     if not causal:
         return mask
@@ -108,13 +108,13 @@ def visible(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) ->
     return rule if mask is None else mask & rule
 
 
-def share(shared: Tensor, query: Tensor) -> Tensor:
+def repeat_kv(shared: Tensor, query: Tensor) -> Tensor:
     """Repeat each of G key/value heads for the H / G query heads that use it."""
     times = query.shape[1] // shared.shape[1]
     return shared if times == 1 else shared.repeat_interleave(times, dim=1)
 
 
-class Sight(NamedTuple):
+class AttentionContext(NamedTuple):
     """What queries may see, and from where: everything about a look that is not in the vectors themselves."""
 
     mask: Tensor | None = None  # [T, S], or up to [B, H, T, S]; True = may look
@@ -124,7 +124,7 @@ class Sight(NamedTuple):
     distances: Tensor | None = None  # relative positions: [T, S] or [B, T, S], query's place minus key's
 
 
-EVERYTHING = Sight()
+UNMASKED = AttentionContext()
 
 
 class Attention(nn.Module):
@@ -165,21 +165,21 @@ class Attention(nn.Module):
         x: Tensor,
         source: Tensor | KeyValue | None = None,
         *,
-        sight: Sight = EVERYTHING,
-        past: Past | None = None,
+        context: AttentionContext = UNMASKED,
+        past: LayerCache | None = None,
     ) -> Tensor:
         if source is None and self._projects_at_once():
             query, key, value = self._project_at_once(x)
         else:
             query = self._split(self.query(x))
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
-        if sight.rotation is not None:
-            query, key = rotate(query, sight.rotation), rotate(key, sight.rotation)
+        if context.rotation is not None:
+            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
         if past is not None:
             key, value = past.extend(key, value)
-        sight = sight._replace(bias=self._bias(query, sight))
-        heads = self._attend(query, key, value, sight)
-        self._show(query, key, value, sight)
+        context = context._replace(bias=self._bias(query, context))
+        heads = self._attend(query, key, value, context)
+        self._show(query, key, value, context)
         heads = tap(self, "heads", heads)
         return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
 
@@ -187,9 +187,9 @@ class Attention(nn.Module):
         """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        mask, causal, bias = sight.mask, sight.causal, sight.bias
+        mask, causal, bias = context.mask, context.causal, context.bias
         if plain_formulas():
             return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
         return attend_fused(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)
@@ -212,20 +212,24 @@ class Attention(nn.Module):
         """[B, T, H·K] → [B, H, T, K]"""
         return x.view(*x.shape[:-1], -1, self.head_width).transpose(1, 2)
 
-    def _bias(self, query: Tensor, sight: Sight) -> Tensor | None:
+    def _bias(self, query: Tensor, context: AttentionContext) -> Tensor | None:
         if self.relative is None:
-            return sight.bias
-        if sight.distances is None:
-            raise ShapeError("Relative positions need distances between queries and keys: give Sight(distances=...).")
-        relative: Tensor = self.relative(query, sight.distances)
-        return relative if sight.bias is None else relative + sight.bias
+            return context.bias
+        if context.distances is None:
+            raise ShapeError(
+                "Relative positions need distances between queries and keys: give AttentionContext(distances=...)."
+            )
+        relative: Tensor = self.relative(query, context.distances)
+        return relative if context.bias is None else relative + context.bias
 
-    def _show(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> None:
+    def _show(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> None:
         tap(self, "queries", query)
         tap(self, "keys", key)
         tap(self, "values", value)
-        if watched(self, "scores", "weights"):
+        if is_recorded(self, "scores", "weights"):
             with torch.no_grad():
-                scores, weights = look(query, key, mask=sight.mask, bias=sight.bias, causal=sight.causal)
+                scores, weights = compute_attention_weights(
+                    query, key, mask=context.mask, bias=context.bias, causal=context.causal
+                )
             tap(self, "scores", scores)
             tap(self, "weights", weights)

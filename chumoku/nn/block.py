@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
-from chumoku.nn.attention import EVERYTHING, Attention, Sight
-from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
+from chumoku.nn.cache import KeyValue, LayerCache
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.tap import tap
@@ -50,18 +50,18 @@ class Block(nn.Module):
         self,
         x: Tensor,
         *,
-        sight: Sight = EVERYTHING,
+        context: AttentionContext = UNMASKED,
         memory: Tensor | KeyValue | None = None,
-        memory_sight: Sight = EVERYTHING,
-        past: Past | None = None,
+        memory_context: AttentionContext = UNMASKED,
+        past: LayerCache | None = None,
         losses: RouterLosses | None = None,
     ) -> Tensor:
-        x = self._beside(x, "attention_norm", lambda y: self.attention(y, sight=sight, past=past))
+        x = self._beside(x, "attention_norm", lambda y: self.attention(y, context=context, past=past))
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and was given no memory to look at.")
-            x = self._beside(x, "cross_attention_norm", lambda y: cross(y, memory, sight=memory_sight))
+            x = self._beside(x, "cross_attention_norm", lambda y: cross(y, memory, context=memory_context))
         x = self._beside(x, "feedforward_norm", lambda y: self._feed(y, losses))
         return tap(self, "output", x)
 

@@ -27,7 +27,7 @@ class KeyValue(NamedTuple):
     value: Tensor
 
 
-class Past(NamedTuple):
+class LayerCache(NamedTuple):
     """One layer's part of a cache during one step: where the new keys and values go, and what they join."""
 
     keys: Tensor
@@ -114,10 +114,10 @@ class Cache:
         steps = torch.arange(new, device=self.store.device)
         return steps + (self.used if self.lengths is None else self.lengths[:, None])
 
-    def past(self, layer: int, positions: Tensor) -> Past:
+    def past(self, layer: int, positions: Tensor) -> LayerCache:
         """A layer's part for a step whose tokens stand at `positions`."""
         keys, values = self.store[layer]
-        return Past(keys, values, self.used, positions if self.lengths is not None else None)
+        return LayerCache(keys, values, self.used, positions if self.lengths is not None else None)
 
     def with_memory(self, memory: tuple[KeyValue, ...], mask: Tensor | None) -> Cache:
         """The same cache, with the keys and values that cross-attention looks at in every step."""

@@ -5,7 +5,7 @@
 
 A fresh B is 0 and a fresh m is ‖W‖, so that nothing changes before something is learned. DoRA's norm is a constant to
 the backward pass, as in its paper. Dropout, in training, falls on the x that the adapter sees; DoRA's adapter also sees
-(g − 1) W x. `weight_of` is the whole matrix and `plain` multiplies by it; `forward` never forms B A for LoRA, and for
+(g − 1) W x. `merged_weight` is the whole matrix and `plain` multiplies by it; `forward` never forms B A for LoRA, and for
 DoRA only to take its norm. Inside `chumoku.plain()` `forward` is `plain`, unless dropout makes them different maps.
 """
 
@@ -22,9 +22,9 @@ from chumoku.nn.plain import plain_formulas
 from chumoku.nn.quantized import Quantized
 
 
-def matrix_of(base: nn.Linear | Quantized) -> Tensor:
+def dense_weight(base: nn.Linear | Quantized) -> Tensor:
     """W in floats, however it is stored."""
-    return base.stored.dequantized() if isinstance(base, Quantized) else base.weight
+    return base.stored_weight.dequantize() if isinstance(base, Quantized) else base.weight
 
 
 class LowRank(nn.Module):
@@ -56,7 +56,7 @@ class LowRank(nn.Module):
         return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
 
     @torch.no_grad()
-    def fill(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
+    def initialize(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
         """A from U(±1 / √in), as a new linear layer's weights; m as the weight's norms."""
         bound = self.a.shape[1] ** -0.5
         # Drawn on the processor, so that a seed gives the same adapter on every device.
@@ -95,14 +95,14 @@ class Adapted(nn.Module):
         self.train(base.training)
 
     @property
-    def heard(self) -> LowRank | None:
+    def active_adapter(self) -> LowRank | None:
         """The adapter that `active` names, where this matrix has one of that name."""
         if self.active is None or self.active not in self.adapters:
             return None
         return self.adapters[self.active]  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
-        low = self.heard
+        low = self.active_adapter
         dropping = low is not None and self.training and low.dropout > 0
         if plain_formulas() and not dropping:
             return self.plain(x)
@@ -113,7 +113,7 @@ class Adapted(nn.Module):
         beside = F.linear(F.linear(seen.to(low.a.dtype), low.a), low.b) * low.scale
         if low.magnitude is not None:
             # (g − 1) W x + g · s B A x; fresh, g is 1 to the last bit.
-            gain = low.magnitude / low.norms(matrix_of(self.base)).to(low.magnitude.dtype)
+            gain = low.magnitude / low.norms(dense_weight(self.base)).to(low.magnitude.dtype)
             unbiased = self._unbiased(self.base(seen) if dropping else y)
             beside = (gain - 1) * unbiased.to(beside.dtype) + gain * beside
         return (y + beside).to(y.dtype)
@@ -122,18 +122,18 @@ class Adapted(nn.Module):
         """The formula: one product with the whole matrix, in float32 or better. Without dropout."""
         precise = torch.promote_types(x.dtype, torch.float32)
         bias = None if self.base.bias is None else self.base.bias.to(precise)
-        return F.linear(x.to(precise), self._matrix(self.heard, precise), bias).to(x.dtype)
+        return F.linear(x.to(precise), self._matrix(self.active_adapter, precise), bias).to(x.dtype)
 
-    def weight_of(self, low: LowRank | None) -> Tensor:
+    def merged_weight(self, low: LowRank | None) -> Tensor:
         """The matrix with this adapter in it: W + s · B A, for DoRA each row scaled to m."""
-        weight = matrix_of(self.base)
+        weight = dense_weight(self.base)
         if low is None:
             return weight
         return self._matrix(low, torch.promote_types(weight.dtype, low.a.dtype)).to(weight.dtype)
 
     def _matrix(self, low: LowRank | None, dtype: torch.dtype) -> Tensor:
         """The same in another type: in 16 bits a small B A would be lost beside W."""
-        weight = matrix_of(self.base)
+        weight = dense_weight(self.base)
         if low is None:
             return weight.to(dtype)
         whole = weight.to(dtype) + low.change().to(dtype)

@@ -7,7 +7,7 @@
 
 Every mask broadcasts against scores [B, H, T, S], so masks combine with `&` and `|`:
 
-    >>> print(picture(causal(3)))
+    >>> print(format_mask(causal(3)))
     1 0 0
     1 1 0
     1 1 1
@@ -41,18 +41,18 @@ def real_tokens(lengths: Tensor, length: int) -> Tensor:
     return torch.arange(length, device=lengths.device) < lengths[:, None]
 
 
-def packed(documents: Tensor) -> Tensor:
+def same_document(documents: Tensor) -> Tensor:
     """[B, T, T] from `documents` [B, T], the number of the document each token belongs to."""
     return documents[:, :, None] == documents[:, None, :]
 
 
-def picture(mask: Tensor) -> str:
+def format_mask(mask: Tensor) -> str:
     """A mask as rows of 0 and 1: a row per query, a column per key."""
     while mask.ndim > 2 and mask.shape[0] == 1:
         mask = mask[0]
     if mask.ndim > 2:
         raise ShapeError(
             f"A picture shows one mask, and this tensor of shape {list(mask.shape)} holds several. "
-            "Choose one first, as in picture(mask[0, 0])."
+            "Choose one first, as in format_mask(mask[0, 0])."
         )
     return "\n".join(" ".join("01"[seen] for seen in row) for row in mask.view(-1, mask.shape[-1]).tolist())

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from chumoku.nn.feedforward import ACTIVATIONS, Kind
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.tap import tap, watched
+from chumoku.nn.tap import is_recorded, tap
 
 
 class RouterLosses:
@@ -29,7 +29,7 @@ class RouterLosses:
         self._balance: list[Tensor] = []
         self._z: list[Tensor] = []
 
-    def among(self, real: Tensor | None) -> RouterLosses:
+    def for_tokens(self, real: Tensor | None) -> RouterLosses:
         """The same collection, for a stack with other real tokens."""
         other = RouterLosses(real)
         other._balance, other._z = self._balance, self._z
@@ -77,11 +77,11 @@ class Experts(nn.Module):
     def output(self, hidden: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(hidden, self.down, self.down_bias, expert, ends)
 
-    def one(self, index: int, x: Tensor) -> Tensor:
+    def apply_expert(self, index: int, x: Tensor) -> Tensor:
         """FFNᵢ(x), for the plain sum."""
-        return self._linear(index, self.one_hidden(index, x), self.down, self.down_bias)
+        return self._linear(index, self.expert_hidden(index, x), self.down, self.down_bias)
 
-    def one_hidden(self, index: int, x: Tensor) -> Tensor:
+    def expert_hidden(self, index: int, x: Tensor) -> Tensor:
         up = self._linear(index, x, self.up, self.up_bias)
         if self.gate is None:
             return self.activation.function(up)
@@ -117,12 +117,12 @@ class MixtureOfExperts(nn.Module):
             losses.add(logits, chosen)
         if plain_formulas():
             output = self.plain(x)
-            if watched(self, *self.TAPS):
+            if is_recorded(self, *self.TAPS):
                 self._show(x, logits, chosen, self._hidden(tokens, chosen))
         else:
             grouped, hidden, order = self._grouped(tokens, weights, chosen)
             output = grouped.view_as(x)
-            if watched(self, *self.TAPS):
+            if is_recorded(self, *self.TAPS):
                 self._show(x, logits, chosen, _ungroup(hidden, order))
         return tap(self, "output", output)
 
@@ -131,7 +131,7 @@ class MixtureOfExperts(nn.Module):
         logits, weights, chosen = self._route(x.flatten(0, -2))
         gates = torch.zeros_like(logits).scatter(-1, chosen, weights).view(*x.shape[:-1], -1)
         return torch.stack(
-            [gates[..., i, None].to(x.dtype) * self.experts.one(i, x) for i in range(gates.shape[-1])]
+            [gates[..., i, None].to(x.dtype) * self.experts.apply_expert(i, x) for i in range(gates.shape[-1])]
         ).sum(0)
 
     def _grouped(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -145,7 +145,7 @@ class MixtureOfExperts(nn.Module):
 
     def _hidden(self, tokens: Tensor, chosen: Tensor) -> Tensor:
         """What the chosen experts hold inside [N, k, F], for those who record the plain sum."""
-        every = torch.stack([self.experts.one_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
+        every = torch.stack([self.experts.expert_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
         return every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

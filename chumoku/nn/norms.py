@@ -44,7 +44,7 @@ def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
     return mean, (tokens - mean).square().mean(0)
 
 
-def precise(x: Tensor) -> Tensor:
+def upcast(x: Tensor) -> Tensor:
     """x in float32, or in float64 where it is so already: 16 bits are too few for a mean of squares."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
@@ -58,7 +58,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():
-            return layer_norm(precise(x), self.gamma, self.beta, self.epsilon).to(x.dtype)
+            return layer_norm(upcast(x), self.gamma, self.beta, self.epsilon).to(x.dtype)
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
 
 
@@ -70,7 +70,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():
-            return rms_norm(precise(x), self.gamma, self.epsilon).to(x.dtype)
+            return rms_norm(upcast(x), self.gamma, self.epsilon).to(x.dtype)
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
 
 
@@ -93,7 +93,7 @@ class BatchNorm(nn.Module):
         if self.training and x.shape[:-1].numel() < 2:
             raise ShapeError("A batch norm learns from two tokens or more; this batch has one.")
         if plain_formulas():
-            return self._plain(precise(x)).to(x.dtype)
+            return self._plain(upcast(x)).to(x.dtype)
         tokens = F.batch_norm(
             x.flatten(0, -2),
             self.mean,

@@ -49,7 +49,7 @@ def plain(enabled: bool = True) -> Iterator[None]:
         _plain.reset(token)
 
 
-def running() -> str:
+def describe_mode() -> str:
     """What runs here, for messages."""
     return "plain formulas" if plain_formulas() else "fast kernels"
 

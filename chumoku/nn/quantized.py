@@ -42,7 +42,7 @@ class Bf16(NamedTuple):
 
     weight: Tensor
 
-    def dequantized(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         return self.weight.float()
 
 
@@ -52,7 +52,7 @@ class Int8(NamedTuple):
     q: Tensor
     scale: Tensor
 
-    def dequantized(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         return self.q.to(self.scale.dtype) * self.scale[:, None]
 
 
@@ -62,7 +62,7 @@ class Int8Groups(NamedTuple):
     q: Tensor
     scale: Tensor
 
-    def dequantized(self) -> Tensor:
+    def dequantize(self) -> Tensor:
         return (self.q.float() * self.scale.float()[..., None]).flatten(1)
 
 
@@ -76,20 +76,20 @@ class Int4(NamedTuple):
     scale: Tensor
     low: Tensor
 
-    def unpacked(self) -> Tensor:
+    def unpack(self) -> Tensor:
         """q [N, K]"""
         return torch.cat([self.packed & 15, self.packed >> 4], dim=-1).flatten(1)
 
-    def dequantized(self) -> Tensor:
-        q = self.unpacked().view(*self.scale.shape, GROUP).float()
+    def dequantize(self) -> Tensor:
+        q = self.unpack().view(*self.scale.shape, GROUP).float()
         return (q * self.scale.float()[..., None] + self.low.float()[..., None]).flatten(1)
 
 
-Stored = Bf16 | Int8 | Int8Groups | Int4
-STORED: dict[Kind, type[Stored]] = {"bf16": Bf16, "int8": Int8, "int8-groups": Int8Groups, "int4": Int4}
+StoredWeight = Bf16 | Int8 | Int8Groups | Int4
+WEIGHT_TYPES: dict[Kind, type[StoredWeight]] = {"bf16": Bf16, "int8": Int8, "int8-groups": Int8Groups, "int4": Int4}
 
 
-def quantize(weight: Tensor, kind: Literal["bf16", "int8", "int4"]) -> Stored:
+def quantize(weight: Tensor, kind: Literal["bf16", "int8", "int4"]) -> StoredWeight:
     """A float matrix [N, K] stored as `kind`."""
     if kind == "bf16":
         return Bf16(weight.detach().to(torch.bfloat16))
@@ -131,15 +131,15 @@ def to_int4(weight: Tensor) -> Int4:
     return Int4(q[..., : GROUP // 2] | q[..., GROUP // 2 :] << 4, scale, low)
 
 
-def keep(module: nn.Module, stored: Stored) -> Kind:
+def keep(module: nn.Module, stored: StoredWeight) -> Kind:
     """Make stored weights the module's own, and say of what kind they are."""
     for name, tensor in stored._asdict().items():
         module.register_buffer(name, tensor)
-    return next(kind for kind, made in STORED.items() if type(stored) is made)
+    return next(kind for kind, made in WEIGHT_TYPES.items() if type(stored) is made)
 
 
-def kept(module: nn.Module, kind: Kind) -> Stored:
-    made = STORED[kind]
+def kept(module: nn.Module, kind: Kind) -> StoredWeight:
+    made = WEIGHT_TYPES[kind]
     return made(*(getattr(module, name) for name in made._fields))
 
 
@@ -153,14 +153,14 @@ class Quantized(nn.Module):
         self._take(quantize(weight, kind), bias)
 
     @classmethod
-    def of(cls, stored: Stored, bias: Tensor | None = None) -> Self:
+    def of(cls, stored: StoredWeight, bias: Tensor | None = None) -> Self:
         """The module of weights that are quantized already; they are kept as they are given."""
         made = cls.__new__(cls)
         nn.Module.__init__(made)
         made._take(stored, bias)
         return made
 
-    def _take(self, stored: Stored, bias: Tensor | None) -> None:
+    def _take(self, stored: StoredWeight, bias: Tensor | None) -> None:
         self.kind = keep(self, stored)
         self.out_features = len(stored[0])
         self.in_features = (
@@ -171,57 +171,57 @@ class Quantized(nn.Module):
         self._dequantized_from: list[tuple[int, int]] = []
 
     @property
-    def stored(self) -> Stored:
+    def stored_weight(self) -> StoredWeight:
         return kept(self, self.kind)
 
-    def floats(self) -> Tensor:
+    def float_weight(self) -> Tensor:
         """W in float32. While somebody keeps the result, later calls return it instead of dequantizing again."""
         if torch.compiler.is_compiling():
-            return self.stored.dequantized()
-        version = [(part.data_ptr(), -1 if part.is_inference() else part._version) for part in self.stored]
+            return self.stored_weight.dequantize()
+        version = [(part.data_ptr(), -1 if part.is_inference() else part._version) for part in self.stored_weight]
         floats = None if self._floats is None or version != self._dequantized_from else self._floats()
         if floats is None:
-            floats = self.stored.dequantized()
+            floats = self.stored_weight.dequantize()
             self._floats, self._dequantized_from = weakref.ref(floats), version
         return floats
 
     def forward(self, x: Tensor) -> Tensor:
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return F.linear(round_inputs(x, self.kind), self.floats().to(x.dtype), bias)
+        return F.linear(round_inputs(x, self.kind), self.float_weight().to(x.dtype), bias)
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.out_features}, kind={self.kind}, bias={self.bias is not None}"
 
 
-class QuantisedLogits(Quantized):
+class QuantizedLogits(Quantized):
     """The output matrix, quantized even where it is the embedding's table."""
 
     def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:
         return super().forward(x)
 
 
-class QuantisedEmbedding(Embedding):
+class QuantizedEmbedding(Embedding):
     """The token table, quantized; only the rows of the tokens at hand are dequantized."""
 
-    def __init__(self, stored: Stored, *, factor: float = 1.0) -> None:
+    def __init__(self, stored: StoredWeight, *, factor: float = 1.0) -> None:
         nn.Module.__init__(self)
         self.factor = factor
         self.kind = keep(self, stored)
         self._table: Tensor | None = None
 
     @property
-    def stored(self) -> Stored:
+    def stored_weight(self) -> StoredWeight:
         return kept(self, self.kind)
 
     @property
     def table(self) -> Tensor:  # type: ignore[override]
         """All of it in floats, made when it is first needed."""
-        if self._table is None or self._table.device != self.stored[0].device:
-            self._table = self.stored.dequantized()
+        if self._table is None or self._table.device != self.stored_weight[0].device:
+            self._table = self.stored_weight.dequantize()
         return self._table
 
     def forward(self, tokens: Tensor) -> Tensor:
-        stored = self.stored
+        stored = self.stored_weight
         check_range(tokens, len(stored[0]), "token")
-        rows = type(stored)(*(part[tokens.flatten()] for part in stored)).dequantized()
+        rows = type(stored)(*(part[tokens.flatten()] for part in stored)).dequantize()
         return rows.view(*tokens.shape, -1) * self.factor

@@ -20,47 +20,47 @@ from torch import Tensor, nn
 
 from chumoku.errors import ChumokuError
 
-_blind = threading.local()
+_suspended = threading.local()
 
 
-def debugging(debug: bool | None = None) -> bool:
+def debug_enabled(debug: bool | None = None) -> bool:
     return os.environ.get("CHUMOKU_DEBUG", "0") not in ("", "0") if debug is None else debug
 
 
-def blind() -> bool:
+def recording_suspended() -> bool:
     """Whether this thread just makes a pass unseen."""
-    return getattr(_blind, "on", False)
+    return getattr(_suspended, "on", False)
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
+def without_recording() -> Iterator[None]:
     """Inside, nothing that this thread computes is recorded."""
-    before = blind()
-    _blind.on = True
+    before = recording_suspended()
+    _suspended.on = True
     try:
         yield
     finally:
-        _blind.on = before
+        _suspended.on = before
 
 
 @contextlib.contextmanager
-def checked(model: nn.Module) -> Iterator[None]:
+def compare_with_unrecorded(model: nn.Module) -> Iterator[None]:
     """Inside, every pass of the model, and of each stack that is called by itself, is compared with an unseen one."""
     alone: dict[nn.Module, Any] = {}
     names = {model: "the answer", **{module: name for name, module in model.named_children()}}
 
     def begins(module: nn.Module, args: Any, kwargs: Any) -> None:
-        if blind():
+        if recording_suspended():
             return
         chance = _Chance(module)
         try:
-            with unseen():
+            with without_recording():
                 alone[module] = module.forward(*args, **kwargs)
         finally:
             chance.restore()
 
     def ends(module: nn.Module, args: Any, kwargs: Any, seen: Any) -> None:
-        if not blind():
+        if not recording_suspended():
             check_same(alone.pop(module), seen, "recorded", names[module])
 
     for function in (begins, ends):

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError
-from chumoku.nn.record_check import blind, checked, debugging
+from chumoku.nn.record_check import compare_with_unrecorded, debug_enabled, recording_suspended
 
 # Replaced as a whole, never changed in place: other threads may be going through it.
 _tapes: tuple[Tape, ...] = ()
@@ -53,13 +53,13 @@ class Tape(Mapping[str, Tensor]):
         return self._thread == threading.get_ident()
 
     def wants(self, module: nn.Module, name: str) -> bool:
-        return not blind() and self.concerns(module, name)
+        return not recording_suspended() and self.concerns(module, name)
 
     def concerns(self, module: nn.Module, name: str) -> bool:
         return self.here and self._address(module, name) in self._wanted
 
     def observes(self, model: nn.Module) -> bool:
-        return not blind() and self.here and model in self._paths
+        return not recording_suspended() and self.here and model in self._paths
 
     def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         """Keep a copy; what goes on is the tensor itself."""
@@ -114,12 +114,12 @@ def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
     return tensor
 
 
-def recording() -> bool:
+def is_recording() -> bool:
     """Whether anyone records what this thread computes: ask before computing what leaves no trace."""
     return any(tape.here for tape in _tapes)
 
 
-def editing() -> bool:
+def is_editing() -> bool:
     """Whether somebody edits what this thread computes."""
     return any(tape.here for tape in _tapes if isinstance(tape, Edits))
 
@@ -129,7 +129,7 @@ def observed(model: nn.Module) -> bool:
     return any(tape.observes(model) for tape in _tapes)
 
 
-def watched(module: nn.Module, *names: str) -> bool:
+def is_recorded(module: nn.Module, *names: str) -> bool:
     """Whether someone records one of these: ask before computing what only a viewer needs."""
     if not _tapes or torch.compiler.is_compiling():
         return False
@@ -148,7 +148,7 @@ def record(model: nn.Module, *patterns: str, debug: bool | None = None) -> Itera
     tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
     _open(tape)
     try:
-        with checked(model) if debugging(debug) else contextlib.nullcontext():
+        with compare_with_unrecorded(model) if debug_enabled(debug) else contextlib.nullcontext():
             yield tape
     finally:
         _close(tape)
