@@ -67,35 +67,35 @@ def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
     with torch.no_grad():
         with pytest.raises(LengthError, match=r"holds 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
             model(tokens(2, 7), cache=cache)
-        with pytest.raises(ShapeError, match="made for 2 rows, and 3 were given"):
+        with pytest.raises(ShapeError, match="is for 2 rows, but 3 were given"):
             model(tokens(3, 1), cache=cache)
-        with pytest.raises(ShapeError, match="give lengths instead"):
+        with pytest.raises(ShapeError, match="pass lengths instead"):
             model(tokens(2, 3), cache=cache, mask=torch.ones(2, 3, dtype=torch.bool))
-        with pytest.raises(ShapeError, match="Lengths go with a cache"):
+        with pytest.raises(ShapeError, match="Lengths are only used with a cache"):
             model(tokens(2, 3), lengths=torch.tensor([1, 2]))
     assert (cache.store == 0).all()
-    with pytest.raises(UsageError, match="keeps no gradients"):
+    with pytest.raises(UsageError, match="stores no gradients"):
         model(tokens(2, 3), cache=cache)
-    with pytest.raises(LengthError, match="holds nothing"):
+    with pytest.raises(LengthError, match="needs at least one layer"):
         Cache.empty(2, 0, 5, kv_heads=1, head_width=2)
     with torch.no_grad():
         for lengths, message in (
-            (torch.tensor([5, 9]), "Lengths run from 5 to 9, and 5 tokens were given"),
-            (torch.tensor([-1, 2]), "Lengths run from -1"),
-            (torch.tensor([1, 2, 3]), "Lengths are 2 whole numbers, one for each row"),
-            (torch.tensor([1.0, 2.0]), "Lengths are 2 whole numbers"),
+            (torch.tensor([5, 9]), "Lengths must be 0 to 5, the tokens per row; these are 5 to 9"),
+            (torch.tensor([-1, 2]), "these are -1 to 2"),
+            (torch.tensor([1, 2, 3]), "Lengths must be 2 integers, one for each row"),
+            (torch.tensor([1.0, 2.0]), "Lengths must be 2 integers"),
         ):
             with pytest.raises(ShapeError, match=message):
                 model(tokens(2, 5), cache=cache, lengths=lengths)
         for other in (model_of(Cell("decoder"), layers=3), model_of(Cell("decoder", kv_heads=1))):
-            with pytest.raises(ShapeError, match="This cache was made for another model"):
+            with pytest.raises(ShapeError, match="This cache belongs to another model"):
                 other(tokens(2, 3), cache=cache)
     with torch.inference_mode():
         inference = model.new_cache(2, 5)
     with torch.no_grad(), pytest.raises(UsageError, match="can be used only there"):
         model(tokens(2, 3), cache=inference)
     both = model_of(Cell("encoder-decoder"))
-    with pytest.raises(ShapeError, match="needs something to look at"):
+    with pytest.raises(ShapeError, match="needs an encoder output"):
         both.decode(tokens(2, 3))
 
 

@@ -94,7 +94,7 @@ def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
         (place / "new").mkdir()
         ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
         assert ended.code == 2
-        assert f"is in use: process {os.getpid()} writes there" in ended.err
+        assert f"is in use: process {os.getpid()} is writing there" in ended.err
         assert (place / "new").is_dir()
     assert ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku").code == 0
 

@@ -140,14 +140,14 @@ def test_everything_wrong_is_said_at_once() -> None:
         "model.dropout.embeding": "there is no such key; did you mean model.dropout.embedding?",
         "model.dropout.sublayer": "2 is too large; it must be below 1.0.",
         "model.bias": "'yes' is neither true nor false.",
-        "model.n_layer": "there is no such key; here this is called model.layers.",
+        "model.n_layer": "there is no such key; it is called model.layers here.",
     }
 
 
 def test_python_is_checked_like_toml() -> None:
     with pytest.raises(ConfigError, match="heads: 7 heads do not divide width = 30; 5 or 6 would"):
         ModelConfig(vocabulary=5, width=30, heads=7)
-    with pytest.raises(ConfigError, match="vocabulary: this key is needed and was not given"):
+    with pytest.raises(ConfigError, match="vocabulary: this key is required"):
         parse_settings(ModelConfig, {})
     with pytest.raises(ConfigError, match=r"widht: there is no such key; did you mean width\?"):
         ModelConfig(vocabulary=5, widht=3)  # type: ignore[call-arg]
@@ -156,7 +156,7 @@ def test_python_is_checked_like_toml() -> None:
 
 
 def test_rotary_with_an_odd_head_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rotary positions turn pairs of numbers, and width / heads = 7 is odd"):
+    with pytest.raises(ConfigError, match="rotary positions need an even head width, and width / heads = 7 is odd"):
         ModelConfig(vocabulary=5, width=35, heads=5)
 
 
@@ -179,7 +179,7 @@ def test_a_preset_with_changes_keeps_the_rest() -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="no preset is called 'gpt-2'; did you mean 'gpt2'"):
+    with pytest.raises(ConfigError, match="there is no preset 'gpt-2'; did you mean 'gpt2'"):
         preset("gpt-2")
 
 
@@ -228,7 +228,7 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
 def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent.toml could not be read: No such file or directory"):
         load_toml(tmp_path / "absent.toml")
-    with pytest.raises(UsageError, match="is a folder, and a regular file is needed"):
+    with pytest.raises(UsageError, match="is a folder, but a regular file is needed"):
         load_toml(tmp_path)
 
 

@@ -52,7 +52,7 @@ def test_ordinary_keys_and_long_words_are_read(tmp_path: Path) -> None:
 
 def test_a_deep_key_on_the_command_line_is_a_sentence() -> None:
     start = time.process_time()
-    with pytest.raises(ConfigError, match=r"this key has 50,001 parts, and at most 32 are read") as refused:
+    with pytest.raises(ConfigError, match=r"this key has 50,001 parts; at most 32 are allowed") as refused:
         override({}, ["a." * DEEP + "a=1"])
     assert len(str(refused.value)) < 300
     deep = "{" + "a." * DEEP + "a = 1}"
@@ -65,7 +65,7 @@ def test_a_deep_key_on_the_command_line_is_a_sentence() -> None:
 def test_json_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> None:
     file = tmp_path / "manifest.json"
     file.write_text(content)
-    with pytest.raises(ChumokuError, match=r"does not read as JSON: it is nested more than 64 levels deep"):
+    with pytest.raises(ChumokuError, match=r"is not valid JSON: it is nested more than 64 levels deep"):
         read_json(file)
     with pytest.raises(CorpusError, match=r"manifest.json .*Prepare"):
         read_manifest(tmp_path)
@@ -130,7 +130,7 @@ def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_only_regular_files_are_opened(endless: Path) -> None:
-    message = r"is a (pipe|device|socket), and a regular file is needed. Write its content to a file first"
+    message = r"is a (pipe|device|socket), but a regular file is needed. Write its content to a file first"
     for read in (
         check_file,
         check_safetensors_header,

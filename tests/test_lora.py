@@ -388,7 +388,7 @@ def test_targets_by_address() -> None:
         ("head", "head names no matrix"),
         ("decoder.norm", "decoder.norm names no matrix"),
         ("encoder.**", "No matrix of this model"),
-        ("decoder.{blocks", "do not pair up"),
+        ("decoder.{blocks", "are not balanced"),
     ],
 )
 def test_targets_that_are_none(pattern: str, message: str) -> None:
@@ -408,7 +408,7 @@ def test_logits_of_whole_numbers_are_no_target() -> None:
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"lora\.rank: 0 is too small"):
         parse_settings(LoraSettings, {"rank": 0}, prefix="lora.")
-    with pytest.raises(ConfigError, match=r"here this is called lora\.targets"):
+    with pytest.raises(ConfigError, match=r"it is called lora\.targets here"):
         parse_settings(LoraSettings, {"target_modules": ["q_proj"]}, prefix="lora.")
     with pytest.raises(ConfigError, match="targets"):
         LoraSettings(targets=[])

@@ -37,5 +37,5 @@ def test_real_tokens_and_packed_documents() -> None:
 
 
 def test_a_picture_of_several_masks_is_refused() -> None:
-    with pytest.raises(ShapeError, match=r"holds several.*picture\(mask\[0, 0\]\)"):
+    with pytest.raises(ShapeError, match=r"holds several.*format_mask\(mask\[0, 0\]\)"):
         masks.format_mask(torch.ones(2, 1, 3, 3, dtype=torch.bool))

@@ -287,7 +287,7 @@ def in_our_words(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str
 
 def test_cross_attention_without_a_memory_is_refused() -> None:
     _, ours = block_like_torch(True, "relu", cross=True)
-    with pytest.raises(ShapeError, match="was given no memory to look at"):
+    with pytest.raises(ShapeError, match="needs an encoder output"):
         ours(torch.randn(1, 3, 35, dtype=torch.float64))
 
 

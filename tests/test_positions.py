@@ -58,7 +58,7 @@ def test_learned_ends_where_its_table_ends() -> None:
     learned = Learned(5, 3)
     torch.nn.init.normal_(learned.table)
     assert torch.equal(learned(torch.tensor([4, 0]), 5), learned.table[[4, 0]])
-    with pytest.raises(LengthError, match="Position 5 was asked for, and the table of learned positions ends at 4"):
+    with pytest.raises(LengthError, match="Position 5 is beyond the table of learned positions, which ends at 4"):
         learned(torch.arange(6), 6)
     with pytest.raises(LengthError, match="There is no position 7"):
         learned(torch.tensor([7]), 1)
@@ -133,5 +133,5 @@ def test_low_precision_does_not_round_the_angles() -> None:
 
 
 def test_an_odd_head_width_is_refused() -> None:
-    with pytest.raises(ShapeError, match="head width of 7 leaves one over"):
+    with pytest.raises(ShapeError, match="need an even head width, not 7"):
         Rotary(7)

@@ -258,7 +258,7 @@ def test_tapes_see_edits_from_inside_and_not_from_outside() -> None:
 
 def test_debug_notices_a_look_that_changes_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"), torch.float32)
-    show = attention_module.Attention._show
+    show = attention_module.Attention._record
 
     def disturbing(self, query, key, value, context):
         if attention_module.is_recorded(self, "weights"):
@@ -266,13 +266,15 @@ def test_debug_notices_a_look_that_changes_the_result(monkeypatch: pytest.Monkey
         show(self, query, key, value, context)
 
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    monkeypatch.setattr(attention_module.Attention, "_show", disturbing)
+    monkeypatch.setattr(attention_module.Attention, "_record", disturbing)
     try:
         watch(model, tokens(1, 5))
-        with pytest.raises(ChumokuError, match="Looking changed the result: decoder recorded and decoder alone differ"):
+        with pytest.raises(
+            ChumokuError, match="Observing the model changed its result: decoder recorded and decoder alone differ"
+        ):
             watch(model, tokens(1, 5), debug=True)
         monkeypatch.setenv("CHUMOKU_DEBUG", "1")
-        with pytest.raises(ChumokuError, match="Looking changed the result"):
+        with pytest.raises(ChumokuError, match="Observing the model changed its result"):
             logit_lens(model, tokens(1, 5)) and attention_rollout(model, tokens(1, 5))
         monkeypatch.setenv("CHUMOKU_DEBUG", "0")
         attention_rollout(model, tokens(1, 5))

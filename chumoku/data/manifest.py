@@ -61,7 +61,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
-    with incomplete_folder(folder, doing="is preparing the same folder") as place:
+    with incomplete_folder(folder, activity="is preparing the same folder") as place:
         remove_leftovers(place)
         working, replaced = place / "new", place / "old"
         working.mkdir()

@@ -1,6 +1,6 @@
-"""The parts. They need torch alone and take numbers and modules, never a config.
+"""The building blocks of a Transformer. They need only torch, and take sizes and modules instead of a config.
 
-Letters: B batch, T target length, S source length, D model width, H heads, G key/value heads, K head width,
+Shape letters: B batch, T target length, S source length, D model width, H heads, G key/value heads, K head width,
 F feed-forward width, V vocabulary, E experts, L layers, C cache capacity.
 """
 

@@ -1,7 +1,7 @@
-"""A forked process computes with one thread.
+"""Make forked processes compute with one thread.
 
-PyTorch's threads do not survive a fork, and the child would wait for them forever. Where PyTorch multiplies matrices by
-OpenBLAS (on ARM), even one thread waits there; the native engine does not, so that text can be generated.
+PyTorch's threads do not exist in a forked process, which would wait for them forever. Where PyTorch uses OpenBLAS (on
+ARM), matrix products hang in a forked process even with one thread; the native engine works there.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import os
 import torch
 
 
-def _one_thread() -> None:
+def _use_one_thread() -> None:
     torch.set_num_threads(1)
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_one_thread)
+    os.register_at_fork(after_in_child=_use_one_thread)
