@@ -36,7 +36,7 @@ _DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEP
 
 
 class Rule(NamedTuple):
-    """A check of several keys: `check` returns a sentence if they do not fit together, which is reported for keys[0]."""
+    """A check of several keys: `check` returns a sentence if they do not fit together, reported for keys[0]."""
 
     keys: tuple[str, ...]
     check: Callable[[Any], str | None]

@@ -273,14 +273,14 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
 @given(cell=st.sampled_from([cell for cell in CELLS if cell.kind != "encoder"]), choice=choices, seed=seeds)
 @some
 def test_cached_decoding_is_the_whole_pass(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    assert laws.cache_noticed(learned(fresh(cell), choice, seed), 7, seed) < EXACT
+    assert laws.cache_error(learned(fresh(cell), choice, seed), 7, seed) < EXACT
 
 
 def test_keys_that_miss_the_adapter_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     model = learned(fresh(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
     real = Adapted.forward
     monkeypatch.setattr(Adapted, "forward", lambda self, x: self.base(x) if x.shape[1] == 1 else real(self, x))
-    assert laws.cache_noticed(model, 7, 3) > BROKEN
+    assert laws.cache_error(model, 7, 3) > BROKEN
 
 
 @pytest.mark.parametrize("dora", [False, True])

@@ -68,12 +68,12 @@ def prompts(count: int = 3) -> list[list[int]]:
 def test_the_laws_hold_at_every_precision(kind: str, precision: str) -> None:
     model = model_at(kind, precision)
     for length, seed in ((5, 1), (13, 2)):
-        assert laws.padding_noticed(model, length, seed) < CLOSE[precision]
+        assert laws.padding_error(model, length, seed) < CLOSE[precision]
         if kind != "encoder-decoder":
-            assert laws.packing_noticed(model, length, seed) < CLOSE[precision]
+            assert laws.packing_error(model, length, seed) < CLOSE[precision]
         if kind != "encoder":
             assert laws.future_leak(model, length, seed) < CLOSE[precision]
-            assert laws.cache_noticed(model, length, seed) < CLOSE[precision]
+            assert laws.cache_error(model, length, seed) < CLOSE[precision]
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])

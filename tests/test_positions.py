@@ -1,4 +1,4 @@
-"""Positions against their formulas written out, and against transformers."""
+"""Position encodings equal their formulas and those of transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from chumoku.nn.positions import rotate
 
 
 @given(position=st.integers(0, 5000), width=st.integers(1, 13))
-def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
+def test_sinusoidal_equals_formula(position: int, width: int) -> None:
     expected = [
         math.sin(position / 10000 ** (d / width)) if d % 2 == 0 else math.cos(position / 10000 ** ((d - 1) / width))
         for d in range(width)
@@ -32,12 +32,12 @@ def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
 
 
 def test_sinusoidal_of_note_002() -> None:
-    """The d = 4 table for positions 0 … 3, to the two digits the note gives."""
+    """The d = 4 table for positions 0 … 3, to the two digits in the note."""
     table = [[0, 1, 0, 1], [0.84, 0.54, 0.01, 1.0], [0.91, -0.42, 0.02, 1.0], [0.14, -0.99, 0.03, 1.0]]
     torch.testing.assert_close(sinusoidal(torch.arange(4), 4), torch.tensor(table), atol=0.005, rtol=0)
 
 
-def test_sinusoidal_halves_are_the_same_numbers_in_another_order() -> None:
+def test_sinusoidal_half_pairing_is_a_permutation() -> None:
     together, apart = (sinusoidal(torch.arange(7), 6, pairing=pairing) for pairing in ("interleaved", "half"))
     assert torch.equal(together[:, [0, 2, 4, 1, 3, 5]], apart)
 
@@ -50,11 +50,11 @@ def test_inner_products_depend_on_the_distance() -> None:
     torch.testing.assert_close(products[7, 7:], products[0, :-7], atol=1e-4, rtol=0)
 
 
-def test_sinusoidal_has_no_longest_length() -> None:
+def test_sinusoidal_has_no_maximum_length() -> None:
     assert Sinusoidal(6)(torch.tensor([10**6]), 10**6 + 1).isfinite().all()
 
 
-def test_learned_ends_where_its_table_ends() -> None:
+def test_learned_positions_beyond_table_are_refused() -> None:
     learned = Learned(5, 3)
     torch.nn.init.normal_(learned.table)
     assert torch.equal(learned(torch.tensor([4, 0]), 5), learned.table[[4, 0]])
@@ -64,8 +64,8 @@ def test_learned_ends_where_its_table_ends() -> None:
         learned(torch.tensor([7]), 1)
 
 
-def test_relative_is_the_formula() -> None:
-    """score(i, j) gains qᵢ·r_{i−j} / √d_k with i−j clipped, pair by pair."""
+def test_relative_equals_formula() -> None:
+    """qᵢ·r_{i−j} / √d_k, with i−j clipped, is added to each score(i, j)."""
     relative = Relative(2, 7)
     torch.nn.init.normal_(relative.table)
     query = torch.randn(2, 3, 5, 7)
@@ -106,8 +106,8 @@ def test_rotary_equals_transformers(scaling: str, base: float) -> None:
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
-def test_interleaved_rotary_is_the_notes_matrix() -> None:
-    """(q₀, q₁) turned by mθ; pairs stand side by side."""
+def test_interleaved_rotary_equals_rotation_matrix() -> None:
+    """(q₀, q₁) is rotated by mθ; pairs are neighbors."""
     x = torch.randn(1, 1, 1, 6, dtype=torch.float64)
     rotation = Rotary(6)(torch.tensor([7]), torch.float64)
     turned = rotate(x, rotation)
@@ -118,7 +118,7 @@ def test_interleaved_rotary_is_the_notes_matrix() -> None:
         torch.testing.assert_close(turned[0, 0, 0, 2 * pair : 2 * pair + 2], expected, atol=1e-6, rtol=0)
 
 
-def test_both_pairings_are_one_rotation_in_two_orders() -> None:
+def test_rotary_pairings_are_permutations_of_each_other() -> None:
     x = torch.randn(2, 3, 5, 8)
     order = [0, 2, 4, 6, 1, 3, 5, 7]
     half = rotate(x[..., order], Rotary(8, pairing="half")(torch.arange(5), torch.float32))
@@ -126,7 +126,7 @@ def test_both_pairings_are_one_rotation_in_two_orders() -> None:
 
 
 def test_low_precision_does_not_round_the_angles() -> None:
-    """A model cast to bfloat16 must still tell position 4097 from 4096."""
+    """A model cast to bfloat16 must still distinguish position 4097 from 4096."""
     rotation = Rotary(8).to(torch.bfloat16)(torch.tensor([4096, 4097]), torch.bfloat16)
     assert rotation.cos.dtype == torch.float32
     assert rotation.cos[0, 0] != rotation.cos[1, 0]

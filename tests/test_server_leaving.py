@@ -129,7 +129,7 @@ def test_who_records_disturbs_no_other_thread(folder: Path) -> None:
     model = torch.nn.Linear(2, 3)
     with tap.edit(model, {}), ThreadPoolExecutor(1) as pool:
         assert tap.is_recording()
-        assert not pool.submit(tap.recording).result(), "an engine that is opened meanwhile is the fast one"
+        assert not pool.submit(tap.is_recording).result(), "an engine that is opened meanwhile is the fast one"
 
 
 def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,7 @@ class EncoderDecoderModel(Model):
         return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 
     def new_cache(self, memory: Memory, capacity: int) -> Cache:
-        """Return an empty cache for up to `capacity` target tokens, with every layer's keys and values of the memory."""
+        """Return a new cache for up to `capacity` target tokens, with the memory's keys and values of every layer."""
         if not isinstance(memory.states, Tensor):
             raise ShapeError("new_cache needs the memory that `encode` returned.")
         states = memory.states

@@ -157,8 +157,9 @@ class Stack(nn.Module):
         shapes = ((batch, length), (batch, length, length))
         if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in shapes):
             raise ShapeError(
-                f"A mask must be bool of shape [{batch}, {length}] (False for padding) or [{batch}, {length}, {length}] "
-                f"(True where a token may attend to another); this one is {mask.dtype} of shape {list(mask.shape)}."
+                f"A mask must be bool of shape [{batch}, {length}], False for padding, or "
+                f"[{batch}, {length}, {length}], True where a token may attend to another; this one is {mask.dtype} of "
+                f"shape {list(mask.shape)}."
             )
         if cache is not None:
             if mask is not None or positions is not None:

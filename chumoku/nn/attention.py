@@ -199,7 +199,7 @@ class Attention(nn.Module):
         return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
 
     def project(self, source: Tensor) -> KeyValue:
-        """Return the keys and values of a sequence. Cross-attention computes them once and reuses them at every step."""
+        """Return the keys and values of a sequence. Cross-attention computes them once for all steps."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
 
     def extra_repr(self) -> str:

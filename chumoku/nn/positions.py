@@ -136,7 +136,7 @@ class Rotation(NamedTuple):
 
 
 class Rotary(nn.Module):
-    """Positions → the rotation of queries and keys. Computed on each call, so model.to(bf16) cannot round the angles."""
+    """Positions → the rotation of queries and keys, computed on each call so that model.to(bf16) cannot round it."""
 
     def __init__(
         self,
@@ -148,9 +148,7 @@ class Rotary(nn.Module):
     ) -> None:
         super().__init__()
         if head_width % 2:
-            raise ShapeError(
-                f"Rotary positions rotate pairs of elements and need an even head width, not {head_width}."
-            )
+            raise ShapeError(f"Rotary positions need an even head width, not {head_width}.")
         self.head_width, self.base, self.pairing, self.scaling = head_width, base, pairing, scaling
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
