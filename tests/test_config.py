@@ -251,5 +251,5 @@ def test_settings_need_no_torch() -> None:
 
 
 def test_a_key_without_default_in_a_nested_table() -> None:
-    with pytest.raises(ChumokuError, match=r"inner\.size: this key is needed"):
+    with pytest.raises(ChumokuError, match=r"inner\.size: this key is required"):
         parse_settings(Outer, {"inner": {}})

@@ -96,7 +96,7 @@ def test_every_parameter_gets_a_gradient(cells: list[Cell]) -> None:
 
 
 def has_no_effect(cell: Cell, name: str) -> bool:
-    """The bias of keys adds the same number to all scores of a query, and softmax cancels it if keys are not rotated."""
+    """The bias of keys adds the same number to all scores of a query; softmax cancels it if keys are not rotated."""
     return name.endswith("attention.key.bias") and ("cross" in name or cell.position != "rotary")
 
 
@@ -156,7 +156,7 @@ def test_rotary_scores_depend_only_on_distance() -> None:
 
     def scores(shift: int, *, rotate_keys: bool = True) -> torch.Tensor:
         for pairing in ("half", "interleaved"):
-            rotary = positions.Rotary(14, pairing=pairing)
+            rotary = positions.RotaryPositions(14, pairing=pairing)
             queries = positions.rotate(query, rotary(torch.arange(5) + shift, torch.float64))
             keys = positions.rotate(key, rotary(torch.arange(7) + (shift if rotate_keys else 0), torch.float64))
             yield queries @ keys.transpose(-2, -1)

@@ -311,7 +311,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_compiles_as_one_graph(name: str) -> None:
-    """fullgraph=True: dynamo compiles the whole forward pass or raises. The width is that of the preset, the depth 2."""
+    """fullgraph=True: dynamo compiles the whole forward pass or raises. Width as in the preset, depth 2."""
     config = preset(name, layers=2, vocabulary=997)
     model = build(config)
     torch.compiler.reset()

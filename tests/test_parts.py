@@ -298,7 +298,7 @@ def test_parts_print_sizes_and_choices() -> None:
     for part in (
         "(attention): Attention(\n          heads=4, kv_heads=2, head_width=8, dropout=0.0",
         "(embedding): Embedding(vocabulary=13, width=32, factor=1)",
-        "(rotary): Rotary(8, base=10000.0, pairing=interleaved, scaling=None)",
+        "(rotary): RotaryPositions(8, base=10000.0, pairing=interleaved, scaling=None)",
         "(norm): LayerNorm(32, epsilon=1e-05)",
         "(head): Logits(tied=True, bias=False)",
         "placement=pre, dropout=0.0",

@@ -226,10 +226,12 @@ class ModelConfig(Settings):
 
     @property
     def key_heads(self) -> int:
+        """The number of key/value heads."""
         return self.heads if self.kv_heads is None else self.kv_heads
 
     @property
     def hidden(self) -> int:
+        """The inner width of the feed-forward."""
         return 4 * self.width if self.feedforward_width is None else self.feedforward_width
 
     @property
@@ -251,4 +253,5 @@ class ModelConfig(Settings):
 
     @property
     def source_tokens(self) -> int:
+        """The size of the encoder's vocabulary."""
         return self.vocabulary if self.source_vocabulary is None else self.source_vocabulary

@@ -22,7 +22,13 @@ from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal
+from chumoku.nn.positions import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+)
 from chumoku.nn.tap import tap
 
 
@@ -172,23 +178,25 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return kinds[config.norm](config.width, epsilon=config.norm_epsilon)
 
 
-def make_position(config: ModelConfig) -> Sinusoidal | Learned | None:
+def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
     match config.position:
         case "sinusoidal":
-            return Sinusoidal(config.width, pairing=config.pairing)
+            return SinusoidalPositions(config.width, pairing=config.pairing)
         case "learned":
-            return Learned(config.context, config.width)
+            return LearnedPositions(config.context, config.width)
         case _:
             return None
 
 
-def make_rotary(config: ModelConfig) -> Rotary | None:
+def make_rotary(config: ModelConfig) -> RotaryPositions | None:
     if config.position != "rotary":
         return None
     rotary, scaling = config.rotary, None
     if rotary.scaling != "none":
-        scaling = Scaling(rotary.scaling, rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original)
-    return Rotary(config.head_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
+        scaling = RotaryScaling(
+            rotary.scaling, rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original
+        )
+    return RotaryPositions(config.head_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
 
 
 def make_attention(config: ModelConfig, *, relative: bool) -> Attention:
@@ -198,7 +206,7 @@ def make_attention(config: ModelConfig, *, relative: bool) -> Attention:
         kv_heads=config.key_heads,
         bias=config.bias,
         dropout=config.dropout.attention,
-        relative=Relative(config.relative_clip, config.head_width) if relative else None,
+        relative=RelativePositions(config.relative_clip, config.head_width) if relative else None,
     )
 
 

@@ -12,7 +12,14 @@ from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
+from chumoku.nn.positions import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+    sinusoidal,
+)
 from chumoku.nn.tap import addresses, record
 
 __all__ = [
@@ -25,15 +32,15 @@ __all__ = [
     "FeedForward",
     "KeyValue",
     "LayerNorm",
-    "Learned",
+    "LearnedPositions",
     "Logits",
     "MixtureOfExperts",
     "RMSNorm",
-    "Relative",
-    "Rotary",
+    "RelativePositions",
+    "RotaryPositions",
+    "RotaryScaling",
     "RouterLosses",
-    "Scaling",
-    "Sinusoidal",
+    "SinusoidalPositions",
     "addresses",
     "attend",
     "attend_fused",

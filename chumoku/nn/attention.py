@@ -24,7 +24,7 @@ from chumoku.errors import ShapeError
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue, LayerCache
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.positions import Relative, Rotation, rotate
+from chumoku.nn.positions import RelativePositions, Rotation, rotate
 from chumoku.nn.tap import is_recorded, tap
 
 
@@ -152,7 +152,7 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        relative: Relative | None = None,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads

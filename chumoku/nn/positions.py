@@ -48,7 +48,7 @@ def frequencies(
     return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
 
 
-class Sinusoidal(nn.Module):
+class SinusoidalPositions(nn.Module):
     """The fixed sinusoidal encoding: positions → vectors, without parameters and without a maximum length."""
 
     def __init__(self, width: int, *, base: float = 10000.0, pairing: Pairing = "interleaved") -> None:
@@ -63,7 +63,7 @@ class Sinusoidal(nn.Module):
         return f"{self.width}, base={self.base}, pairing={self.pairing}"
 
 
-class Learned(nn.Module):
+class LearnedPositions(nn.Module):
     """A learned table of `length` position vectors."""
 
     def __init__(self, length: int, width: int) -> None:
@@ -84,7 +84,7 @@ class Learned(nn.Module):
         return f"length={self.table.shape[0]}, width={self.table.shape[1]}"
 
 
-class Relative(nn.Module):
+class RelativePositions(nn.Module):
     """The bias qᵢ·r_{i−j} / √d_k that is added to the scores. One vector per distance, shared by all heads."""
 
     def __init__(self, clip: int, head_width: int) -> None:
@@ -105,7 +105,7 @@ class Relative(nn.Module):
 
 
 @dataclass(frozen=True)
-class Scaling:
+class RotaryScaling:
     """Scaling of rotary frequencies for texts longer than the trained length.
 
     linear   divides every frequency by `factor`
@@ -135,7 +135,7 @@ class Rotation(NamedTuple):
     pairing: Pairing
 
 
-class Rotary(nn.Module):
+class RotaryPositions(nn.Module):
     """Positions → the rotation of queries and keys, computed on each call so that model.to(bf16) cannot round it."""
 
     def __init__(
@@ -144,7 +144,7 @@ class Rotary(nn.Module):
         *,
         base: float = 10000.0,
         pairing: Pairing = "interleaved",
-        scaling: Scaling | None = None,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
         if head_width % 2:
