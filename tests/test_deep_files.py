@@ -80,7 +80,7 @@ def test_depth_is_checked_without_recursion() -> None:
         inner = [inner]
     with pytest.raises(ValueError, match="more than 64 levels"):
         check_depth(inner)
-    check_depth({"a": [1, {"b": [[2]]}]}, deepest=5)
+    check_depth({"a": [1, {"b": [[2]]}]}, max_depth=5)
 
 
 @pytest.mark.parametrize("nested", [NESTED, PARSED_BUT_DEEP])

@@ -33,7 +33,7 @@ from chumoku.nn.attention import Attention
 from chumoku.nn.block import Block
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward
 from chumoku.nn.norms import LayerNorm
-from chumoku.nn.positions import frequencies
+from chumoku.nn.positions import RotaryPositions, frequencies
 from chumoku.text import Tokenizer
 from chumoku.weights.bundle import SOURCE_TOKENIZER, TOKENIZER, Tokenizers
 from chumoku.weights.certificate_peers import needed
