@@ -275,7 +275,7 @@ def test_padding_does_not_count_in_router_losses() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. One sequence is a batch of one"),
+        ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. For one sequence"),
         ((torch.zeros(2, 0, dtype=torch.long),), {}, "each 1 or more"),
         ((torch.zeros(2, 3),), {}, "Tokens must be int64"),
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 3)}, "A mask must be bool"),
@@ -283,7 +283,11 @@ def test_padding_does_not_count_in_router_losses() -> None:
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(1, 3, dtype=torch.bool)}, r"shape \[1, 3\]"),
         ((torch.zeros(0, 3, dtype=torch.long),), {}, "each 1 or more"),
         ((torch.zeros(2, 3, dtype=torch.uint8),), {}, "Tokens must be int64"),
-        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 4, dtype=torch.long)}, "Positions are"),
+        (
+            (torch.zeros(2, 3, dtype=torch.long),),
+            {"positions": torch.zeros(2, 4, dtype=torch.long)},
+            "Positions must be",
+        ),
         ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 3)}, "Positions must be integers"),
     ],
 )

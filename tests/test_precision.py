@@ -201,13 +201,13 @@ def test_every_matrix_is_quantized_and_the_rest_is_shared() -> None:
 
 
 def test_unsupported_precisions_are_refused() -> None:
-    with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
+    with pytest.raises(UsageError, match="no precision 'int3'; choose float32, bf16, int8, int4"):
         to_precision(model("decoder"), "int3")
     with pytest.raises(UsageError, match="already quantized"):
         to_precision(to_precision(model("decoder"), "int8"), "int4")
-    with pytest.raises(UsageError, match="a width of 30 here"):
+    with pytest.raises(UsageError, match="but one is 30"):
         to_precision(model_of(Cell("decoder"), torch.float32), "int4")
-    with pytest.raises(UsageError, match="a width of 48 here"):
+    with pytest.raises(UsageError, match="but one is 48"):
         to_precision(model("decoder", feedforward_width=48), "int4")
     with pytest.raises(UsageError, match="is not supported for models with experts"):
         to_precision(model("decoder", experts=3), "int8")

@@ -136,9 +136,7 @@ UNMASKED = AttentionContext()
 class Attention(nn.Module):
     """Multi-head attention with query, key, value and output projections: [B, T, D] → [B, T, D].
 
-    width: model width D, a multiple of `heads`.
     kv_heads: number of key/value heads, a divisor of `heads`; by default `heads`.
-    dropout: probability of dropping an attention weight during training.
     relative: the relative position bias to add to the scores, if any.
     """
 
@@ -180,7 +178,6 @@ class Attention(nn.Module):
         """Attend from `x` to `source`.
 
         source: None for self-attention; for cross-attention a sequence [B, S, D], or the result of `project`.
-        context: masks and positions.
         cache: this layer's part of a cache; the new keys and values are appended to it.
         """
         if source is None and self._can_fuse_projections():
