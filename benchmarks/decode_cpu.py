@@ -46,7 +46,7 @@ import chumoku
 from chumoku.decoding.beam import search
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.open_engine import open_engine
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 
 
 def our_translators(source: torch.Tensor) -> Contestants:
@@ -55,7 +55,7 @@ def our_translators(source: torch.Tensor) -> Contestants:
     def run(model: torch.nn.Module, beam: int) -> Callable[[], object]:
         return lambda: search(model, source, begin=BEGIN, end=END, beam=beam, limit=TARGET, least=TARGET - 1)
 
-    models = {"float32": base, "bf16": at_precision(base, "bf16"), "int8": at_precision(base, "int8")}
+    models = {"float32": base, "bf16": to_precision(base, "bf16"), "int8": to_precision(base, "int8")}
     return {f"ours {name} beam {beam}": run(model, beam) for name, model in models.items() for beam in (1, 4)}
 
 
@@ -65,7 +65,7 @@ def our_decoders() -> tuple[Contestants, dict[str, Callable[[], object]]]:
     steps: Contestants = {}
     reads: Contestants = {}
     for name in ("float32", "bf16", "int8", "int4"):
-        engine = open_engine(at_precision(base, name), rows=1, capacity=PROMPT + NEW + 1)
+        engine = open_engine(to_precision(base, name), rows=1, capacity=PROMPT + NEW + 1)
         steps[f"ours {name}"], reads[f"ours {name}"] = contestants(engine, prompt)
     plain = TorchEngine(base, rows=1, capacity=PROMPT + NEW + 1)
     steps["ours float32, PyTorch alone"], reads["ours float32, PyTorch alone"] = contestants(plain, prompt)

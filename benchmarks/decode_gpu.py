@@ -35,7 +35,7 @@ from chumoku.decoding.engines.gpu.engine import GpuEngine
 from chumoku.decoding.generate import generate
 from chumoku.decoding.scheduler import Choice, Request, Scheduler
 from chumoku.models.model import DecoderModel
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 
 DEVICE, DTYPE = torch.device("cuda"), torch.bfloat16
 PROMPT, NEW, ROUNDS = 128, 256, 5
@@ -112,7 +112,7 @@ def single(model: DecoderModel, copy: float) -> dict[str, object]:
 
 def whole(model: DecoderModel, precision: str) -> dict[str, object]:
     """Steps over weights in whole numbers."""
-    small = at_precision(model, precision)
+    small = to_precision(model, precision)
     return rates(NEW, stepping(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
 
 

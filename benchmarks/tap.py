@@ -27,13 +27,13 @@ def cut_out(run):
     def without():
         for holder in HOLDERS:
             holder.tap = lambda module, name, tensor: tensor
-        attention.watched = lambda module, *names: False
+        attention.is_recorded = lambda module, *names: False
         try:
             run()
         finally:
             for holder in HOLDERS:
                 holder.tap = tap.tap
-            attention.watched = tap.watched
+            attention.is_recorded = tap.is_recorded
 
     return without
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 
 import chumoku
-from chumoku.config import read
+from chumoku.config import parse_settings
 from chumoku.training.distributed import World, wrap
 from chumoku.training.log import matrix_peak
 from chumoku.training.objectives import Objective
@@ -47,7 +47,7 @@ def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torc
 def ours(batch: dict[str, torch.Tensor], **settings: object) -> Callable[[], None]:
     config = chumoku.preset("gpt2", vocabulary=VOCABULARY, dropout=NO_DROPOUT)
     model = chumoku.build(config, device=DEVICE)
-    train = read(TrainSettings, {"precision": "bf16", "compile": True, **settings})
+    train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True, **settings})
     module = wrap(Objective(model), train, World(DEVICE)).train()
     return step_of(module, Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
 

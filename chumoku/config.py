@@ -1,14 +1,13 @@
-"""Strict settings: TOML files and key=value words ⇄ frozen dataclasses.
+"""Strict settings: TOML files and key=value arguments ⇄ frozen dataclasses.
 
-A settings class derives from `Settings` and lists its fields with types and ranges, and, in `RULES`, the
-combinations that cannot be. However it is made (in Python, from TOML, from key=value), the same check runs,
-and everything that is wrong is reported at once:
+A settings class derives from `Settings` and lists its fields with types and ranges, and, in `RULES`, checks of several
+fields. The same checks run for every source (Python, TOML, key=value), and all problems are reported at once:
 
     class Shape(Settings):
         width: Annotated[int, Field(ge=1)] = 1
         height: Annotated[int, Field(ge=1)] = 1
 
-    read(Shape, {"widht": 4, "height": -1})
+    parse_settings(Shape, {"widht": 4, "height": -1})
         ConfigError: widht: there is no such key; did you mean width?
                      height: -1 is too small; at least 1 is needed.
 """
@@ -29,35 +28,35 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from chumoku.errors import ConfigError, Problem, UsageError
 from chumoku.safe_files import check_depth, check_file
 
-LARGEST_FILE = 1 << 20
-DEEPEST = 32  # levels of tables
-# A key of more parts than that: the parser's time grows with the square of their number, so it never sees one.
+MAX_FILE_BYTES = 1 << 20
+MAX_DEPTH = 32  # levels of tables
+# Finds keys with more parts. The parser's time is quadratic in their number, so they are refused before parsing.
 _PART = r"""(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{DEEPEST}}}")
+_DEEP_KEY = re.compile(rf"(?<![\w-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{MAX_DEPTH}}}")
 
 
 class Rule(NamedTuple):
-    """A combination that cannot be. `broken` says why, or returns None; the first of `keys` is blamed."""
+    """A check of several keys: `check` returns a sentence if they do not fit together, reported for keys[0]."""
 
     keys: tuple[str, ...]
-    broken: Callable[[Any], str | None]
+    check: Callable[[Any], str | None]
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class Settings:
-    """Base of all settings: subclasses become frozen keyword-only dataclasses that check themselves."""
+    """Base class of all settings: subclasses become frozen, keyword-only dataclasses that validate their values."""
 
     RULES: ClassVar[tuple[Rule, ...]] = ()
-    ALIASES: ClassVar[Mapping[str, str]] = {}  # names of other libraries: hints, never read
-    FORMER: ClassVar[Mapping[str, str]] = {}  # names of earlier versions: hints, and read in files of those versions
+    ALIASES: ClassVar[Mapping[str, str]] = {}  # names in other libraries, used only for hints
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {}  # names in earlier versions, still read in their files
 
     _hints: ClassVar[dict[str, Any]]
     _adapters: ClassVar[dict[str, TypeAdapter[Any]]]
 
     def __init_subclass__(cls) -> None:
-        made = dataclasses.dataclass(frozen=True, kw_only=True, init=False)(cls)
+        settings_class = dataclasses.dataclass(frozen=True, kw_only=True, init=False)(cls)
         hints = get_type_hints(cls, include_extras=True)
-        cls._hints = {field.name: hints[field.name] for field in dataclasses.fields(made)}  # type: ignore[arg-type]
+        cls._hints = {field.name: hints[field.name] for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
         cls._adapters = {}
 
     def __init__(self, **values: Any) -> None:
@@ -67,81 +66,83 @@ class Settings:
 T = TypeVar("T", bound=Settings)
 
 
-def read(cls: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
-    """Make settings from a mapping (nested as in TOML); every problem found is in the one error raised."""
+def parse_settings(cls: type[T], values: Mapping[str, Any], *, prefix: str = "") -> T:
+    """Create settings of class `cls` from a mapping, nested as in TOML.
+
+    prefix: put before each key in error messages, such as "model.". One ConfigError has all problems.
+    """
     settings = cls.__new__(cls)
     _fill(settings, values, prefix=prefix)
     return settings
 
 
 def _fill(settings: Settings, values: Mapping[str, Any], *, prefix: str) -> None:
-    """Set every field of new settings, or report everything that is wrong."""
+    """Set every field of new settings, or raise ConfigError with all problems."""
     cls = type(settings)
     problems = list(find_problems(cls, values, prefix=prefix))
     if problems:
         raise ConfigError(problems)
     for key, default in _defaults(cls).items():
-        value = _made(_nested(cls).get(key), _plain(values[key])) if key in values else default
+        value = _parse_nested(_nested(cls).get(key), _to_python(values[key])) if key in values else default
         object.__setattr__(settings, key, value)
 
 
-def write(settings: Settings) -> dict[str, Any]:
-    """The mapping that `read` turns back into the same settings; keys that are None are left out."""
+def settings_to_dict(settings: Settings) -> dict[str, Any]:
+    """Return the mapping from which `parse_settings` creates the same settings, without keys that are None."""
     values: dict[str, Any] = {}
     for field in dataclasses.fields(settings):  # type: ignore[arg-type]  # Settings subclasses are dataclasses
         value = getattr(settings, field.name)
         if value is not None:
-            values[field.name] = write(value) if isinstance(value, Settings) else value
+            values[field.name] = settings_to_dict(value) if isinstance(value, Settings) else value
     return values
 
 
-def with_present_names(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The same values, with the keys that earlier versions wrote under another name under today's."""
+def rename_former_keys(cls: type[Settings], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with key names of earlier versions replaced by the present ones."""
     nested = _nested(cls)
-    renamed = {cls.FORMER.get(key, key): value for key, value in values.items()}
+    renamed = {cls.FORMER_NAMES.get(key, key): value for key, value in values.items()}
     return {
-        key: with_present_names(nested[key], value) if key in nested and isinstance(value, Mapping) else value
+        key: rename_former_keys(nested[key], value) if key in nested and isinstance(value, Mapping) else value
         for key, value in renamed.items()
     }
 
 
 def load_toml(path: Path | str) -> dict[str, Any]:
-    """Read a TOML file, refusing with a sentence what is absent, too large or not TOML."""
+    """Read a TOML file; raise UsageError if it is missing, too large or not valid TOML."""
     path = Path(path)
     size = check_file(path)
-    if size > LARGEST_FILE:
-        raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {LARGEST_FILE:,}.")
+    if size > MAX_FILE_BYTES:
+        raise UsageError(f"{path} has {size:,} bytes; settings files may have up to {MAX_FILE_BYTES:,}.")
     try:
         text = path.read_text(encoding="utf-8-sig")
         if deep := _DEEP_KEY.search(text):
             line = text.count("\n", 0, deep.start()) + 1
-            raise ValueError(f"a key of more than {DEEPEST} parts (at line {line})")
+            raise ValueError(f"a key of more than {MAX_DEPTH} parts (at line {line})")
         values = tomllib.loads(text)
-        check_depth(values, DEEPEST)
+        check_depth(values, MAX_DEPTH)
         return values
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 at byte {error.start}. Save it as UTF-8.") from error
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is not valid TOML: {str(error)[:200]}. Mend that line and try again.") from error
+        raise UsageError(f"{path} is not valid TOML: {str(error)[:200]}. Correct it and try again.") from error
 
 
-def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
-    """Lay `key=value` words over a mapping: `model.position=rotary` sets values["model"]["position"]."""
-    result = _copied(values)
+def override(values: Mapping[str, Any], assignments: Iterable[str]) -> dict[str, Any]:
+    """Return the values with `key=value` arguments applied: `model.width=512` sets values["model"]["width"]."""
+    result = _copy(values)
     problems = []
-    for word in words:
-        key, equals, text = word.partition("=")
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
         key = key.strip()
         if not equals or not all(key.split(".")):
-            problems.append(Problem(_cut(word), "this is not of the form key=value, as in model.width=512."))
+            problems.append(Problem(_shorten(assignment), "this is not of the form key=value, as in model.width=512."))
             continue
         *tables, last = key.split(".")
-        if len(tables) >= DEEPEST:
-            problems.append(
-                Problem(_cut(key), f"this key has {len(tables) + 1:,} parts, and at most {DEEPEST} are read.")
-            )
+        if len(tables) >= MAX_DEPTH:
+            parts = f"this key has {len(tables) + 1:,} parts; at most {MAX_DEPTH} are allowed."
+            problems.append(Problem(_shorten(key), parts))
             continue
         table = result
         for name in tables:
@@ -157,23 +158,23 @@ def override(values: Mapping[str, Any], words: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """A TOML value when it is one (512, 0.1, true, "x", [1, 2]); otherwise the text itself (rotary)."""
+    """Return the TOML value of a text (512, 0.1, true, "x", [1, 2]), or the text itself if it is not TOML (rotary)."""
     try:
         parsed = {} if _DEEP_KEY.search(text) else tomllib.loads(f"value = {text}")
-        check_depth(parsed, DEEPEST)
+        check_depth(parsed, MAX_DEPTH)
     except (ValueError, RecursionError):
         parsed = {}
     return parsed["value"] if list(parsed) == ["value"] else text.strip()
 
 
 def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str = "") -> Iterator[Problem]:
-    """Everything wrong with `values` as settings of class `cls`: unknown keys, types, ranges, combinations."""
+    """Yield all problems of `values` as settings of class `cls`: unknown keys, types, ranges and rules."""
     nested, defaults = _nested(cls), _defaults(cls)
-    good: dict[str, Any] = {}
+    valid: dict[str, Any] = {}
     for key, given in values.items():
-        value = _plain(given)
+        value = _to_python(given)
         if key not in defaults:
-            yield Problem(f"{prefix}{key}", _unknown(cls, str(key), prefix))
+            yield Problem(f"{prefix}{key}", _describe_unknown_key(cls, str(key), prefix))
             continue
         inner = nested.get(key)
         if inner is not None and isinstance(value, Mapping):
@@ -182,34 +183,34 @@ def find_problems(cls: type[Settings], values: Mapping[str, Any], *, prefix: str
             found = list(_type_problems(cls, key, value, prefix))
         yield from found
         if not found:
-            good[key] = _made(inner, value)
+            valid[key] = _parse_nested(inner, value)
     for key, default in defaults.items():
         if key not in values and default is not dataclasses.MISSING:
-            good[key] = default
+            valid[key] = default
         elif key not in values:
-            yield Problem(f"{prefix}{key}", "this key is needed and was not given.")
+            yield Problem(f"{prefix}{key}", "this key is required.")
     for rule in cls.RULES:
-        if all(key in good for key in rule.keys):
-            sentence = rule.broken(SimpleNamespace(**good))
+        if all(key in valid for key in rule.keys):
+            sentence = rule.check(SimpleNamespace(**valid))
             if sentence is not None:
                 yield Problem(f"{prefix}{rule.keys[0]}", sentence)
 
 
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in values.items()}
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _copy(value) if isinstance(value, Mapping) else value for key, value in values.items()}
 
 
 def _defaults(cls: type[Settings]) -> dict[str, Any]:
     return {field.name: field.default for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
 
 
-def _plain(value: Any) -> Any:
-    """A number from NumPy as Python's own."""
+def _to_python(value: Any) -> Any:
+    """Convert a NumPy number to a Python number."""
     return value.item() if type(value).__module__ == "numpy" and getattr(value, "ndim", 1) == 0 else value
 
 
-def _made(inner: type[Settings] | None, value: Any) -> Any:
-    return read(inner, value) if inner is not None and isinstance(value, Mapping) else value
+def _parse_nested(inner: type[Settings] | None, value: Any) -> Any:
+    return parse_settings(inner, value) if inner is not None and isinstance(value, Mapping) else value
 
 
 def _nested(cls: type[Settings]) -> dict[str, type[Settings]]:
@@ -227,13 +228,13 @@ def _type_problems(cls: type[Settings], key: str, value: Any, prefix: str) -> It
     try:
         _adapter(cls, key).validate_python(value)
     except ValidationError as error:
-        # A field that may be None reports one error per alternative; the one about None helps nobody.
+        # An optional field also reports that the value is not None, which does not help.
         details = [one for one in error.errors(include_url=False) if one["type"] != "none_required"]
-        yield Problem(f"{prefix}{key}", _sentence(details[0]["type"], details[0].get("ctx", {}), value))
+        yield Problem(f"{prefix}{key}", _describe_problem(details[0]["type"], details[0].get("ctx", {}), value))
 
 
-def _sentence(kind: str, limits: Mapping[str, Any], value: Any) -> str:
-    shown = _shown(value)
+def _describe_problem(kind: str, limits: Mapping[str, Any], value: Any) -> str:
+    shown = _format_value(value)
     match kind:
         case "greater_than_equal":
             return f"{shown} is too small; at least {limits['ge']:,} is needed."
@@ -246,44 +247,44 @@ def _sentence(kind: str, limits: Mapping[str, Any], value: Any) -> str:
         case "finite_number":
             return f"{shown} is not a finite number."
         case "int_type" | "int_from_float" | "int_parsing":
-            return f"{shown} is not a whole number, and one is needed."
+            return f"{shown} is not a whole number."
         case "float_type" | "float_parsing":
-            return f"{shown} is not a number, and one is needed."
+            return f"{shown} is not a number."
         case "bool_type" | "bool_parsing":
             return f"{shown} is neither true nor false."
         case "string_type":
-            return f"{shown} is not text, and text is needed."
+            return f"{shown} is not a string."
         case "literal_error":
-            return f"{shown} is not a choice; choose {limits['expected']}.{_closest(value, limits['expected'])}"
+            return f"{shown} is not a choice; choose {limits['expected']}.{_suggest(value, limits['expected'])}"
         case "dataclass_type" | "dataclass_exact_type":
-            return f"{shown} is a single value where a table of keys is needed."
+            return f"{shown} is a single value, but a table of keys is needed."
         case _:
-            return f"{shown} does not fit here ({kind.replace('_', ' ')})."
+            return f"{shown} is not valid here ({kind.replace('_', ' ')})."
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     try:
         text = repr(value)
-    except (ValueError, RecursionError):  # a whole number of thousands of digits, a list inside itself
+    except (ValueError, RecursionError):  # an integer of thousands of digits, a list that contains itself
         text = f"this {type(value).__name__}"
-    return _cut(text)
+    return _shorten(text)
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _closest(value: Any, expected: str) -> str:
+def _suggest(value: Any, expected: str) -> str:
     choices = [word.strip("'") for word in expected.replace(" or ", ", ").split(", ")]
     close = difflib.get_close_matches(str(value).lower(), choices, n=1, cutoff=0.6)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def _unknown(cls: type[Settings], key: str, prefix: str) -> str:
+def _describe_unknown_key(cls: type[Settings], key: str, prefix: str) -> str:
     known = list(cls._hints)
-    alias = {**cls.ALIASES, **cls.FORMER}.get(key.lower())
+    alias = {**cls.ALIASES, **cls.FORMER_NAMES}.get(key.lower())
     if alias is not None:
-        return f"there is no such key; here this is called {prefix}{alias}."
+        return f"there is no such key; it is called {prefix}{alias} here."
     close = difflib.get_close_matches(key.lower(), known, n=1, cutoff=0.6)
     if close:
         return f"there is no such key; did you mean {prefix}{close[0]}?"

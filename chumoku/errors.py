@@ -1,7 +1,7 @@
-"""Every error chumoku raises, on one page.
+"""All error classes of chumoku.
 
-A message is one or more sentences: what was wrong, what was found, what was expected, what to do.
-`exit_code` is what the command line returns: 2 when the request was wrong, 1 when the work failed.
+A message says what happened, what was expected and what to do.
+`exit_code` is the exit code of the command line: 2 for a wrong request, 1 for a failure during the work.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from typing import NamedTuple
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """A number with its noun: "1 file", "2,000 files"; `plural` for nouns that do not end in s."""
+    """Return a number with its noun: "1 file", "2,000 files". `plural` is for irregular plurals."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
 class ChumokuError(Exception):
-    """The root: catch this to catch everything of ours."""
+    """Base class of all errors of chumoku."""
 
     exit_code = 1
 
 
 class UsageError(ChumokuError):
-    """The request cannot be carried out as it was asked."""
+    """The request is wrong or cannot be fulfilled."""
 
     exit_code = 2
 
 
 class Problem(NamedTuple):
-    """One thing wrong with one setting."""
+    """One problem with one setting."""
 
     key: str
     sentence: str
 
 
 class ConfigError(UsageError):
-    """Settings that cannot be: all problems at once, each with its key."""
+    """Settings are not valid; `problems` has all problems, each with its key."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -43,40 +43,40 @@ class ConfigError(UsageError):
 
 
 class ShapeError(UsageError):
-    """Tensors whose shapes do not fit together, or modules called without what they need."""
+    """Tensors have wrong shapes or types, or a required input is missing."""
 
 
 class LengthError(UsageError):
-    """Beyond what a table, a cache or a limit holds."""
+    """An index or a length is beyond the end of a table or cache, or beyond a limit."""
 
 
 class AddressError(UsageError):
-    """No tensor inside the model has this address."""
+    """No tensor in the model has this address."""
 
 
 class TooLargeError(UsageError):
-    """A model that this machine's memory cannot hold."""
+    """A model is larger than the memory of this machine."""
 
 
 class MissingExtraError(UsageError):
-    """An optional dependency is needed and not installed."""
+    """A required optional dependency is not installed."""
 
 
 class CorpusError(UsageError):
-    """Text that cannot be read as asked: names file, line and the way out."""
+    """A text file cannot be read as requested; the message has file and line."""
 
 
 class DamagedError(ChumokuError):
-    """A file that is not what was written: names it."""
+    """A file is damaged; the message names it."""
 
 
 class BusyError(UsageError):
-    """Another run is using this folder, or a queue is full."""
+    """Another process is using this folder, or a queue is full."""
 
 
-class RoomError(ChumokuError):
-    """The disk does not take what must be written: names path, needed and free bytes."""
+class StorageError(ChumokuError):
+    """A file cannot be written, for example because the disk is full."""
 
 
 class DivergedError(ChumokuError):
-    """Training that no longer gives finite numbers: names the module where they end."""
+    """Training gives NaN or infinite numbers; the message names the first module that does."""

@@ -1,10 +1,9 @@
-"""Output that is not complete yet: one folder NAME.incomplete beside NAME, which only one process uses at a time.
+"""Incomplete output: files are first written to a folder NAME.incomplete, which only one process may use at a time.
 
-    NAME.incomplete/chumoku.lock    held while its process lives; without it a folder that is not empty is not ours
-    NAME.incomplete/…               what is being written
+    NAME.incomplete/chumoku.lock    locked while its process runs; a non-empty folder without this file is not touched
+    NAME.incomplete/…               the files being written
 
-A process that was killed leaves the folder behind. The next one that writes to NAME finds the lock free and removes
-what is there.
+A killed process leaves the folder behind. The next process that writes to NAME can lock it and removes the files.
 """
 
 from __future__ import annotations
@@ -22,46 +21,46 @@ LOCK = "chumoku.lock"
 
 
 @contextmanager
-def incomplete(out: Path, *, doing: str = "writes there") -> Iterator[Path]:
-    """The folder beside `out`, locked; removed at the end, whatever happens. What a killed process left is in it.
+def incomplete_folder(out: Path, *, activity: str = "is writing there") -> Iterator[Path]:
+    """Create and lock the folder `out`.incomplete; remove it at the end. It may have files of a killed process.
 
-    `doing` says in the error message what the process that already uses the folder does.
+    activity: what the process that already uses the folder is doing, for the error message.
     """
-    place = out.with_name(f"{out.name}.incomplete")
-    ours = place.is_dir() and not place.is_symlink() and ((place / LOCK).is_file() or not any(place.iterdir()))
-    if os.path.lexists(place) and not ours:
+    folder = out.with_name(f"{out.name}.incomplete")
+    ours = folder.is_dir() and not folder.is_symlink() and ((folder / LOCK).is_file() or not any(folder.iterdir()))
+    if os.path.lexists(folder) and not ours:
         raise UsageError(
-            f"{place} is needed for files that are not complete yet, and something else is there. Move it away, or "
-            "give another name to write to."
+            f"{folder} is needed for incomplete files, but something else is there. Move it away, or write to another "
+            "name."
         )
-    handle = _locked(place, doing)
+    handle = _lock(folder, activity)
     try:
-        yield place
+        yield folder
     finally:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
         os.close(handle)
 
 
-def remove_leftovers(place: Path) -> None:
-    """Empty a locked folder."""
-    for path in place.iterdir():
+def remove_leftovers(folder: Path) -> None:
+    """Remove all files in a locked folder except its lock."""
+    for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         elif path.name != LOCK:
             path.unlink()
 
 
-def _locked(place: Path, doing: str) -> int:
-    """An open lock in this folder that no other process holds. It is freed when our process ends, in any way."""
+def _lock(folder: Path, activity: str) -> int:
+    """Lock the folder and return the open lock file; the system unlocks it when this process ends."""
     while True:
-        place.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        except FileNotFoundError:  # its owner removed the folder a moment ago
+            handle = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        except FileNotFoundError:  # another process just removed the folder
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.path.samestat(os.fstat(handle), os.stat(place / LOCK)):
+            if os.path.samestat(os.fstat(handle), os.stat(folder / LOCK)):
                 os.ftruncate(handle, 0)
                 os.write(handle, f"{os.getpid()}\n".encode())
                 return handle
@@ -69,7 +68,7 @@ def _locked(place: Path, doing: str) -> int:
             owner = os.read(handle, 32).decode("ascii", "replace").strip() or "another"
             os.close(handle)
             raise BusyError(
-                f"{place} is in use: process {owner} {doing}. Wait for it, stop it, or give another name to write to."
+                f"{folder} is in use: process {owner} {activity}. Wait for it, stop it, or write to another name."
             ) from error
         except FileNotFoundError:
             pass

@@ -23,7 +23,7 @@ from chumoku.decoding.engines.native.call import prepare
 from chumoku.decoding.sampling import Choice
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle
 from chumoku.weights.families import rows_of
@@ -138,14 +138,14 @@ def _open(
         opened = open_model.load(path, device=place, whole=place.type == "cuda", meanwhile=meanwhile)
         model = opened.model
         if model.dtype == torch.bfloat16 and place.type == "cpu":
-            model = at_precision(model, "bf16")  # processors compute with these numbers in float32
+            model = to_precision(model, "bf16")  # processors compute with these numbers in float32
         return Speaker(model, opened.tokenizer, opened.source_tokenizer)
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
         lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
         model = lora.merged(model)
-    model = model if precision is None else at_precision(model, precision)
+    model = model if precision is None else to_precision(model, precision)
     return Speaker(model, opened.tokenizer, opened.source_tokenizer)
 
 

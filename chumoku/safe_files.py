@@ -1,11 +1,11 @@
-"""Files of strangers: bounded, checked, and never followed out of their folder.
+"""Safe reading of untrusted files.
 
-check_file       a regular file: reading a pipe or a device may never end
-check_depth      values that are not nested too deeply for whoever walks through them
-read_json        a table of values, of so many bytes at most, and nothing but JSON
-check_header     the head of a safetensors file, before the library is asked to read it
-inside           a file of this very folder, by its plain name
-check_links      no link leads out of a folder
+check_file                 accepts only regular files: reading a pipe or device may never end
+check_depth                limits the nesting of tables and lists, which recursive code walks through
+read_json                  reads a JSON object of limited size
+check_safetensors_header   checks the header of a safetensors file before the library reads it
+file_inside                returns the path of a file in a folder, without path separators or links to the outside
+check_links                refuses a folder with links to the outside
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 
 from chumoku.errors import DamagedError, UsageError
 
-LARGEST_HEADER = 1 << 24
-LARGEST_JSON = 1 << 24
-DEEPEST = 64  # levels of tables and lists within each other
+MAX_HEADER_BYTES = 1 << 24
+MAX_JSON_BYTES = 1 << 24
+MAX_DEPTH = 64  # levels of nested tables and lists
 NAME = re.compile(r"[\w.+-]{1,200}")
 
 
 def check_file(path: Path) -> int:
-    """The size of a regular file; a folder, a pipe, a device, or a link to one, is refused before it is opened."""
+    """Return the size of a regular file; raise UsageError for a folder, pipe or device, without opening it."""
     try:
         found = path.stat()
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     if not stat.S_ISREG(found.st_mode):
         kind = next((name for test, name in _KINDS if test(found.st_mode)), "not a regular file")
-        raise UsageError(f"{path} is {kind}, and a regular file is needed. Write its content to a file first.")
+        raise UsageError(f"{path} is {kind}, but a regular file is needed. Write its content to a file first.")
     return found.st_size
 
 
@@ -46,10 +46,10 @@ _KINDS = (
 )
 
 
-def check_depth(value: Any, deepest: int = DEEPEST) -> None:
-    """Raise ValueError for tables and lists nested more than `deepest` levels; the check itself does not recurse."""
+def check_depth(value: Any, max_depth: int = MAX_DEPTH) -> None:
+    """Raise ValueError for tables and lists nested more than `max_depth` levels; the check itself does not recurse."""
     level = [value]
-    for _ in range(deepest + 1):
+    for _ in range(max_depth + 1):
         level = [
             inner
             for outer in level
@@ -58,41 +58,43 @@ def check_depth(value: Any, deepest: int = DEEPEST) -> None:
         ]
         if not level:
             return
-    raise ValueError(f"it is nested more than {deepest} levels deep")
+    raise ValueError(f"it is nested more than {max_depth} levels deep")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """JSON of a bounded depth; anything else is a ValueError."""
+    """Parse JSON; raise ValueError if it is not valid or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError as error:
-        raise ValueError(f"it is nested more than {DEEPEST} levels deep") from error
+        raise ValueError(f"it is nested more than {MAX_DEPTH} levels deep") from error
     if isinstance(value, (dict, list)):
         check_depth(value)
     return value
 
 
-def read_json(path: Path, *, largest: int = LARGEST_JSON) -> dict[str, Any]:
-    values = read_any_json(path, largest=largest)
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+    """Read a JSON object from a file of at most `max_bytes`."""
+    values = read_any_json(path, max_bytes=max_bytes)
     if not isinstance(values, dict):
-        raise DamagedError(f"{path} holds no table of values.")
+        raise DamagedError(f"{path} is not a JSON object.")
     return values
 
 
-def read_any_json(path: Path, *, largest: int = LARGEST_JSON) -> Any:
+def read_any_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """Read a JSON value of any type from a file of at most `max_bytes`."""
     size = check_file(path)
-    if size > largest:
-        raise UsageError(f"{path} has {size:,} bytes, and {largest:,} are the most that is read.")
+    if size > max_bytes:
+        raise UsageError(f"{path} has {size:,} bytes; at most {max_bytes:,} are allowed.")
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise DamagedError(f"{path} does not read as JSON: {str(error)[:200]}.") from error
+        raise DamagedError(f"{path} is not valid JSON: {str(error)[:200]}.") from error
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
 
 
-def check_header(path: Path) -> None:
-    """A header is a length and so many bytes of JSON; the length is looked at first."""
+def check_safetensors_header(path: Path) -> None:
+    """Raise unless the header length, the first 8 bytes of a safetensors file, fits the file and the limit."""
     size = check_file(path)
     try:
         with path.open("rb") as stream:
@@ -101,38 +103,39 @@ def check_header(path: Path) -> None:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     length = struct.unpack("<Q", first)[0] if len(first) == 8 else None
     if length is None or length > size - 8:
-        raise DamagedError(f"{path} does not read as safetensors: it ends within its header. Is the download whole?")
-    if length > LARGEST_HEADER:
-        raise DamagedError(f"{path} has a header of {length:,} bytes; {LARGEST_HEADER:,} are the most that is read.")
+        raise DamagedError(f"{path} is not valid safetensors: it ends within its header. Is the download complete?")
+    if length > MAX_HEADER_BYTES:
+        raise DamagedError(f"{path} has a header of {length:,} bytes; at most {MAX_HEADER_BYTES:,} are allowed.")
 
 
-def inside(folder: Path, name: Any) -> Path:
-    """A file of this folder by its plain name; names and links that lead elsewhere are refused."""
+def file_inside(folder: Path, name: Any) -> Path:
+    """Return the path of a file in this folder; raise UsageError if the name or a link points elsewhere."""
     if not isinstance(name, str) or not NAME.fullmatch(name) or name in (".", ".."):
-        raise UsageError(f"{folder} names the file {str(name)[:80]!r}, which is no plain name of a file in it.")
-    if leads_out(folder / name):
+        raise UsageError(f"{folder} refers to the file {str(name)[:80]!r}, which is not a plain file name.")
+    if is_outside_link(folder / name):
         raise UsageError(f"{folder / name} is a link that leads out of its folder. Put the file itself there.")
     return folder / name
 
 
 def check_links(folder: Path) -> None:
-    """Refuse a folder from which a link leads out, whoever would follow it."""
+    """Raise UsageError if a file in this folder is a link to a place outside it."""
     for path in folder.iterdir():
-        if path.is_symlink() and leads_out(path):
+        if path.is_symlink() and is_outside_link(path):
             raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
 
 
-def leads_out(path: Path) -> bool:
+def is_outside_link(path: Path) -> bool:
+    """Return True if a path is a link to a place outside its folder, or to itself."""
     try:
-        return not path.resolve().is_relative_to(_root(path.parent))
+        return not path.resolve().is_relative_to(_allowed_root(path.parent))
     except (OSError, RuntimeError):  # a link to itself
         return True
 
 
-def _root(folder: Path) -> Path:
-    """Where a folder's files may lie: in it, or, in the hub's cache, beside it."""
+def _allowed_root(folder: Path) -> Path:
+    """Return the folder that links may point into: the folder itself, or its model in the Hugging Face cache."""
     folder = folder.resolve()
-    for part in (folder, folder.parent):  # a model's folder there, or one within it
+    for part in (folder, folder.parent):  # a snapshot in the cache, or a folder in it
         if part.parent.name == "snapshots" and (part.parent.parent / "blobs").is_dir():
             return part.parent.parent
     return folder

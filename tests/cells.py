@@ -1,4 +1,4 @@
-"""Every cell of kind × position × norm × placement × feed-forward × grouped, as small models with odd sizes."""
+"""Every combination ("cell") of kind × position × norm × placement × feed-forward × kv_heads, as small models."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ CELLS = [Cell(*values) for values in itertools.product(KINDS, POSITIONS, NORMS, 
 
 @functools.lru_cache(maxsize=16)
 def model_of(cell: Cell, dtype: torch.dtype = torch.float64, **changes: object) -> Model:
-    """A model of this cell whose every parameter and running average is random: nothing hides behind 0 or 1."""
+    """Return a model of this cell with random parameters and running averages, none of them 0 or 1."""
     model = build(cell.config(**changes), dtype=dtype)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The laws, each as a function that measures how far a model is from keeping it. Zero (to rounding) is kept."""
+"""Laws of models, each as a function that returns the error of a model; it is 0 up to rounding if the law holds."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from chumoku.nn import masks
 
 
 def logits_of(model: Model, target: Tensor, *, source: Tensor | None = None, **options: object) -> Tensor:
-    """The logits after `target`, whatever the kind of the model."""
+    """Return the logits (or the vector) of any kind of model for `target`."""
     if model.config.head_kind == "vector":
         return model(target, **options).vector
     if model.config.kind == "encoder-decoder":
-        named = {f"target_{key}": value for key, value in options.items()}
-        return model(tokens(target.shape[0], 7, seed=3) if source is None else source, target, **named).logits
+        options = {f"target_{key}": value for key, value in options.items()}
+        return model(tokens(target.shape[0], 7, seed=3) if source is None else source, target, **options).logits
     return model(target, **options).logits
 
 
 def distance(one: Tensor, other: Tensor) -> float:
-    """The largest difference, as a share of the largest number where that is above 1."""
+    """Return the largest difference, divided by the largest number if that is above 1."""
     one, other = one.detach(), other.detach()
     return float((one - other).abs().max() / one.abs().max().clamp(min=1))
 
 
 def future_leak(model: Model, length: int, seed: int) -> float:
-    """Change the tokens from some place on: nothing before that place may move."""
+    """Change the tokens from some position on: logits before it must not change."""
     before = tokens(2, length, seed)
     place = 1 + seed % (length - 1)
     after = before.clone()
@@ -35,8 +35,8 @@ def future_leak(model: Model, length: int, seed: int) -> float:
     return distance(logits_of(model, before)[:, :place], logits_of(model, after)[:, :place])
 
 
-def order_matters(model: Model, length: int, seed: int) -> float:
-    """Permute an encoder's input: its output permutes alike, and a decoder that looks at it notices nothing."""
+def order_error(model: Model, length: int, seed: int) -> float:
+    """Permute the input of an encoder: its output is permuted the same way, and the decoder's output is unchanged."""
     given = tokens(2, length, seed)
     order = torch.randperm(length, generator=torch.Generator().manual_seed(seed + 1))
     if model.config.kind == "encoder":
@@ -45,8 +45,8 @@ def order_matters(model: Model, length: int, seed: int) -> float:
     return distance(logits_of(model, target, source=given), logits_of(model, target, source=given[:, order]))
 
 
-def padding_noticed(model: Model, length: int, seed: int) -> float:
-    """Fill a row up and give it batch mates: its answers stay."""
+def padding_error(model: Model, length: int, seed: int) -> float:
+    """Add padding and other rows to a batch: the output of a row must not change."""
     short, mates = tokens(1, length, seed), tokens(2, length + 4, seed + 1)
     alone = logits_of(model, short, **_source(model, short[:, :5]))
     rows = mates.clone()
@@ -55,10 +55,10 @@ def padding_noticed(model: Model, length: int, seed: int) -> float:
     mask = masks.real_tokens(lengths, length + 4)
     if model.config.kind != "encoder-decoder":
         together = model(rows, mask=mask)
-        moved = 0.0
+        error = 0.0
         if together.vector is not None:
-            moved = distance(model(short).vector[0], together.vector[0])
-        return max(moved, distance(alone[0], together.logits[0, :length]))
+            error = distance(model(short).vector[0], together.vector[0])
+        return max(error, distance(alone[0], together.logits[0, :length]))
     source = tokens(2, 11, seed + 2)
     source[0, :5] = short[0, :5]
     real = masks.real_tokens(torch.tensor([5, 11]), 11)
@@ -66,17 +66,17 @@ def padding_noticed(model: Model, length: int, seed: int) -> float:
     return distance(alone[0], together[0, :length])
 
 
-def packing_noticed(model: Model, length: int, seed: int) -> float:
-    """Two documents in one row, kept apart by mask and positions, equal the two alone."""
+def packing_error(model: Model, length: int, seed: int) -> float:
+    """Two documents packed in one row, separated by mask and positions, give the same output as each alone."""
     one, two = tokens(1, length, seed), tokens(1, 3, seed + 1)
     documents = torch.tensor([[0] * length + [1] * 3])
     positions = torch.tensor([[*range(length), *range(3)]])
-    together = model(torch.cat([one, two], 1), mask=masks.packed(documents), positions=positions).logits
+    together = model(torch.cat([one, two], 1), mask=masks.same_document(documents), positions=positions).logits
     return distance(together, torch.cat([model(one).logits, model(two).logits], 1))
 
 
-def cache_noticed(model: Model, length: int, seed: int) -> float:
-    """Decode rows of different lengths in steps of different sizes: the logits equal those of each row's whole pass."""
+def cache_error(model: Model, length: int, seed: int) -> float:
+    """Decode rows of different lengths in steps of different sizes: the logits equal those of a pass without cache."""
     lengths = [length, length - 2, 1]
     rows, later = tokens(3, length, seed), tokens(3, 5, seed + 1)
     source = tokens(3, 7, seed + 2)

@@ -35,7 +35,7 @@ from chumoku.doctor.open_subject import of_model, of_recipe
 from chumoku.models.build import build
 from chumoku.models.stack import Memory, Stack
 from chumoku.nn import attention, masks
-from chumoku.nn.attention import EVERYTHING, Sight
+from chumoku.nn.attention import UNMASKED, AttentionContext
 from chumoku.nn.cache import Cache
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
@@ -130,9 +130,9 @@ def altered(patient: Patient, change: Callable[[dict[str, Tensor]], dict[str, Te
 
 
 def see_ahead(stack: Stack, by: int) -> None:
-    usual = stack.sight
+    usual = stack.attention_context
 
-    def sight(positions: Tensor, end: int, **rest: Any) -> Sight:
+    def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
         made = usual(positions, end, **rest)
         if not made.causal:
             return made
@@ -140,7 +140,7 @@ def see_ahead(stack: Stack, by: int) -> None:
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new + by)
         return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
 
-    stack.sight = sight  # type: ignore[method-assign]
+    stack.attention_context = attention_context  # type: ignore[method-assign]
 
 
 def mask_off_by_one(ward: Ward, patch: Patch) -> Patient:
@@ -170,9 +170,9 @@ def rule_off_by_one_beside_a_mask(ward: Ward, patch: Patch) -> Patient:
 def mask_that_ends_too_early(ward: Ward, patch: Patch) -> Patient:
     patient = ward.decoder()
     stack = patient.model.decoder
-    usual = stack.sight
+    usual = stack.attention_context
 
-    def sight(positions: Tensor, end: int, **rest: Any) -> Sight:
+    def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
         made, new = usual(positions, end, **rest), positions.shape[-1]
         if not made.causal or new <= 26:
             return made
@@ -180,7 +180,7 @@ def mask_that_ends_too_early(ward: Ward, patch: Patch) -> Patient:
         rule[26:, 26:] = True
         return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
 
-    stack.sight = sight  # type: ignore[method-assign]
+    stack.attention_context = attention_context  # type: ignore[method-assign]
     return patient
 
 
@@ -231,13 +231,15 @@ def statistics_of_the_batch(ward: Ward, patch: Patch) -> Patient:
 
 def source_mask_ignored(ward: Ward, patch: Patch) -> Patient:
     patient = ward.translator()
-    usual = patient.model.encoder.sight
-    patient.model.encoder.sight = lambda positions, end, **rest: usual(positions, end, **{**rest, "mask": None})
+    usual = patient.model.encoder.attention_context
+    patient.model.encoder.attention_context = lambda positions, end, **rest: usual(
+        positions, end, **{**rest, "mask": None}
+    )
     return patient
 
 
 def memory_mask_ignored(ward: Ward, patch: Patch) -> Patient:
-    patch.setattr(Memory, "sight", property(lambda memory: EVERYTHING))
+    patch.setattr(Memory, "attention_context", property(lambda memory: UNMASKED))
     return ward.translator()
 
 

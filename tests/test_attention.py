@@ -1,4 +1,4 @@
-"""Attention: the formula, its fused twin, and PyTorch's own module."""
+"""Attention: the formula, the fused version, and nn.MultiheadAttention."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chumoku.errors import ShapeError
-from chumoku.nn import Attention, Sight, attend, attend_fused, masks
+from chumoku.nn import Attention, AttentionContext, attend, attend_fused, masks
 from chumoku.nn import attention as attention_module
 
 TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-10}
@@ -65,14 +65,14 @@ def test_plain_equals_fused_with_gradients(dtype, size, seed, mask_kind, with_bi
         torch.autograd.grad(plain, chosen, upstream), torch.autograd.grad(fused, chosen, upstream), strict=True
     ):
         torch.testing.assert_close(one, other, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
-    seen = attention_module.visible(query, inputs[1], mask=mask, causal=causal)
-    if seen is not None:
-        assert (weights.masked_select(~seen.expand_as(weights)) == 0).all()
-        some = seen.expand_as(weights).any(-1)
+    allowed = attention_module.combine_masks(query, inputs[1], mask=mask, causal=causal)
+    if allowed is not None:
+        assert (weights.masked_select(~allowed.expand_as(weights)) == 0).all()
+        some = allowed.expand_as(weights).any(-1)
         torch.testing.assert_close(weights.sum(-1), some.to(dtype), atol=1e-5, rtol=0)
 
 
-def test_a_twin_without_the_root_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scale_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     fused = torch.nn.functional.scaled_dot_product_attention
     monkeypatch.setattr(
         attention_module.F, "scaled_dot_product_attention", lambda *given, **named: fused(*given, **named, scale=1.0)
@@ -83,7 +83,7 @@ def test_a_twin_without_the_root_is_caught(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("twin", ["plain", "fused"])
-def test_a_query_that_sees_nothing_gets_zeros_and_no_nan(twin: str, with_bias: bool) -> None:
+def test_query_without_allowed_keys_gets_zeros(twin: str, with_bias: bool) -> None:
     inputs = draw_case(2, torch.float32, batch=2, kv_heads=3, group=1, length=5, keys=7, width=11)
     mask = torch.ones(2, 1, 5, 7, dtype=torch.bool)
     mask[0, 0, 3] = False
@@ -101,10 +101,10 @@ def test_a_query_that_sees_nothing_gets_zeros_and_no_nan(twin: str, with_bias: b
     assert (inputs[0].grad[0, :, 3] == 0).all()
 
 
-def test_the_numbers_of_note_002() -> None:
-    """猫 が 魚 を 食べる: the note's own vectors; its weights sum to 1.34, the true ones to 1."""
+def test_numbers_of_note_002() -> None:
+    """猫 が 魚 を 食べる: the vectors of the note; its weights sum to 1.34, the correct ones to 1."""
     words = torch.tensor([[1.0, 0.1], [0.1, 0.2], [0.9, 0.2], [0.2, 0.1], [0.5, 0.8]])[None, None]
-    scores, weights = attention_module.look(words[:, :, :1], words)
+    scores, weights = attention_module.compute_attention_weights(words[:, :, :1], words)
     expected = torch.tensor([0.714, 0.085, 0.651, 0.149, 0.410])
     torch.testing.assert_close(scores.flatten(), expected, atol=6e-4, rtol=0)
     torch.testing.assert_close(weights.flatten(), torch.tensor([0.265, 0.141, 0.248, 0.150, 0.195]), atol=6e-4, rtol=0)
@@ -126,11 +126,11 @@ def test_equals_torch_multihead_attention(bias: bool, cross: bool, masked: bool)
     expected, expected_weights = theirs(
         x, source, source, key_padding_mask=~real if masked else None, average_attn_weights=False
     )
-    sight = Sight(mask=masks.padding(real)) if masked else Sight()
-    output = ours(x, source if cross else None, sight=sight)
+    context = AttentionContext(mask=masks.padding(real)) if masked else AttentionContext()
+    output = ours(x, source if cross else None, context=context)
     torch.testing.assert_close(output, expected, atol=1e-10, rtol=0)
     query = ours._split(ours.query(x))
-    _, weights = attention_module.look(query, ours.project(source).key, mask=sight.mask)
+    _, weights = attention_module.compute_attention_weights(query, ours.project(source).key, mask=context.mask)
     torch.testing.assert_close(weights, expected_weights, atol=1e-10, rtol=0)
 
     upstream = torch.randn_like(output)
@@ -170,7 +170,7 @@ def test_grouped_heads_equal_repeated_heads() -> None:
     torch.testing.assert_close(grouped(x), repeated(x), atol=1e-12, rtol=0)
 
 
-def test_dropout_acts_on_the_weights_in_training_alone() -> None:
+def test_dropout_applies_to_weights_only_in_training() -> None:
     torch.manual_seed(5)
     attention = Attention(30, 3, dropout=0.5)
     x = torch.randn(2, 7, 30)
@@ -190,10 +190,10 @@ def test_a_bias_is_added_to_the_scores() -> None:
     torch.testing.assert_close(attend_fused(query, key, value, bias=away), value[:, :, :1].expand(-1, -1, 5, -1))
 
 
-def test_impossible_heads_are_refused_with_a_sentence() -> None:
-    with pytest.raises(ShapeError, match="4 heads must divide width 30"):
+def test_invalid_heads_are_refused() -> None:
+    with pytest.raises(ShapeError, match=r"The width \(30\) must be a multiple of the heads \(4\)"):
         Attention(30, 4)
-    with pytest.raises(ShapeError, match="2 key/value heads"):
+    with pytest.raises(ShapeError, match=r"key/value heads \(2\)"):
         Attention(30, 3, kv_heads=2)
 
 

@@ -9,7 +9,7 @@ from chumoku.errors import LengthError, ShapeError, UsageError
 from chumoku.nn import Cache
 
 
-def test_a_step_writes_in_place_and_copies_nothing() -> None:
+def test_step_writes_in_place() -> None:
     model = model_of(Cell("decoder", kv_heads=1))
     cache = model.new_cache(2, 13)
     address = cache.store.data_ptr()
@@ -17,14 +17,14 @@ def test_a_step_writes_in_place_and_copies_nothing() -> None:
         after = model(tokens(2, 5), cache=cache).cache
         later = model(tokens(2, 1), cache=after).cache
     assert later.store.data_ptr() == address
-    keys, _ = after.past(0, after.positions(1)).extend(torch.zeros(2, 1, 1, 10), torch.zeros(2, 1, 1, 10))
+    keys, _ = after.layer(0, after.positions(1)).append(torch.zeros(2, 1, 1, 10), torch.zeros(2, 1, 1, 10))
     assert keys.data_ptr() == address
     assert (cache.used, after.used, later.used) == (0, 5, 6)
     assert cache.nbytes == 2 * 2 * 2 * 1 * 13 * 10 * 8
 
 
-def test_an_earlier_value_is_a_way_back() -> None:
-    """Decode, go back to the value before, decode something else: as if the first had never been."""
+def test_decoding_continues_from_earlier_cache() -> None:
+    """Decoding other tokens from an earlier cache gives the same logits as a full pass."""
     model = model_of(Cell("decoder"))
     one, two = tokens(2, 3, seed=1), tokens(2, 3, seed=2)
     with torch.no_grad():
@@ -61,45 +61,45 @@ def test_a_source_mask_is_kept_with_the_memory() -> None:
     assert distance(alone[0], stepped[1]) < 1e-10
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written() -> None:
+def test_invalid_steps_are_refused_before_writing() -> None:
     model = model_of(Cell("decoder"))
     cache = model.new_cache(2, 5)
     with torch.no_grad():
-        with pytest.raises(LengthError, match=r"holds 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
+        with pytest.raises(LengthError, match=r"has 5 positions, 0 are used, and 7 more do not fit. .*capacity=7"):
             model(tokens(2, 7), cache=cache)
-        with pytest.raises(ShapeError, match="made for 2 rows, and 3 were given"):
+        with pytest.raises(ShapeError, match="is for 2 rows, but 3 were given"):
             model(tokens(3, 1), cache=cache)
-        with pytest.raises(ShapeError, match="give lengths instead"):
+        with pytest.raises(ShapeError, match="pass lengths instead"):
             model(tokens(2, 3), cache=cache, mask=torch.ones(2, 3, dtype=torch.bool))
-        with pytest.raises(ShapeError, match="Lengths go with a cache"):
+        with pytest.raises(ShapeError, match="Lengths are only used with a cache"):
             model(tokens(2, 3), lengths=torch.tensor([1, 2]))
     assert (cache.store == 0).all()
-    with pytest.raises(UsageError, match="keeps no gradients"):
+    with pytest.raises(UsageError, match="stores no gradients"):
         model(tokens(2, 3), cache=cache)
-    with pytest.raises(LengthError, match="holds nothing"):
+    with pytest.raises(LengthError, match="needs at least one layer"):
         Cache.empty(2, 0, 5, kv_heads=1, head_width=2)
     with torch.no_grad():
         for lengths, message in (
-            (torch.tensor([5, 9]), "Lengths run from 5 to 9, and 5 tokens were given"),
-            (torch.tensor([-1, 2]), "Lengths run from -1"),
-            (torch.tensor([1, 2, 3]), "Lengths are 2 whole numbers, one for each row"),
-            (torch.tensor([1.0, 2.0]), "Lengths are 2 whole numbers"),
+            (torch.tensor([5, 9]), "Lengths must be 0 to 5, the tokens per row; these are 5 to 9"),
+            (torch.tensor([-1, 2]), "these are -1 to 2"),
+            (torch.tensor([1, 2, 3]), "Lengths must be 2 integers, one for each row"),
+            (torch.tensor([1.0, 2.0]), "Lengths must be 2 integers"),
         ):
             with pytest.raises(ShapeError, match=message):
                 model(tokens(2, 5), cache=cache, lengths=lengths)
         for other in (model_of(Cell("decoder"), layers=3), model_of(Cell("decoder", kv_heads=1))):
-            with pytest.raises(ShapeError, match="This cache was made for another model"):
+            with pytest.raises(ShapeError, match="This cache belongs to another model"):
                 other(tokens(2, 3), cache=cache)
     with torch.inference_mode():
         inference = model.new_cache(2, 5)
-    with torch.no_grad(), pytest.raises(UsageError, match="can be used only there"):
+    with torch.no_grad(), pytest.raises(UsageError, match="can only be used there"):
         model(tokens(2, 3), cache=inference)
     both = model_of(Cell("encoder-decoder"))
-    with pytest.raises(ShapeError, match="needs something to look at"):
+    with pytest.raises(ShapeError, match="needs an encoder output"):
         both.decode(tokens(2, 3))
 
 
-def test_rows_that_take_turns_use_no_more_room_than_the_longest() -> None:
+def test_used_is_the_length_of_the_longest_row() -> None:
     model = model_of(Cell("decoder", "learned"))
     with torch.no_grad():
         cache = model(tokens(2, 5), cache=model.new_cache(2, 9), lengths=torch.tensor([5, 1])).cache
@@ -108,15 +108,15 @@ def test_rows_that_take_turns_use_no_more_room_than_the_longest() -> None:
         assert model(tokens(2, 3), cache=cache).cache.used == 9
 
 
-def test_stale_memory_cannot_reach_the_answer() -> None:
-    """Fill the unused part with NaN-free garbage: a ragged batch must not notice."""
+def test_unused_cache_memory_does_not_affect_logits() -> None:
+    """Random numbers in the unused part of the cache do not change the logits of a batch with different lengths."""
     model = model_of(Cell("decoder", "relative"))
     clean, dirty = model.new_cache(2, 13), model.new_cache(2, 13)
     dirty.store.normal_()
     lengths = torch.tensor([5, 2])
-    answers = []
+    outputs = []
     with torch.no_grad():
         for cache in (clean, dirty):
             cache = model(tokens(2, 5), cache=cache, lengths=lengths).cache
-            answers.append(model(tokens(2, 2, seed=1), cache=cache).logits)
-    assert distance(*answers) < 1e-12
+            outputs.append(model(tokens(2, 2, seed=1), cache=cache).logits)
+    assert distance(*outputs) < 1e-12

@@ -162,7 +162,7 @@ def test_what_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
 def test_probes_reach_as_far_as_the_model(context: int) -> None:
     """Both ends of the vocabulary, several lengths, and never a place that learned positions lack."""
     config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
-    asked = probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    asked = probes(build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
     reach = min(context, LONGEST)
     assert max(len(probe.tokens) for probe in asked) == max(len(probe.source) for probe in asked) == reach - 1
     for side, size in ((0, 29), (1, 31)):
@@ -172,7 +172,9 @@ def test_probes_reach_as_far_as_the_model(context: int) -> None:
         assert {token for row in tokens for token in row} <= set(range(size))
         assert all(row for row in tokens)
     assert len({probe.name for probe in asked}) == len(asked)
-    assert asked == probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    assert asked == probes(
+        build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta")
+    )  # type: ignore[attr-defined]
 
 
 # transformers

@@ -249,7 +249,7 @@ def test_a_file_system_that_refuses_costs_no_run(corpora: Path, tmp_path: Path) 
     go(recipe_for("decoder", corpora, out, train={"steps": 6, "save_every": 6}))  # its corpus is prepared
     resource.setrlimit(resource.RLIMIT_FSIZE, (8000, limits[1]))
     try:
-        with pytest.raises(chumoku.errors.RoomError, match="step-00000014 could not be saved: File too large"):
+        with pytest.raises(chumoku.errors.StorageError, match="step-00000014 could not be saved: File too large"):
             go(recipe, resume=True)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

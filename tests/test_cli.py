@@ -76,7 +76,7 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gpt3"], "no preset is called 'gpt3'; did you mean 'gpt2'?"),
+        (["gpt3"], "there is no preset 'gpt3'; did you mean 'gpt2'?"),
         (["gpt2", "model.widht=3"], "model.widht: there is no such key; did you mean model.width?"),
         (["gpt2", "model.heads=0"], "model.heads: 0 is too small; at least 1 is needed."),
         (["gpt2", "width=3"], "its keys begin with model."),
@@ -86,7 +86,7 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
         (["gpt2", "model.width=" + "9" * 5000], "is not a whole number"),
         (["gpt2", "model.width=" + "[" * 5000], "is not a whole number"),
         (["absent.toml"], "absent.toml could not be read: No such file"),
-        (["gpt2", "--precision", "int3"], "precision int3 is not known; choose float32, bf16"),
+        (["gpt2", "--precision", "int3"], "precision int3 is unknown; choose float32, bf16"),
         (["gpt2", "--length", "0"], "--length"),
         ([], "Missing argument"),
     ],

@@ -15,7 +15,7 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
-from chumoku.partial_output import incomplete
+from chumoku.partial_output import incomplete_folder
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
@@ -90,11 +90,11 @@ def test_a_killed_conversion_is_cleared_away(to: str, after: str, ask: Ask, mode
 
 
 def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
-    with incomplete(tmp_path / "out") as place:
+    with incomplete_folder(tmp_path / "out") as place:
         (place / "new").mkdir()
         ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
         assert ended.code == 2
-        assert f"is in use: process {os.getpid()} writes there" in ended.err
+        assert f"is in use: process {os.getpid()} is writing there" in ended.err
         assert (place / "new").is_dir()
     assert ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku").code == 0
 

@@ -1,4 +1,4 @@
-"""Settings: everything wrong is reported at once, by name, with the right key; nothing is built for it."""
+"""Settings: all problems are reported at once, each with its key, before any memory is allocated."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from chumoku.config import Settings, load_toml, override, parse_value, read, write
+from chumoku.config import Settings, load_toml, override, parse_settings, parse_value, settings_to_dict
 from chumoku.errors import ChumokuError, ConfigError, UsageError
 from chumoku.models.config import Dropout, ModelConfig
-from chumoku.models.presets import PRESETS, model_config, preset
+from chumoku.models.presets import PRESETS, preset, read_model_config
 
 NAN, INFINITY = float("nan"), float("inf")
 NUMBERS = (
@@ -108,18 +108,18 @@ class Outer(Settings):
     inner: Inner = Inner(size=1)
 
 
-def test_there_are_more_than_a_hundred() -> None:
+def test_there_are_more_than_a_hundred_invalid_configs() -> None:
     assert len(HOSTILE) >= 100
 
 
 @pytest.mark.parametrize("changes", HOSTILE, ids=map(str, range(len(HOSTILE))))
-def test_a_hostile_config_is_refused_in_a_sentence_at_once(changes: dict[str, object]) -> None:
+def test_invalid_config_is_refused_with_a_sentence(changes: dict[str, object]) -> None:
     tracemalloc.start()
     start = time.perf_counter()
     with pytest.raises(ConfigError) as refused:
-        model_config({"vocabulary": 100, **changes})
+        read_model_config({"vocabulary": 100, **changes})
     assert time.perf_counter() - start < 1.0
-    assert tracemalloc.get_traced_memory()[1] < 16 << 20, "no memory was taken for it"
+    assert tracemalloc.get_traced_memory()[1] < 16 << 20, "no memory was allocated for the model"
     tracemalloc.stop()
     for key, sentence in refused.value.problems:
         assert key.startswith("model.")
@@ -129,7 +129,7 @@ def test_a_hostile_config_is_refused_in_a_sentence_at_once(changes: dict[str, ob
     assert blamed & set(changes), f"{blamed} are blamed, none of which was changed"
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         preset("gpt2", widht=3, heads=7, norm="lyer", dropout={"embeding": 0.1, "sublayer": 2}, bias="yes", n_layer=3)
     problems = dict(refused.value.problems)
@@ -140,15 +140,15 @@ def test_everything_wrong_is_said_at_once() -> None:
         "model.dropout.embeding": "there is no such key; did you mean model.dropout.embedding?",
         "model.dropout.sublayer": "2 is too large; it must be below 1.0.",
         "model.bias": "'yes' is neither true nor false.",
-        "model.n_layer": "there is no such key; here this is called model.layers.",
+        "model.n_layer": "there is no such key; it is called model.layers here.",
     }
 
 
 def test_python_is_checked_like_toml() -> None:
     with pytest.raises(ConfigError, match="heads: 7 heads do not divide width = 30; 5 or 6 would"):
         ModelConfig(vocabulary=5, width=30, heads=7)
-    with pytest.raises(ConfigError, match="vocabulary: this key is needed and was not given"):
-        read(ModelConfig, {})
+    with pytest.raises(ConfigError, match="vocabulary: this key is required"):
+        parse_settings(ModelConfig, {})
     with pytest.raises(ConfigError, match=r"widht: there is no such key; did you mean width\?"):
         ModelConfig(vocabulary=5, widht=3)  # type: ignore[call-arg]
     assert ModelConfig(vocabulary=5, dropout={"sublayer": 0.5}).dropout.sublayer == 0.5  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_python_is_checked_like_toml() -> None:
 
 
 def test_rotary_with_an_odd_head_width_is_refused() -> None:
-    with pytest.raises(ConfigError, match="rotary positions turn pairs of numbers, and width / heads = 7 is odd"):
+    with pytest.raises(ConfigError, match="rotary positions need an even head width, and width / heads = 7 is odd"):
         ModelConfig(vocabulary=5, width=35, heads=5)
 
 
@@ -167,9 +167,9 @@ def test_settings_cannot_be_changed_afterwards() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_written_and_read_is_the_same(name: str) -> None:
+def test_settings_round_trip(name: str) -> None:
     config = preset(name)
-    assert read(ModelConfig, write(config)) == config
+    assert parse_settings(ModelConfig, settings_to_dict(config)) == config
 
 
 def test_a_preset_with_changes_keeps_the_rest() -> None:
@@ -179,11 +179,11 @@ def test_a_preset_with_changes_keeps_the_rest() -> None:
 
 
 def test_an_unknown_preset_names_the_nearest() -> None:
-    with pytest.raises(ConfigError, match="no preset is called 'gpt-2'; did you mean 'gpt2'"):
+    with pytest.raises(ConfigError, match="there is no preset 'gpt-2'; did you mean 'gpt2'"):
         preset("gpt-2")
 
 
-def test_words_override_tables() -> None:
+def test_assignments_override_tables() -> None:
     values = {"model": {"width": 3, "dropout": {"embedding": 0.1}}}
     words = ["model.width=512", "model.position=rotary", "model.dropout.attention=0.2", 'train.name="a b"', "x.y=true"]
     assert override(values, words) == {
@@ -191,14 +191,14 @@ def test_words_override_tables() -> None:
         "train": {"name": "a b"},
         "x": {"y": True},
     }
-    assert values == {"model": {"width": 3, "dropout": {"embedding": 0.1}}}, "the original is left as it was"
+    assert values == {"model": {"width": 3, "dropout": {"embedding": 0.1}}}, "the original is not changed"
     with pytest.raises(ConfigError) as refused:
         override(values, ["model.width", "=3", "model..x=1", "model.width.x=3"])
     assert len(refused.value.problems) == 4
 
 
 @given(st.one_of(st.integers(), st.floats(allow_nan=False), st.booleans(), st.text()))
-def test_any_word_parses_to_some_value(value: object) -> None:
+def test_any_text_parses_to_a_value(value: object) -> None:
     parse_value(str(value))
     if isinstance(value, bool):
         assert parse_value(str(value).lower()) is value
@@ -206,7 +206,7 @@ def test_any_word_parses_to_some_value(value: object) -> None:
         assert parse_value(str(value)) == value
 
 
-def test_a_value_cannot_smuggle_in_other_keys() -> None:
+def test_value_cannot_contain_other_keys() -> None:
     assert parse_value("3\nother = 4") == "3\nother = 4"
 
 
@@ -228,17 +228,17 @@ def test_a_broken_file_is_named(tmp_path: Path, content: bytes, message: str) ->
 def test_an_absent_file_and_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent.toml could not be read: No such file or directory"):
         load_toml(tmp_path / "absent.toml")
-    with pytest.raises(UsageError, match="is a folder, and a regular file is needed"):
+    with pytest.raises(UsageError, match="is a folder, but a regular file is needed"):
         load_toml(tmp_path)
 
 
-def test_a_byte_order_mark_does_no_harm(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "recipe.toml"
     file.write_bytes(b"\xef\xbb\xbfwidth = 3\r\n")
     assert load_toml(file) == {"width": 3}
 
 
-def test_choices_are_those_of_the_parts() -> None:
+def test_choices_equal_those_of_nn() -> None:
     from chumoku.nn import feedforward
 
     assert get_args(get_type_hints(ModelConfig)["feedforward"]) == feedforward.KINDS
@@ -251,5 +251,5 @@ def test_settings_need_no_torch() -> None:
 
 
 def test_a_key_without_default_in_a_nested_table() -> None:
-    with pytest.raises(ChumokuError, match=r"inner\.size: this key is needed"):
-        read(Outer, {"inner": {}})
+    with pytest.raises(ChumokuError, match=r"inner\.size: this key is required"):
+        parse_settings(Outer, {"inner": {}})

@@ -392,7 +392,7 @@ def shards_gone(d: Path) -> object:
     return Shards(d / "shards")
 
 
-@broken(r"manifest.json does not read as JSON: .*Prepare the corpus again")
+@broken(r"manifest.json is not valid JSON: .*Prepare the corpus again")
 def manifest_cut_off(d: Path) -> object:
     write(d / "manifest.json", '{"version": 1,')
     return Shards(d)

@@ -17,7 +17,7 @@ from chumoku.errors import MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import DecoderModel, Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.dequantize import plain
@@ -177,7 +177,7 @@ def test_smaller_numbers_are_smaller_and_near(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 def test_rounded_models_are_read_back_first(precision: str, tmp_path: Path) -> None:
-    model = at_precision(lively("decoder", width=96, feedforward_width=64), precision)
+    model = to_precision(lively("decoder", width=96, feedforward_width=64), precision)
     whole = plain(model)
     assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
     tokens = some(2, 23, below=model.config.vocabulary)
@@ -190,10 +190,10 @@ def test_rounded_models_are_read_back_first(precision: str, tmp_path: Path) -> N
 def test_plain_keeps_a_tie_that_still_holds() -> None:
     model = lively("decoder", width=96, feedforward_width=64)
     assert isinstance(model, DecoderModel)
-    rounded = at_precision(model, "int8")
+    rounded = to_precision(model, "int8")
     assert not plain(rounded).config.tie_output
     model.decoder.embedding.table.data = plain(rounded).head.weight.data  # type: ignore[union-attr, operator]
-    again = plain(at_precision(model, "int8"))
+    again = plain(to_precision(model, "int8"))
     assert again.config.tie_output
     assert "head.weight" not in again.state_dict()
 

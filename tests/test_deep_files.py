@@ -1,4 +1,4 @@
-"""Files nested too deeply, pipes and devices: each is refused with a sentence, at once."""
+"""Deeply nested files, pipes and devices are refused quickly, with a message."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import read_pairs
 from chumoku.data.text_files import fingerprint
 from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
-from chumoku.safe_files import check_depth, check_file, check_header, read_json
+from chumoku.safe_files import check_depth, check_file, check_safetensors_header, read_json
 from chumoku.text import load
 
 DEEP = 50_000
 NESTED = "[" * DEEP + "]" * DEEP
-PARSED_BUT_DEEP = "[" * 300 + "]" * 300  # the parser takes it, and what walks through it may not
+PARSED_BUT_DEEP = "[" * 300 + "]" * 300  # the parser accepts it, but recursive code may not
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ PARSED_BUT_DEEP = "[" * 300 + "]" * 300  # the parser takes it, and what walks t
     ],
     ids=["key", "table", "list", "quoted key", "inline tables", "shallow list"],
 )
-def test_a_recipe_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> None:
+def test_deeply_nested_recipe_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "recipe.toml"
     file.write_text(content)
     start = time.process_time()
@@ -50,9 +50,9 @@ def test_ordinary_keys_and_long_words_are_read(tmp_path: Path) -> None:
     assert load_toml(file)["a"] == {"b": {"c.d": 1}}
 
 
-def test_a_deep_key_on_the_command_line_is_a_sentence() -> None:
+def test_deep_key_on_the_command_line_is_refused() -> None:
     start = time.process_time()
-    with pytest.raises(ConfigError, match=r"this key has 50,001 parts, and at most 32 are read") as refused:
+    with pytest.raises(ConfigError, match=r"this key has 50,001 parts; at most 32 are allowed") as refused:
         override({}, ["a." * DEEP + "a=1"])
     assert len(str(refused.value)) < 300
     deep = "{" + "a." * DEEP + "a = 1}"
@@ -62,10 +62,10 @@ def test_a_deep_key_on_the_command_line_is_a_sentence() -> None:
 
 
 @pytest.mark.parametrize("content", [NESTED, PARSED_BUT_DEEP, '{"a":' * DEEP + "1" + "}" * DEEP])
-def test_json_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> None:
+def test_deeply_nested_json_is_refused(content: str, tmp_path: Path) -> None:
     file = tmp_path / "manifest.json"
     file.write_text(content)
-    with pytest.raises(ChumokuError, match=r"does not read as JSON: it is nested more than 64 levels deep"):
+    with pytest.raises(ChumokuError, match=r"is not valid JSON: it is nested more than 64 levels deep"):
         read_json(file)
     with pytest.raises(CorpusError, match=r"manifest.json .*Prepare"):
         read_manifest(tmp_path)
@@ -74,17 +74,17 @@ def test_json_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> N
         load(tmp_path / "tokenizer.json")
 
 
-def test_depth_is_counted_without_recursion() -> None:
+def test_depth_is_checked_without_recursion() -> None:
     inner: object = {}
     for _ in range(100_000):
         inner = [inner]
     with pytest.raises(ValueError, match="more than 64 levels"):
         check_depth(inner)
-    check_depth({"a": [1, {"b": [[2]]}]}, deepest=5)
+    check_depth({"a": [1, {"b": [[2]]}]}, max_depth=5)
 
 
 @pytest.mark.parametrize("nested", [NESTED, PARSED_BUT_DEEP])
-def test_deep_rows_are_counted_and_good_rows_are_kept(nested: str, tmp_path: Path) -> None:
+def test_deep_rows_are_skipped_and_counted(nested: str, tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     rows = ['{"text": "good", "ja": "犬", "en": "dog"}', f'{{"other": {nested}}}', f'{{"text": {nested}, "ja": 1}}']
     file.write_text("\n".join(rows), encoding="utf-8")
@@ -97,7 +97,7 @@ def test_deep_rows_are_counted_and_good_rows_are_kept(nested: str, tmp_path: Pat
     assert sum(report.dropped.values()) == 2
 
 
-def test_a_row_with_a_million_fields_is_a_short_sentence(tmp_path: Path) -> None:
+def test_row_with_a_million_fields_gives_a_short_message(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text(json.dumps({f"field{number}": 1 for number in range(10_000)}))
     for read in (lambda: list(Corpus([file]).documents()), lambda: read_pairs([file], columns=("ja", "en"))):
@@ -108,7 +108,7 @@ def test_a_row_with_a_million_fields_is_a_short_sentence(tmp_path: Path) -> None
 
 @pytest.fixture(params=["pipe", "link to a pipe", "device", "link to a device", "socket"])
 def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """Something that is no regular file, under a name that any reader takes."""
+    """A pipe, device or socket, with a file name that every reader accepts."""
     place = tmp_path / "endless.txt"
     if "pipe" in request.param:
         os.mkfifo(tmp_path / "pipe")
@@ -130,10 +130,10 @@ def endless(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_only_regular_files_are_opened(endless: Path) -> None:
-    message = r"is a (pipe|device|socket), and a regular file is needed. Write its content to a file first"
+    message = r"is a (pipe|device|socket), but a regular file is needed. Write its content to a file first"
     for read in (
         check_file,
-        check_header,
+        check_safetensors_header,
         read_json,
         load_toml,
         load,

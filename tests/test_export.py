@@ -1,4 +1,4 @@
-"""torch.export and torch.compile with open batch and length: one program for all of them."""
+"""torch.export and torch.compile with dynamic batch size and length."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_exported_models_take_any_batch_and_length(cell: Cell, masked: bool) -> 
         torch.testing.assert_close(answer(program, cell.kind, sizes, masked), answer(model, cell.kind, sizes, masked))
 
 
-def test_an_exported_decoder_keeps_the_kernels_causal_rule() -> None:
+def test_exported_decoder_uses_is_causal() -> None:
     program = make_program(model_of(Cell("decoder"), layers=1), masked=False)
     calls = [node for node in program.graph.nodes if "scaled_dot_product" in str(node.target)]
     assert calls
@@ -77,7 +77,7 @@ def test_an_exported_decoder_keeps_the_kernels_causal_rule() -> None:
 
 
 class Step(nn.Module):
-    """One step over a cache, as torch.export takes it: tensors in, logits out; the cache is changed in place."""
+    """One step with a cache, for torch.export: tensors → logits; the cache is changed in place."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -90,8 +90,8 @@ class Step(nn.Module):
 
 
 @pytest.mark.parametrize("position", ["learned", "relative", "rotary"])
-def test_a_step_over_a_cache_exports(position: str) -> None:
-    """Rows say their own lengths, so that no length is baked in; batch and capacity stay open."""
+def test_cached_step_exports(position: str) -> None:
+    """With lengths per row, no length is a constant of the program; batch and capacity are dynamic."""
     model = model_of(Cell("decoder", position, kv_heads=1), layers=1)
     capacity = Dim("capacity", min=2, max=23)
     store = model.new_cache(3, 13).store
@@ -107,7 +107,7 @@ def test_a_step_over_a_cache_exports(position: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-def test_compiled_with_open_shapes_nothing_is_compiled_again(kind: str) -> None:
+def test_dynamic_shapes_do_not_recompile(kind: str) -> None:
     model = model_of(Cell(kind, "rotary", kv_heads=1), layers=1)
     graphs = 0
 

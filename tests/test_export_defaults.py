@@ -11,7 +11,7 @@ from bundles import chatty
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chumoku.config import write
+from chumoku.config import settings_to_dict
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import preset
@@ -46,7 +46,7 @@ def spelled_out(config: ModelConfig) -> dict[str, Any]:
     derived = {"kv_heads": config.key_heads, "feedforward_width": config.hidden, "head": config.head_kind}
     if config.kind == "encoder-decoder":
         derived |= {"encoder_layers": config.encoder_depth, "source_vocabulary": config.source_tokens}
-    return {**write(config), **derived}
+    return {**settings_to_dict(config), **derived}
 
 
 def exported(config: ModelConfig, target: str) -> dict[str, bytes]:
@@ -68,10 +68,10 @@ def test_a_default_that_is_written_out_changes_nothing(name: str, target: str) -
     full = spelled_out(short)
     usual = exported(short, target)
 
-    @given(st.sets(st.sampled_from(sorted(full.keys() - write(short).keys())), min_size=1))
+    @given(st.sets(st.sampled_from(sorted(full.keys() - settings_to_dict(short).keys())), min_size=1))
     @settings(max_examples=7)
     def law(keys: set[str]) -> None:
-        longer = ModelConfig(**{**write(short), **{key: full[key] for key in keys}})
+        longer = ModelConfig(**{**settings_to_dict(short), **{key: full[key] for key in keys}})
         found = exported(longer, target)
         if target == "chumoku":  # a bundle keeps the config as it was given
             for name in ("config.json", "manifest.json"):
@@ -94,5 +94,5 @@ def test_every_default_at_once(name: str, tmp_path: Path) -> None:
 
 def test_values_that_are_no_defaults_stay() -> None:
     changes = {"kv_heads": 1, "feedforward_width": 17, "head": None}
-    other = ModelConfig(**{**write(CONFIGS["llama"]), **changes})
+    other = ModelConfig(**{**settings_to_dict(CONFIGS["llama"]), **changes})
     assert without_defaults(other) == other

@@ -22,13 +22,13 @@ from torch import Tensor, nn
 import chumoku
 import chumoku.cli
 from chumoku import lora, safe_files, text
-from chumoku.config import write
+from chumoku.config import settings_to_dict
 from chumoku.decoding import embed, translate
 from chumoku.errors import BusyError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
-from chumoku.nn.quantized import Int8Groups, QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
 from chumoku.text.tokenizer import framed
 from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
@@ -353,7 +353,7 @@ def test_unusual_values_arrive(name: str, values: dict[str, Any], key: str, expe
     found: Any = FAMILIES[name].read(values, NOTHING)
     for part in key.split("."):
         found = getattr(found, part)
-    assert (write(found) if isinstance(expected, dict) else found) == expected
+    assert (settings_to_dict(found) if isinstance(expected, dict) else found) == expected
 
 
 @pytest.mark.parametrize(
@@ -481,9 +481,9 @@ def test_too_many_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_header_may_be_so_long_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / WEIGHTS
     length = header(path, empties(2))
-    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length)
+    monkeypatch.setattr(safe_files, "MAX_HEADER_BYTES", length)
     assert len(safetensors_source.headers(path)) == 2
-    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length - 1)
+    monkeypatch.setattr(safe_files, "MAX_HEADER_BYTES", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length} bytes"):
         safetensors_source.headers(path)
 
@@ -499,18 +499,18 @@ def test_dimensions_have_an_end(tmp_path: Path) -> None:
 def test_json_may_be_so_long_and_no_longer(tmp_path: Path) -> None:
     path = tmp_path / CONFIG
     path.write_text('{"a": 1}')
-    assert safe_files.read_json(path, largest=8) == {"a": 1}
-    with pytest.raises(UsageError, match="8 bytes, and 7 are"):
-        safe_files.read_json(path, largest=7)
+    assert safe_files.read_json(path, max_bytes=8) == {"a": 1}
+    with pytest.raises(UsageError, match="8 bytes; at most 7 are"):
+        safe_files.read_json(path, max_bytes=7)
     path.write_text("[1]")
-    with pytest.raises(DamagedError, match="no table"):
+    with pytest.raises(DamagedError, match="not a JSON object"):
         safe_files.read_json(path)
     path.write_bytes(b'{"a": "\xff"}')
     with pytest.raises(DamagedError, match="JSON"):
         safe_files.read_json(path)
     variant("gpt2", tmp_path / "model")
     change(tmp_path / "model", more="x" * (1 << 20))
-    with pytest.raises(UsageError, match="1,048,576 are the most"):
+    with pytest.raises(UsageError, match="at most 1,048,576 are"):
         load(tmp_path / "model")
 
 
@@ -585,9 +585,9 @@ def test_an_adapters_header_is_looked_at_first(tmp_path: Path, monkeypatch: pyte
     path = folder / "adapter_model.safetensors"
     length = struct.unpack("<Q", path.read_bytes()[:8])[0]
     first, second = load(base).model, load(base).model
-    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length)
+    monkeypatch.setattr(safe_files, "MAX_HEADER_BYTES", length)
     lora.load(first, folder)
-    monkeypatch.setattr(safe_files, "LARGEST_HEADER", length - 1)
+    monkeypatch.setattr(safe_files, "MAX_HEADER_BYTES", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length:,} bytes"):
         lora.load(second, folder)
 
@@ -617,7 +617,7 @@ def test_links_that_lead_to_themselves_are_sentences(tmp_path: Path) -> None:
     for path in (tmp_path / "loop", tmp_path / "b"):
         with pytest.raises(UsageError, match=r"There is no|no model"):
             chumoku.load(path)
-    assert safe_files.leads_out(tmp_path / "loop")
+    assert safe_files.is_outside_link(tmp_path / "loop")
 
 
 def test_an_adapters_base_may_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -891,7 +891,7 @@ def test_whole_numbers_take_their_places(head: str) -> None:
     ]
     for seed, name in enumerate(rounded):
         stored_so = eighths(*tensors[name].shape, seed)
-        dict(plain.named_parameters())[name].copy_(stored_so.dequantized())
+        dict(plain.named_parameters())[name].copy_(stored_so.dequantize())
         tensors[name] = stored_so
     halves = {n: t if isinstance(t, Int8Groups) else t.bfloat16() for n, t in tensors.items()}
     model = build(config, device="meta")
@@ -899,8 +899,8 @@ def test_whole_numbers_take_their_places(head: str) -> None:
     up = model.decoder.blocks[1].feedforward.up  # type: ignore[union-attr]
     assert isinstance(up, Quantized)
     assert torch.equal(up.bias, tensors["decoder.blocks.1.feedforward.up.bias"])
-    assert isinstance(model.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
-    assert isinstance(model.head, QuantisedLogits) == (head != "floats")
+    assert isinstance(model.decoder.embedding, QuantizedEmbedding)  # type: ignore[union-attr]
+    assert isinstance(model.head, QuantizedLogits) == (head != "floats")
     ids = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(model(ids).logits, plain(ids).logits, atol=2e-2, rtol=2e-2)
     assert all(parameter.requires_grad for parameter in model.parameters())
@@ -938,8 +938,8 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert init.model.dtype == torch.bfloat16
     both_of = Tokenizers(init.tokenizer, init.source_tokenizer)
     asked: list[str] = []
-    real = outputs.at_precision
-    monkeypatch.setattr(outputs, "at_precision", lambda model, kind: asked.append(kind) or real(model, kind))
+    real = outputs.to_precision
+    monkeypatch.setattr(outputs, "to_precision", lambda model, kind: asked.append(kind) or real(model, kind))
 
     def made_of(settings: Any, seed: int = 5) -> Any:
         where: Any = {"init": init, "device": torch.device("cpu")}

@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantized import GROUP, Int4, Int8Groups, QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import GROUP, Int4, Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
 from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.blocks import TYPES
 
@@ -94,7 +94,7 @@ def test_whole_numbers_stay_what_they_are(number: int, tmp_path: Path) -> None:
     found = file.read("w", whole=False)
     expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8Groups}.get(TYPES[number].name, Tensor)
     assert isinstance(found, expected)
-    floats = found if isinstance(found, Tensor) else found.dequantized()
+    floats = found if isinstance(found, Tensor) else found.dequantize()
     assert torch.equal(floats, file.read("w"))
     assert isinstance(file.read("vector", whole=False), Tensor), "only matrices are products"
 
@@ -107,7 +107,7 @@ def test_a_scale_that_has_no_shift_is_read_as_floats(tmp_path: Path) -> None:
         file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, 2)}))
         found = file.read("w", whole=False)
         assert isinstance(found, kind)
-        assert torch.equal(found if isinstance(found, Tensor) else found.dequantized(), file.read("w"))
+        assert torch.equal(found if isinstance(found, Tensor) else found.dequantize(), file.read("w"))
 
 
 def test_fields_are_those_the_library_reads(tmp_path: Path) -> None:
@@ -308,7 +308,7 @@ def test_whole_numbers_from_a_file_run(number: int, tmp_path: Path) -> None:
         if isinstance(found, Tensor):
             parameter.data = found
         elif name == "decoder.embedding.table":
-            quantized.decoder.embedding, quantized.head = QuantisedEmbedding(found), QuantisedLogits.of(found)
+            quantized.decoder.embedding, quantized.head = QuantizedEmbedding(found), QuantizedLogits.of(found)
         else:
             parent, last = name.removesuffix(".weight").rsplit(".", 1)
             setattr(quantized.get_submodule(parent), last, Quantized.of(found))
@@ -493,10 +493,10 @@ def test_what_only_looks_like_short_strings_is_none(data: bytes) -> None:
 
 def test_a_table_keeps_its_factor() -> None:
     stored = Int8Groups(torch.ones(5, 1, GROUP, dtype=torch.int8), torch.full((5, 1), 0.5).half())
-    found = QuantisedEmbedding(stored, factor=3.0)(torch.tensor([[4, 0]]))
+    found = QuantizedEmbedding(stored, factor=3.0)(torch.tensor([[4, 0]]))
     assert torch.equal(found, torch.full((1, 2, GROUP), 1.5))
     with pytest.raises(LengthError, match="no token 5"):
-        QuantisedEmbedding(stored)(torch.tensor([[5]]))
+        QuantizedEmbedding(stored)(torch.tensor([[5]]))
 
 
 def test_a_head_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ import chumoku
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers, tensors_of
@@ -230,8 +230,8 @@ def test_whole_numbers_run_as_floats_do(changes: dict[str, Any], tmp_path: Path)
     path = sent(tmp_path / "a.gguf", model, kind="q8_0")
     ids = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
     whole, floats = (load(path, whole=kept).model for kept in (False, True))
-    assert isinstance(whole.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
-    assert isinstance(whole.head, QuantisedLogits)
+    assert isinstance(whole.decoder.embedding, QuantizedEmbedding)  # type: ignore[union-attr]
+    assert isinstance(whole.head, QuantizedLogits)
     assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantized)  # type: ignore[union-attr]
     assert not any(isinstance(module, Quantized) for module in floats.modules())
     scale = float(floats(ids).logits.abs().max())

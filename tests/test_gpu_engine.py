@@ -16,7 +16,7 @@ import chumoku
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.nn import quantized
 
 if importlib.util.find_spec("triton") is None:
@@ -81,7 +81,7 @@ def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
 def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "FEW", few)
     sizes = {"width": 96, "feedforward_width": 64, "bias": True, "output_bias": True}
-    small = at_precision(model_of(**{**CELLS["none"], **sizes}), precision)
+    small = to_precision(model_of(**{**CELLS["none"], **sizes}), precision)
     plain = copy.deepcopy(small)
     # The formula on every device: what its kernels round is not compared here.
     monkeypatch.setattr(quantized, "FEW", 0)

@@ -15,7 +15,7 @@ from laws import distance, logits_of, tokens
 from torch import Tensor, nn
 
 from chumoku import lora
-from chumoku.config import read
+from chumoku.config import parse_settings
 from chumoku.decoding.engines import gpu
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.engines.open_engine import open_engine
@@ -26,7 +26,7 @@ from chumoku.lora.adapters import adapted, matrices
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.nn.lora import Adapted, LowRank
 from chumoku.nn.quantized import Quantized
 
@@ -90,7 +90,7 @@ def test_the_quick_form_is_the_formula_gradients_included(
     base = nn.Linear(7, 5, bias=bias, dtype=torch.float64)
     module = Adapted(base)
     low = LowRank(7, 5, rank, alpha=3.0, stabilised=stabilised, magnitude=dora, dtype=torch.float64)
-    module.adapters["one"] = low.fill(base.weight, random)
+    module.adapters["one"] = low.initialize(base.weight, random)
     module.active = "one"
     with torch.no_grad():
         low.b.normal_(generator=random)
@@ -113,7 +113,7 @@ def test_the_formula_by_hand() -> None:
         base.weight.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))
         base.bias.copy_(torch.tensor([10.0, 20.0]))
     module = Adapted(base)
-    low = LowRank(2, 2, 1, alpha=2.0, magnitude=True).fill(base.weight)
+    low = LowRank(2, 2, 1, alpha=2.0, magnitude=True).initialize(base.weight)
     assert low.magnitude is not None
     assert low.magnitude.tolist() == [1.0, 2.0]
     with torch.no_grad():
@@ -133,7 +133,7 @@ def test_a_row_of_zeros_stays_one() -> None:
     with torch.no_grad():
         base.weight[0] = 0
     module = Adapted(base)
-    module.adapters["one"], module.active = LowRank(3, 2, 1, alpha=1.0, magnitude=True).fill(base.weight), "one"
+    module.adapters["one"], module.active = LowRank(3, 2, 1, alpha=1.0, magnitude=True).initialize(base.weight), "one"
     x = torch.randn(5, 3)
     assert torch.equal(module(x), base(x))
 
@@ -148,7 +148,7 @@ def test_an_adapter_cannot_be_passed_by() -> None:
 
 
 def test_a_fresh_a_is_that_of_a_new_linear_layer() -> None:
-    low = LowRank(400, 7, 64, alpha=1.0).fill(torch.zeros(7, 400), torch.Generator().manual_seed(1))
+    low = LowRank(400, 7, 64, alpha=1.0).initialize(torch.zeros(7, 400), torch.Generator().manual_seed(1))
     assert float(low.a.detach().abs().max()) <= 400**-0.5
     assert float(low.a.detach().std()) == pytest.approx(400**-0.5 / math.sqrt(3), rel=0.02)
     assert not low.b.any()
@@ -245,7 +245,7 @@ def test_only_the_adapter_learns(cell: Cell, choice: LoraSettings, seed: int) ->
 @pytest.mark.parametrize("dora", [False, True])
 def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> None:
     config = Cell(kind).config(width=96, feedforward_width=64)
-    model = at_precision(build(config), precision)
+    model = to_precision(build(config), precision)
     before, plain = bits(model), answer(model)
     lora.attach(model, LoraSettings(rank=3, dora=dora, targets=EVERYTHING), seed=5)
     assert torch.equal(answer(model), plain)
@@ -273,14 +273,14 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
 @given(cell=st.sampled_from([cell for cell in CELLS if cell.kind != "encoder"]), choice=choices, seed=seeds)
 @some
 def test_cached_decoding_is_the_whole_pass(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    assert laws.cache_noticed(learned(fresh(cell), choice, seed), 7, seed) < EXACT
+    assert laws.cache_error(learned(fresh(cell), choice, seed), 7, seed) < EXACT
 
 
 def test_keys_that_miss_the_adapter_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     model = learned(fresh(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
     real = Adapted.forward
     monkeypatch.setattr(Adapted, "forward", lambda self, x: self.base(x) if x.shape[1] == 1 else real(self, x))
-    assert laws.cache_noticed(model, 7, 3) > BROKEN
+    assert laws.cache_error(model, 7, 3) > BROKEN
 
 
 @pytest.mark.parametrize("dora", [False, True])
@@ -305,7 +305,7 @@ def test_dropout_keeps_the_mean() -> None:
     """Over many draws the adapter's share averages to what it is without dropout; W x is never dropped."""
     base = nn.Linear(7, 5)
     module = Adapted(base)
-    module.adapters["one"] = LowRank(7, 5, 3, alpha=6.0, dropout=0.3).fill(base.weight)
+    module.adapters["one"] = LowRank(7, 5, 3, alpha=6.0, dropout=0.3).initialize(base.weight)
     module.active = "one"
     with torch.no_grad():
         module.adapters["one"].b.normal_(generator=torch.Generator().manual_seed(3))
@@ -388,7 +388,7 @@ def test_targets_by_address() -> None:
         ("head", "head names no matrix"),
         ("decoder.norm", "decoder.norm names no matrix"),
         ("encoder.**", "No matrix of this model"),
-        ("decoder.{blocks", "do not pair up"),
+        ("decoder.{blocks", "are not balanced"),
     ],
 )
 def test_targets_that_are_none(pattern: str, message: str) -> None:
@@ -400,19 +400,19 @@ def test_targets_that_are_none(pattern: str, message: str) -> None:
 
 
 def test_logits_of_whole_numbers_are_no_target() -> None:
-    model = at_precision(build(Cell("decoder").config()), "int8")
+    model = to_precision(build(Cell("decoder").config()), "int8")
     assert "head" not in matrices(model)
     assert all(isinstance(module, Quantized) for module in matrices(model).values())
 
 
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match=r"lora\.rank: 0 is too small"):
-        read(LoraSettings, {"rank": 0}, prefix="lora.")
-    with pytest.raises(ConfigError, match=r"here this is called lora\.targets"):
-        read(LoraSettings, {"target_modules": ["q_proj"]}, prefix="lora.")
+        parse_settings(LoraSettings, {"rank": 0}, prefix="lora.")
+    with pytest.raises(ConfigError, match=r"it is called lora\.targets here"):
+        parse_settings(LoraSettings, {"target_modules": ["q_proj"]}, prefix="lora.")
     with pytest.raises(ConfigError, match="targets"):
         LoraSettings(targets=[])
-    assert read(LoraSettings, {"rank": 4, "alpha": 8, "targets": ["**"]}).patterns == ("**",)
+    assert parse_settings(LoraSettings, {"rank": 4, "alpha": 8, "targets": ["**"]}).patterns == ("**",)
 
 
 # ---- use and misuse
@@ -438,7 +438,7 @@ def test_what_cannot_be_done() -> None:
     with pytest.raises(UsageError, match=r"no adapter 'two'\. It has one"):
         lora.switch(model, "two")
     with pytest.raises(UsageError, match=r"Merge them first: lora\.merged"):
-        at_precision(model, "int8")
+        to_precision(model, "int8")
     lora.merge(model)
     for doing in (lambda: lora.merge(model), lambda: lora.switch(model, None)):
         with pytest.raises(UsageError, match="are merged"):
@@ -469,7 +469,7 @@ def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
 def test_compiled_training_hears_the_adapter(precision: str) -> None:
     """Compiled, the three projections are one product of their weights; not where one has an adapter."""
     base = build(Cell("decoder").config(width=96, feedforward_width=64))
-    model = learned(at_precision(base, precision), LoraSettings(rank=3), 3)
+    model = learned(to_precision(base, precision), LoraSettings(rank=3), 3)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     given = tokens(2, 7)
     gradients = []
@@ -495,7 +495,7 @@ def test_what_is_saved() -> None:
 
 
 def test_adapters_are_never_below_32_bits() -> None:
-    model = at_precision(fresh(Cell("decoder"), torch.float32), "bf16")
+    model = to_precision(fresh(Cell("decoder"), torch.float32), "bf16")
     before = answer(model)
     lora.attach(model, LoraSettings(dora=True, targets=EVERYTHING))
     assert {tensor.dtype for tensor in lora.tensors(model).values()} == {torch.float32}

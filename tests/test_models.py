@@ -1,4 +1,4 @@
-"""The three models: presets, counts, heads, initialization, compilation, refusals."""
+"""The three models: presets, counts, heads, initialization, compilation, error messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from laws import logits_of
 import chumoku
 from chumoku.errors import ShapeError, TooLargeError
 from chumoku.models.build import build
-from chumoku.models.count import Shape, count
+from chumoku.models.count import Sizes, count
 from chumoku.models.heads import pool
 from chumoku.models.presets import PRESETS, preset
 
@@ -25,19 +25,19 @@ def meta_size(config: transformers.PretrainedConfig, kind: type) -> int:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_counted_equals_built(name: str) -> None:
+def test_count_equals_built_parameters(name: str) -> None:
     config = preset(name)
     assert count(config).parameters == sum(p.numel() for p in build(config, device="meta").parameters())
 
 
 @pytest.mark.parametrize("cell", CELLS[::3], ids=str)
-def test_counted_equals_built_in_every_cell(cell: Cell) -> None:
+def test_count_equals_built_parameters_in_every_cell(cell: Cell) -> None:
     for changes in ({}, {"tie_output": False, "output_bias": True, "bias": False, "embedding_norm": True}):
         config = cell.config(**changes)
         assert count(config).parameters == sum(p.numel() for p in build(config, device="meta").parameters())
 
 
-def test_gpt2_is_counted_part_by_part() -> None:
+def test_count_of_gpt2_by_part() -> None:
     counted = count(preset("gpt2"))
     assert {name: part.parameters for name, part in counted.parts.items()} == {
         "embeddings": 38_597_376,
@@ -83,8 +83,8 @@ def test_bert_and_llama_presets_have_the_size_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer-base", "transformer-big"])
-def test_the_2017_presets_have_the_size_of_torchs_transformer(name: str) -> None:
-    """torch.nn.Transformer with the same numbers, less its two last norms, plus one shared table."""
+def test_transformer_presets_have_the_size_of_torch_transformer(name: str) -> None:
+    """Compare with torch.nn.Transformer without its two final norms, plus one shared table."""
     config = preset(name)
     with torch.device("meta"):
         theirs = torch.nn.Transformer(config.width, config.heads, config.layers, config.layers, config.hidden)
@@ -98,7 +98,7 @@ def test_the_2017_presets_have_the_size_of_torchs_transformer(name: str) -> None
     )
 
 
-def test_forward_flops_equal_those_torch_counts() -> None:
+def test_forward_flops_equal_torch_flop_counter() -> None:
     from torch.utils.flop_counter import FlopCounterMode
 
     for name in ("tiny-encoder", "tiny-decoder", "tiny-encoder-decoder"):
@@ -112,7 +112,7 @@ def test_forward_flops_equal_those_torch_counts() -> None:
             assert abs(counter.get_total_flops() / ours - 1) < 0.02
 
 
-def test_active_parameters_leave_out_the_experts_not_chosen() -> None:
+def test_active_parameters_exclude_unused_experts() -> None:
     config = Cell("decoder", feedforward="experts").config()
     model = build(config, device="meta")
     per_expert = sum(p.numel() for p in model.decoder.blocks[0].feedforward.experts.parameters()) // 5
@@ -133,22 +133,22 @@ def test_active_parameters_leave_out_the_experts_not_chosen() -> None:
     ],
     ids=str,
 )
-def test_activation_memory_is_within_ten_percent_of_what_autograd_keeps(changes: dict[str, object]) -> None:
+def test_activation_memory_is_within_ten_percent_of_autograd(changes: dict[str, object]) -> None:
     config = preset("tiny-decoder", **changes)
     model = build(config).train()
     owned = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
-    kept: dict[int, torch.Tensor] = {}
+    saved: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.untyped_storage().data_ptr() not in owned:
-            kept[tensor.untyped_storage().data_ptr()] = tensor
+            saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     ids = torch.randint(config.vocabulary, (2, 64))
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         loss = F.cross_entropy(logits_of(model, ids, **source_of(config, ids)).flatten(0, 1), ids.flatten())
     assert loss.requires_grad
-    measured = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    measured = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     assert abs(count(config, length=64, batch=2).activation_bytes / measured - 1) < 0.10
 
 
@@ -193,7 +193,7 @@ def test_initialization_follows_its_table(kind: str, initialization: str) -> Non
 
 
 @torch.no_grad()
-def test_the_first_loss_is_near_that_of_guessing() -> None:
+def test_first_loss_is_near_uniform() -> None:
     for kind in KINDS:
         model = build(preset(f"tiny-{kind}"))
         ids, labels = torch.randint(512, (2, 5, 31), generator=torch.Generator().manual_seed(1))
@@ -209,7 +209,7 @@ def test_the_same_seed_gives_the_same_model() -> None:
 
 
 def test_every_parameter_is_filled() -> None:
-    """Memory is taken uninitialized: nothing may be left as it was found."""
+    """Memory is allocated uninitialized, so every parameter must be set."""
     for cell in CELLS[::11]:
         model = build(cell.config())
         for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -225,7 +225,7 @@ def test_shared_embeddings_are_one_table() -> None:
     assert apart(torch.tensor([[30]]), torch.tensor([[28]])).logits.shape == (1, 1, 29)
 
 
-def test_pooling_takes_real_tokens_alone() -> None:
+def test_pooling_ignores_padding() -> None:
     hidden = torch.randn(2, 5, 7)
     mask = torch.tensor([[True, True, False, False, False], [True] * 5])
     mean = pool(hidden, mask, kind="mean", normalize=False)
@@ -244,14 +244,14 @@ def test_an_encoder_gives_logits_or_a_vector() -> None:
     assert vector.vector.shape == (2, 30)
 
 
-def test_segments_change_the_answer() -> None:
+def test_segments_change_the_output() -> None:
     model = build(Cell("encoder").config(segments=2))
     first, second = (model(tokens(1, 7), segments=torch.full((1, 7), s)).hidden for s in (0, 1))
     assert torch.equal(first, model(tokens(1, 7)).hidden)
     assert not torch.equal(first, second)
 
 
-def test_router_losses_come_out_in_training_alone() -> None:
+def test_router_losses_exist_only_in_training() -> None:
     model = build(Cell("encoder-decoder", feedforward="experts").config())
     mask = torch.arange(7) < torch.tensor([[7], [4]])
     assert model(tokens(2, 7), tokens(2, 5)).losses is None
@@ -275,30 +275,34 @@ def test_padding_does_not_count_in_router_losses() -> None:
 @pytest.mark.parametrize(
     ("arguments", "options", "message"),
     [
-        ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. One sequence is a batch of one"),
+        ((torch.zeros(3, dtype=torch.long),), {}, r"shape \[3\]. For one sequence"),
         ((torch.zeros(2, 0, dtype=torch.long),), {}, "each 1 or more"),
-        ((torch.zeros(2, 3),), {}, "Tokens are int64"),
-        ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 3)}, "A mask is bool"),
+        ((torch.zeros(2, 3),), {}, "Tokens must be int64"),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 3)}, "A mask must be bool"),
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(2, 4, dtype=torch.bool)}, r"shape \[2, 4\]"),
         ((torch.zeros(2, 3, dtype=torch.long),), {"mask": torch.ones(1, 3, dtype=torch.bool)}, r"shape \[1, 3\]"),
         ((torch.zeros(0, 3, dtype=torch.long),), {}, "each 1 or more"),
-        ((torch.zeros(2, 3, dtype=torch.uint8),), {}, "Tokens are int64"),
-        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 4, dtype=torch.long)}, "Positions are"),
-        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 3)}, "Positions are whole numbers"),
+        ((torch.zeros(2, 3, dtype=torch.uint8),), {}, "Tokens must be int64"),
+        (
+            (torch.zeros(2, 3, dtype=torch.long),),
+            {"positions": torch.zeros(2, 4, dtype=torch.long)},
+            "Positions must be",
+        ),
+        ((torch.zeros(2, 3, dtype=torch.long),), {"positions": torch.zeros(2, 3)}, "Positions must be integers"),
     ],
 )
-def test_wrong_inputs_are_refused_with_a_sentence(arguments: tuple, options: dict, message: str) -> None:
+def test_wrong_inputs_are_refused(arguments: tuple, options: dict, message: str) -> None:
     with pytest.raises(ShapeError, match=message):
         model_of(Cell("decoder"))(*arguments, **options)
 
 
-def test_sources_and_targets_that_make_no_pairs_are_refused() -> None:
+def test_different_numbers_of_sources_and_targets_are_refused() -> None:
     model = model_of(Cell("encoder-decoder"))
-    with pytest.raises(ShapeError, match="2 sources and 3 targets do not make pairs"):
+    with pytest.raises(ShapeError, match=r"as many sources \(2\) as targets \(3\)"):
         model(tokens(2, 7), tokens(3, 5))
-    with pytest.raises(ShapeError, match=r"A source mask is \[batch, length\]"):
+    with pytest.raises(ShapeError, match=r"A source mask must be \[batch, length\]"):
         model(tokens(2, 7), tokens(2, 5), source_mask=torch.ones(2, 7, 7, dtype=torch.bool))
-    with pytest.raises(ShapeError, match="Segments are numbers of the tokens' shape"):
+    with pytest.raises(ShapeError, match="Segments must have the shape of the tokens"):
         model_of(Cell("encoder"))(tokens(2, 7), segments=tokens(2, 7))
 
 
@@ -311,7 +315,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_built() -> None:
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_compiles_as_one_graph(name: str) -> None:
-    """fullgraph=True: dynamo takes the whole forward pass, or raises. Widths are the preset's own, depth is 2."""
+    """fullgraph=True: dynamo compiles the whole forward pass or raises. Width as in the preset, depth 2."""
     config = preset(name, layers=2, vocabulary=997)
     model = build(config)
     torch.compiler.reset()
@@ -356,4 +360,4 @@ def test_gated_kinds_are_counted_as_gated() -> None:
     from chumoku.nn.feedforward import ACTIVATIONS
 
     for kind, activation in ACTIVATIONS.items():
-        assert Shape(Cell("decoder", feedforward=kind).config()).gated == activation.gated
+        assert Sizes(Cell("decoder", feedforward=kind).config()).gated == activation.gated

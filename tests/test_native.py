@@ -45,7 +45,7 @@ from chumoku.decoding.generate import generate
 from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, Quantized, round_inputs
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
@@ -150,7 +150,7 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         x[0] = 0
         weight, bias = (torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,)))
         module = Quantized(weight, bias, kind)  # type: ignore[arg-type]
-        expected = round_inputs(x, module.kind).double() @ module.stored.dequantized().double().T + bias
+        expected = round_inputs(x, module.kind).double() @ module.stored_weight.dequantize().double().T + bias
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
@@ -168,8 +168,8 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     stored = in_groups(torch.randn(outputs, GROUP * groups, generator=random))
     file = torch.cat([stored.scale.view(torch.uint8).view(outputs, groups, 2), stored.q.view(torch.uint8)], -1)
     scattered = Int8Groups(file[..., 2:].view(torch.int8), file.view(torch.float16)[..., 0])
-    assert torch.equal(scattered.dequantized(), stored.dequantized())
-    expected = round_inputs(x, "int8-groups").double() @ stored.dequantized().double().T
+    assert torch.equal(scattered.dequantize(), stored.dequantize())
+    expected = round_inputs(x, "int8-groups").double() @ stored.dequantize().double().T
     for one in (stored, scattered):
         torch.testing.assert_close(product(Quantized.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
 
@@ -221,7 +221,7 @@ def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int
     with torch.no_grad():
         module.weight.normal_(generator=random)
         for one in (module, Quantized(module.weight, module.bias, "bf16")):
-            weight = one.stored.dequantized() if isinstance(one, Quantized) else one.weight
+            weight = one.stored_weight.dequantize() if isinstance(one, Quantized) else one.weight
             expected = x.double() @ weight.double().T
             if module.bias is not None:
                 expected = expected + module.bias.double()
@@ -234,7 +234,7 @@ def test_lower_precisions_stay_near(kind: str, precision: str, most: float) -> N
     model = build(Cell(kind, "rotary").config(width=96, feedforward_width=64, layers=3))
     engines = [
         TorchEngine(model, rows=3, capacity=17),
-        NativeEngine(at_precision(model, precision), rows=3, capacity=17),
+        NativeEngine(to_precision(model, precision), rows=3, capacity=17),
     ]
     answers = []
     for engine in engines:
@@ -267,21 +267,21 @@ def test_training_in_between_is_noticed() -> None:
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
     """Their bytes are not looked at: a tensor that counts no change and is still the same one is enough."""
-    model = at_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), precision)
+    model = to_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), precision)
     part = model.decoder.blocks[0].attention.key
     first = call.weights(model)
     assert call.weights(model) is first
     part.scale.mul_(1.3)
     second = call.weights(model)
     assert second is not first
-    first_of = part.stored._fields[0]
+    first_of = part.stored_weight._fields[0]
     setattr(part, first_of, getattr(part, first_of).clone())
     assert call.weights(model) is not second, "another tensor, that counts as many changes"
 
 
 def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
-    for one in (model, at_precision(model, "int8"), copy.deepcopy(model)):
+    for one in (model, to_precision(model, "int8"), copy.deepcopy(model)):
         call.prepare(one)
         made = call._weights[one][1]
         assert call.weights(one) is made
@@ -376,7 +376,7 @@ print("goes on")
 def test_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """More of them than there are cores, too: whoever comes late finds nothing changed, and nothing left undone."""
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    model = at_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), "int8")
+    model = to_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), "int8")
     engine = NativeEngine(model, rows=3, capacity=17)
     engine.enter(3)
     expected = engine.read([[5, 7], [3], [2, 11, 13]])
@@ -589,11 +589,11 @@ def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
 
 
 def test_stored_kinds_know_their_formula() -> None:
-    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantized().tolist() == [[1.5, -2.5]]
+    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantize().tolist() == [[1.5, -2.5]]
     packed = torch.zeros(1, 1, 16, dtype=torch.uint8)
     packed[0, 0, 1] = 2 + 16 * 7
-    found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantized()
+    found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantize()
     assert found[0, [0, 1, 2, 17]].tolist() == [-1.0, 0.0, -1.0, 2.5]
     q = torch.arange(-31, 33, dtype=torch.int8).view(1, 2, GROUP)
-    found = Int8Groups(q, torch.tensor([[0.5, 2.0]]).half()).dequantized()
+    found = Int8Groups(q, torch.tensor([[0.5, 2.0]]).half()).dequantize()
     assert found[0, [0, 31, 32]].tolist() == [-15.5, 0.0, 2.0]

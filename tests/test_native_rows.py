@@ -1,4 +1,4 @@
-"""A row's numbers are its own, bit for bit, however many rows are computed beside it."""
+"""The result of a row does not depend on the number of rows, in any bit."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from chumoku.decoding.engines.native.call import unsupported
 from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 
-ROWS = 19  # beyond the rows of one kernel, of two, and of a tile
+ROWS = 19  # more than the rows of one kernel call, of two, and of a tile
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4"])
-def test_the_number_of_rows_changes_no_bit(precision: str) -> None:
+def test_number_of_rows_changes_no_bit(precision: str) -> None:
     config = ModelConfig(kind="decoder", vocabulary=307, width=96, heads=6, layers=3, context=61)
-    model = at_precision(build(config, seed=7).eval(), precision)
+    model = to_precision(build(config, seed=7).eval(), precision)
     if unsupported(model):
         pytest.skip("There is no native library here.")
     prompts = [[3 + row, 7, 11 * row + 1] for row in range(ROWS)]

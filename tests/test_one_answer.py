@@ -36,7 +36,7 @@ from chumoku.errors import UsageError
 from chumoku.evaluation.perplexity import score_text
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
-from chumoku.models.precision import PRECISIONS, at_precision
+from chumoku.models.precision import PRECISIONS, to_precision
 from chumoku.nn import attention, norms, quantized
 from chumoku.nn.attention import Attention
 from chumoku.nn.tap import addresses, edit, record
@@ -53,7 +53,7 @@ ENGINES = [TorchEngine, *([NativeEngine] if NATIVE else [])]
 
 
 def model_at(kind: str, precision: str, **changes: Any) -> Model:
-    return at_precision(model_of(Cell(kind, "rotary"), torch.float32, **{**SIZES, **changes}), precision)
+    return to_precision(model_of(Cell(kind, "rotary"), torch.float32, **{**SIZES, **changes}), precision)
 
 
 def prompts(count: int = 3) -> list[list[int]]:
@@ -68,12 +68,12 @@ def prompts(count: int = 3) -> list[list[int]]:
 def test_the_laws_hold_at_every_precision(kind: str, precision: str) -> None:
     model = model_at(kind, precision)
     for length, seed in ((5, 1), (13, 2)):
-        assert laws.padding_noticed(model, length, seed) < CLOSE[precision]
+        assert laws.padding_error(model, length, seed) < CLOSE[precision]
         if kind != "encoder-decoder":
-            assert laws.packing_noticed(model, length, seed) < CLOSE[precision]
+            assert laws.packing_error(model, length, seed) < CLOSE[precision]
         if kind != "encoder":
             assert laws.future_leak(model, length, seed) < CLOSE[precision]
-            assert laws.cache_noticed(model, length, seed) < CLOSE[precision]
+            assert laws.cache_error(model, length, seed) < CLOSE[precision]
 
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
@@ -140,7 +140,7 @@ def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision
         linear = broken.decoder.blocks[1].get_submodule(name)
         with torch.no_grad():
             linear.bias[3] = odd
-        model = at_precision(broken, precision)
+        model = to_precision(broken, precision)
         finite = []
         for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
             engine.enter(1)

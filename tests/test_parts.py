@@ -1,4 +1,4 @@
-"""Norms, feed-forward, experts, embeddings, blocks: formulas against kernels, and parity with PyTorch's layers."""
+"""Norms, feed-forward, experts, embeddings, blocks: formulas equal kernels and PyTorch's layers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from test_attention import copy_attention
 from chumoku.errors import LengthError, ShapeError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout, ModelConfig
+from chumoku.models.precision import to_precision
 from chumoku.models.stack import make_block
 from chumoku.nn import (
     BatchNorm,
@@ -25,7 +26,7 @@ from chumoku.nn import (
     norms,
 )
 from chumoku.nn import feedforward as feedforward_module
-from chumoku.nn.attention import Sight
+from chumoku.nn.attention import AttentionContext
 from chumoku.nn.block import Block
 from chumoku.nn.tap import record
 
@@ -71,7 +72,7 @@ def test_a_norm_equals_its_formula_and_torch(kind: str, rows: int, length: int, 
         close(two, three)
 
 
-def test_layer_norm_of_note_002_and_the_slip_of_note_001() -> None:
+def test_layer_norm_of_note_002_and_error_of_note_001() -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0])
     ones, zeros = torch.ones(4), torch.zeros(4)
     close(norms.layer_norm(x, ones, zeros, 0.0), torch.tensor([-1.34, -0.45, 0.45, 1.34]), 0.005)
@@ -92,7 +93,7 @@ def test_batch_norm_keeps_running_averages_for_eval() -> None:
 
 @pytest.mark.parametrize("kind", feedforward_module.KINDS)
 @pytest.mark.parametrize("bias", [True, False])
-def test_feedforward_is_its_formula_at_every_position_alike(kind: str, bias: bool) -> None:
+def test_feedforward_equals_formula_at_every_position(kind: str, bias: bool) -> None:
     ours = FeedForward(11, 17, kind=kind, bias=bias).double()
     randomize(ours)
     x = torch.randn(2, 5, 11, dtype=torch.float64)
@@ -132,7 +133,7 @@ def test_experts_grouped_equal_the_plain_sum(kind: str, bias: bool, seed: int, p
         close(one, other)
 
 
-def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
+def test_no_token_is_dropped_if_all_choose_one_expert() -> None:
     ours = MixtureOfExperts(11, 13, experts=5, per_token=1, kind="relu", bias=False)
     randomize(ours)
     with torch.no_grad():
@@ -141,27 +142,27 @@ def test_no_token_is_dropped_even_when_all_want_one_expert() -> None:
     x = torch.rand(2, 101, 11) + 0.1
     losses = RouterLosses()
     output = ours(x, losses)
-    close(output, ours.experts.one(3, x), 1e-5)
+    close(output, ours.experts.apply_expert(3, x), 1e-5)
     close(losses.balance, torch.tensor(5.0), 1e-5)
 
 
-def test_the_weights_of_the_chosen_experts_sum_to_one() -> None:
-    """Experts that are all alike answer as one of them would, however many are asked."""
+def test_weights_of_chosen_experts_sum_to_one() -> None:
+    """Identical experts give the output of one of them, however many are used."""
     ours = MixtureOfExperts(11, 13, experts=5, per_token=2, kind="swiglu", bias=True).double()
     randomize(ours)
     with torch.no_grad():
         for parameter in ours.experts.parameters():
             parameter.copy_(parameter[:1].expand_as(parameter))
     x = torch.randn(2, 7, 11, dtype=torch.float64)
-    close(ours(x), ours.experts.one(0, x))
-    close(ours.plain(x), ours.experts.one(0, x))
+    close(ours(x), ours.experts.apply_expert(0, x))
+    close(ours.plain(x), ours.experts.apply_expert(0, x))
 
 
-def test_router_losses_are_their_formulas_over_real_tokens() -> None:
+def test_router_losses_equal_formulas_without_padding() -> None:
     logits = torch.randn(6, 3, dtype=torch.float64)
     chosen = logits.topk(2).indices
     real = torch.tensor([[True, True, False], [True, False, True]])
-    losses = RouterLosses().among(real)
+    losses = RouterLosses().for_tokens(real)
     losses.add(logits, chosen)
     kept, kept_chosen = logits[real.flatten()], chosen[real.flatten()]
     share = torch.stack([(kept_chosen == e).sum() / kept_chosen.numel() for e in range(3)]).double()
@@ -193,7 +194,7 @@ def test_logits_tied_and_untied() -> None:
 
 
 @pytest.mark.parametrize("bad", [-1, 13])
-def test_a_token_outside_the_table_is_named(bad: int) -> None:
+def test_token_outside_table_is_refused(bad: int) -> None:
     embedding = Embedding(13, 7)
     with pytest.raises(LengthError, match=f"There is no token {bad}: this table has 13, numbered 0 to 12"):
         embedding(torch.tensor([[0, bad]]))
@@ -238,7 +239,7 @@ def block_like_torch(norm_first: bool, activation: str, *, cross: bool) -> tuple
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("cross", [False, True])
-def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: bool) -> None:
+def test_block_equals_torch_layers(norm_first: bool, activation: str, cross: bool) -> None:
     torch.manual_seed(6)
     theirs, ours = block_like_torch(norm_first, activation, cross=cross)
     x = torch.randn(2, 7, 35, dtype=torch.float64, requires_grad=True)
@@ -246,7 +247,7 @@ def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: 
     if cross:
         causal = torch.nn.Transformer.generate_square_subsequent_mask(7, dtype=torch.float64)
         expected = theirs(x, memory, tgt_mask=causal)
-        output = ours(x, sight=Sight(causal=True), memory=memory)
+        output = ours(x, context=AttentionContext(causal=True), memory=memory)
     else:
         expected, output = theirs(x), ours(x)
     close(output, expected)
@@ -258,16 +259,16 @@ def test_a_block_equals_torchs_layers(norm_first: bool, activation: str, cross: 
         close(one, other)
     ours_named = dict(zip((name for name, _ in ours.named_parameters()), mine[len(inputs) :], strict=True))
     theirs_named = dict(zip((name for name, _ in theirs.named_parameters()), yours[len(inputs) :], strict=True))
-    expected_names = in_our_words(theirs_named, cross=cross)
+    expected_names = rename_gradients(theirs_named, cross=cross)
     assert ours_named.keys() == expected_names.keys()
     for name, gradient in ours_named.items():
         close(gradient, expected_names[name])
 
 
-def in_our_words(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str, torch.Tensor]:
-    """The gradients of a torch layer under the names of our block."""
-    words = {"linear1": "feedforward.up", "linear2": "feedforward.down", "norm1": "attention_norm"}
-    words |= {"norm2": "cross_attention_norm", "norm3": "feedforward_norm"} if cross else {"norm2": "feedforward_norm"}
+def rename_gradients(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str, torch.Tensor]:
+    """Rename the gradients of a torch layer to the names of our block."""
+    names = {"linear1": "feedforward.up", "linear2": "feedforward.down", "norm1": "attention_norm"}
+    names |= {"norm2": "cross_attention_norm", "norm3": "feedforward_norm"} if cross else {"norm2": "feedforward_norm"}
     renamed = {}
     for name, gradient in gradients.items():
         module, rest = name.split(".", 1)
@@ -281,18 +282,35 @@ def in_our_words(gradients: dict[str, torch.Tensor], *, cross: bool) -> dict[str
         else:
             if module.startswith("norm"):
                 rest = {"weight": "gamma", "bias": "beta"}[rest]
-            renamed[f"{words[module]}.{rest}"] = gradient
+            renamed[f"{names[module]}.{rest}"] = gradient
     return renamed
 
 
-def test_cross_attention_without_a_memory_is_refused() -> None:
+def test_cross_attention_without_memory_is_refused() -> None:
     _, ours = block_like_torch(True, "relu", cross=True)
-    with pytest.raises(ShapeError, match="was given no memory to look at"):
+    with pytest.raises(ShapeError, match="needs an encoder output"):
         ours(torch.randn(1, 3, 35, dtype=torch.float64))
 
 
+def test_parts_print_sizes_and_choices() -> None:
+    config = ModelConfig(vocabulary=13, width=32, heads=4, kv_heads=2, layers=1, feedforward_width=64)
+    text = repr(build(config))
+    for part in (
+        "(attention): Attention(\n          heads=4, kv_heads=2, head_width=8, dropout=0.0",
+        "(embedding): Embedding(vocabulary=13, width=32, factor=1)",
+        "(rotary): RotaryPositions(8, base=10000.0, pairing=interleaved, scaling=None)",
+        "(norm): LayerNorm(32, epsilon=1e-05)",
+        "(head): Logits(tied=True, bias=False)",
+        "placement=pre, dropout=0.0",
+        "kind=gelu",
+    ):
+        assert part in text, text
+    assert "experts=5, width=11, hidden=13, kind=swiglu" in repr(MixtureOfExperts(11, 13, experts=5, per_token=2))
+    assert "vocabulary=13, kind=bf16, factor=1" in repr(to_precision(build(config), "bf16"))
+
+
 @pytest.mark.parametrize("place", ["embedding", "attention", "sublayer"])
-def test_each_dropout_acts_in_its_place_and_in_training_alone(place: str) -> None:
+def test_dropout_applies_at_its_place_only_in_training(place: str) -> None:
     config = ModelConfig(vocabulary=13, width=30, heads=3, layers=1, dropout=Dropout(**{place: 0.5}))
     model = build(config)
     tokens = torch.arange(11)[None]
@@ -303,7 +321,7 @@ def test_each_dropout_acts_in_its_place_and_in_training_alone(place: str) -> Non
     with record(model) as two:
         model(tokens)
     first_moved = next(address for address in one if not torch.equal(one[address], two[address]))
-    # Attention's own output is still the same when only what is added to the stream is dropped.
+    # With sublayer dropout, the output of attention itself does not change.
     moved = {"embedding": "decoder.embedding", "attention": "decoder.blocks.0.attention.heads"}
     assert first_moved == moved.get(place, "decoder.blocks.0.feedforward_norm")
     if place == "embedding":

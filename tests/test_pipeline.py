@@ -418,5 +418,5 @@ def test_every_precision_speaks(precision: str, tmp_path: Path) -> None:
 
 
 def test_a_precision_that_is_none_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
+    with pytest.raises(UsageError, match="no precision 'int3'; choose float32, bf16, int8, int4"):
         chumoku.load(made(tmp_path / "m", "decoder"), precision="int3")

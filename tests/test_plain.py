@@ -1,4 +1,4 @@
-"""chumoku.plain(): the formulas one reads are the formulas that run, and they equal the fast code."""
+"""chumoku.plain(): the plain formulas run, and their results equal those of the fast code."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from chumoku.models.build import build
 from chumoku.models.model import Model, Output
 from chumoku.nn import attention, moe, norms
 from chumoku.nn.attention import Attention
-from chumoku.nn.plain import plain, plain_formulas, running
+from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.distributed import World, wrap
 from chumoku.training.objectives import Objective
 from chumoku.training.settings import TrainSettings
 
 
 def call(model: Model, rows: int = 3, length: int = 7, *, masked: bool = False, seed: int = 0) -> Output:
-    """A pass of whatever kind of model; padding hides a different number of tokens in each row."""
+    """Run any kind of model; with `masked`, each row has a different amount of padding."""
     target, source = tokens(rows, length, seed), tokens(rows, 5, seed + 1)
     real = torch.arange(length) < 1 + (torch.arange(rows)[:, None] + seed) % length
     output: Output
@@ -63,8 +63,8 @@ def answer(model: Model, **options: Any) -> Tensor:
     return logits
 
 
-def learn(model: Model, **options: Any) -> dict[str, Tensor]:
-    """Everything that a training step leaves: the output, gradients, running averages."""
+def train_step(model: Model, **options: Any) -> dict[str, Tensor]:
+    """Run a training step; return the logits, the loss, gradients and buffers."""
     model = copy.deepcopy(model).train()
     output = call(model, **options)
     assert output.logits is not None
@@ -80,7 +80,7 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
     assert one.keys() == other.keys()
     for name in one:
         torch.testing.assert_close(
-            one[name], other[name], rtol=1e-9, atol=1e-10, msg=lambda said, n=name: f"{n}: {said}"
+            one[name], other[name], rtol=1e-9, atol=1e-10, msg=lambda text, n=name: f"{n}: {text}"
         )
 
 
@@ -89,11 +89,11 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 def test_plain_equals_fast_for_every_choice(cell: Cell, length: int, masked: bool, seed: int) -> None:
     model = model_of(cell)
     options = {"length": length, "masked": masked, "seed": seed}
-    fast, learned = call(model, **options), learn(model, **options)
+    fast, fast_step = call(model, **options), train_step(model, **options)
     with plain():
-        slow, learned_plainly = call(model, **options), learn(model, **options)
+        slow, plain_step = call(model, **options), train_step(model, **options)
     close({"hidden": fast.hidden, "logits": fast.logits}, {"hidden": slow.hidden, "logits": slow.logits})
-    close(learned, learned_plainly)
+    close(fast_step, plain_step)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -111,57 +111,59 @@ def test_plain_equals_fast_in_16_bits(norm: str, dtype: torch.dtype) -> None:
 Patch = Callable[[pytest.MonkeyPatch], object]
 
 
-def look_without_the_root(patch: pytest.MonkeyPatch) -> None:
-    usual = attention.look
+def omit_score_scale(patch: pytest.MonkeyPatch) -> None:
+    usual = attention.compute_attention_weights
     patch.setattr(
-        attention, "look", lambda query, *rest, **how: usual(query * math.sqrt(query.shape[-1]), *rest, **how)
+        attention,
+        "compute_attention_weights",
+        lambda query, *rest, **how: usual(query * math.sqrt(query.shape[-1]), *rest, **how),
     )
 
 
-def attend_to_larger_values(patch: pytest.MonkeyPatch) -> None:
+def enlarge_values(patch: pytest.MonkeyPatch) -> None:
     usual = attention.attend
     patch.setattr(attention, "attend", lambda query, key, value, **how: usual(query, key, 99 * value, **how))
 
 
-def norm_by_the_variance(name: str) -> Patch:
+def divide_norm_by_variance(name: str) -> Patch:
     usual = getattr(norms, name)
     return lambda patch: patch.setattr(norms, name, lambda x, *rest, **how: usual(x, *rest, **how) / x.var())
 
 
-def experts_of_another_sum(patch: pytest.MonkeyPatch) -> None:
+def double_expert_sum(patch: pytest.MonkeyPatch) -> None:
     usual = moe.MixtureOfExperts.plain
     patch.setattr(moe.MixtureOfExperts, "plain", lambda self, x: 2 * usual(self, x))
 
 
-PLANTED: dict[str, tuple[Cell, Patch]] = {
-    "scores without √d": (Cell("decoder"), look_without_the_root),
-    "larger values": (Cell("encoder-decoder"), attend_to_larger_values),
-    "layer norm by σ²": (Cell("decoder", norm="layer"), norm_by_the_variance("layer_norm")),
-    "rms norm by σ²": (Cell("encoder", norm="rms"), norm_by_the_variance("rms_norm")),
-    "batch norm by σ²": (Cell("encoder", norm="batch"), norm_by_the_variance("batch_norm")),
-    "twice the experts": (Cell("decoder", feedforward="experts"), experts_of_another_sum),
+CHANGES: dict[str, tuple[Cell, Patch]] = {
+    "scores without √d": (Cell("decoder"), omit_score_scale),
+    "larger values": (Cell("encoder-decoder"), enlarge_values),
+    "layer norm by σ²": (Cell("decoder", norm="layer"), divide_norm_by_variance("layer_norm")),
+    "rms norm by σ²": (Cell("encoder", norm="rms"), divide_norm_by_variance("rms_norm")),
+    "batch norm by σ²": (Cell("encoder", norm="batch"), divide_norm_by_variance("batch_norm")),
+    "twice the experts": (Cell("decoder", feedforward="experts"), double_expert_sum),
 }
 
 
-@pytest.mark.parametrize("title", PLANTED)
+@pytest.mark.parametrize("title", CHANGES)
 def test_a_changed_formula_changes_the_model(title: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cell, plant = PLANTED[title]
+    cell, change = CHANGES[title]
     model = model_of(cell)
     fast = answer(model)
     with plain():
         before = answer(model)
-        plant(monkeypatch)
+        change(monkeypatch)
         after = answer(model)
     assert (after - before).abs().max() > 1e-3
     assert torch.equal(answer(model), fast), "the fast code does not run the formula"
 
 
-def test_inside_out_and_by_thread() -> None:
+def test_plain_is_per_context_and_thread() -> None:
     seen = []
     assert not plain_formulas()
-    assert running() == "fast kernels"
+    assert describe_mode() == "fast kernels"
     with plain():
-        assert running() == "plain formulas"
+        assert describe_mode() == "plain formulas"
         with plain(False):
             assert not plain_formulas()
             with plain():
@@ -185,7 +187,7 @@ def test_compiled_code_follows_the_switch(monkeypatch: pytest.MonkeyPatch) -> No
     fast = answer(compiled)
     with plain():
         slow = answer(compiled)
-        look_without_the_root(monkeypatch)
+        omit_score_scale(monkeypatch)
         torch.compiler.reset()
         changed = answer(compiled)
     torch.testing.assert_close(slow, fast)
@@ -194,7 +196,7 @@ def test_compiled_code_follows_the_switch(monkeypatch: pytest.MonkeyPatch) -> No
     assert has == [True, False, False]
 
 
-def test_switching_back_compiles_nothing_again() -> None:
+def test_switching_back_does_not_recompile() -> None:
     model = model_of(Cell("encoder"), layers=1)
     graphs = []
     torch.compiler.reset()
@@ -208,10 +210,10 @@ def test_switching_back_compiles_nothing_again() -> None:
     assert len(graphs) == 2
 
 
-def test_compiled_training_projects_three_times(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_training_fuses_projections(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"), layers=1)
-    usual, calls = Attention._project_at_once, []
-    monkeypatch.setattr(Attention, "_project_at_once", lambda self, x: calls.append(1) or usual(self, x))
+    usual, calls = Attention._project_fused, []
+    monkeypatch.setattr(Attention, "_project_fused", lambda self, x: calls.append(1) or usual(self, x))
     for enabled, expected in ((True, 0), (False, 1)):
         torch.compiler.reset()
         with plain(enabled):
@@ -222,8 +224,8 @@ def test_compiled_training_projects_three_times(monkeypatch: pytest.MonkeyPatch)
     model.zero_grad()
 
 
-def test_a_mixture_exports_plainly() -> None:
-    """The fast sum asks how many tokens each expert has, which torch.export cannot leave open; the plain one can."""
+def test_mixture_of_experts_exports_in_plain_mode() -> None:
+    """torch.export cannot trace the fast sum, which depends on the number of tokens of each expert."""
     from torch.export import Dim, export
 
     model = model_of(Cell("decoder", feedforward="experts"), layers=1)
@@ -234,7 +236,7 @@ def test_a_mixture_exports_plainly() -> None:
 
 
 def test_dropout_inside_attention_is_the_same_in_distribution() -> None:
-    """Means over many draws agree; which weights are dropped need not."""
+    """Means over many samples agree, although other weights may be dropped."""
     torch.manual_seed(0)
     module = Attention(15, 3, kv_heads=1, dropout=0.3).double().train()
     x = torch.randn(1, 5, 15, dtype=torch.float64)
@@ -253,7 +255,7 @@ def test_dropout_inside_attention_is_the_same_in_distribution() -> None:
 
 
 @pytest.mark.parametrize("cell", [Cell("decoder", feedforward="experts", kv_heads=1), Cell("encoder-decoder")], ids=str)
-def test_recording_sees_the_same(cell: Cell) -> None:
+def test_plain_records_the_same_tensors(cell: Cell) -> None:
     model = model_of(cell)
     with chumoku.record(model) as fast, torch.no_grad():
         call(model)
@@ -268,26 +270,26 @@ def test_recording_sees_the_same(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_adapters_learn_plainly(dora: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_train_in_plain_mode(dora: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     model = copy.deepcopy(model_of(Cell("decoder")))
     lora.attach(model, LoraSettings(rank=3, dora=dora))
     with torch.no_grad():
         for parameter in lora.trainable(model).values():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
-    fast = learn(model)
+    fast = train_step(model)
     with plain():
-        slow = learn(model)
+        slow = train_step(model)
         assert fast.keys() == slow.keys()
         for name in fast:
             torch.testing.assert_close(slow[name], fast[name], rtol=1e-6, atol=1e-7)
         from chumoku.nn.lora import LowRank
 
         before = answer(model)
-        monkeypatch.setattr(LowRank, "change", lambda self: 2 * self.scale * (self.b @ self.a))
+        monkeypatch.setattr(LowRank, "delta_weight", lambda self: 2 * self.scale * (self.b @ self.a))
         assert (answer(model) - before).abs().max() > 1e-4
 
 
-def test_a_small_adapter_is_not_lost_beside_16_bits() -> None:
+def test_small_adapter_is_not_rounded_away_in_16_bits() -> None:
     from chumoku.nn.lora import Adapted, LowRank
 
     module = Adapted(torch.nn.Linear(6, 7, bias=False).to(torch.bfloat16))
@@ -297,7 +299,7 @@ def test_a_small_adapter_is_not_lost_beside_16_bits() -> None:
     with plain(), torch.no_grad():
         module.base.weight.fill_(1.0)
         low.a.copy_(signs)
-        low.b.fill_(2**-11)  # W + B A is W again in 16 bits
+        low.b.fill_(2**-11)  # rounded to 16 bits, W + B A equals W
         assert module(signs.to(torch.bfloat16)).tolist() == [[6 * 2**-11] * 7]
 
 
@@ -328,18 +330,18 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_by_the_recipes_key(kind: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {}
     for name, changes in (("fast", {}), ("plain", {"plain": True}), ("changed", {"plain": True})):
         recipe = recipe_for(kind, corpora, tmp_path / name)
         recipe["train"] |= {"steps": 4, "samples": 0, **changes}
         recipe["schedule"] = {"kind": "constant"}
         if name == "changed":
-            attend_to_larger_values(monkeypatch)
+            enlarge_values(monkeypatch)
         with (tmp_path / f"{name}.txt").open("w+") as file:
             trained = chumoku.train(recipe, console=Console(file=file, width=300))
-        said = (tmp_path / f"{name}.txt").read_text()
-        assert ("runs fast kernels." if name == "fast" else "runs plain formulas.") in said
+        result = (tmp_path / f"{name}.txt").read_text()
+        assert ("runs fast kernels." if name == "fast" else "runs plain formulas.") in result
         losses[name] = trained.best_loss
     assert losses["plain"] == pytest.approx(losses["fast"], rel=1e-4)
     assert losses["changed"] != pytest.approx(losses["plain"], rel=1e-3)
@@ -368,8 +370,8 @@ def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-def test_what_is_recomputed_runs_as_before_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU's backward pass has a thread of its own, which is not inside plain()."""
+def test_recomputation_in_another_thread_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward pass on a GPU runs in another thread, which is not inside plain()."""
     objective = Objective(build(Cell("decoder").config(layers=1)))
     module = wrap(objective, TrainSettings(recompute=True), World(torch.device("cpu"))).train()
     usual, calls = attention.attend, []
@@ -383,7 +385,7 @@ def test_what_is_recomputed_runs_as_before_in_any_thread(monkeypatch: pytest.Mon
     assert all(parameter.grad is not None for parameter in objective.parameters())
 
 
-def test_the_key_is_a_switch() -> None:
+def test_plain_key_must_be_a_bool() -> None:
     with pytest.raises(ConfigError, match="plain"):
         TrainSettings(plain="slow")
 
@@ -394,20 +396,20 @@ def in_plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_commands_say_so(
+def test_commands_report_plain_mode(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
     folder = str(made(tmp_path / "model", "decoder"))
-    said = command("generate", folder, "one", "--new", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
-    assert said.code == 0
-    assert said.err.count("\n") == 1
-    assert "plain formulas" in said.err
-    assert json.loads(said.out)["prompt"] == "one"
-    said = command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch)
-    assert "The model runs plain formulas." in said.out
+    result = command("generate", folder, "one", "--new", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
+    assert result.code == 0
+    assert result.err.count("\n") == 1
+    assert "plain formulas" in result.err
+    assert json.loads(result.out)["prompt"] == "one"
+    result = command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch)
+    assert "The model runs plain formulas." in result.out
     with plain(False):
-        said = command("generate", folder, "one", "--new", "3", capfd=capfd, monkeypatch=monkeypatch)
-        assert said.err == ""
+        result = command("generate", folder, "one", "--new", "3", capfd=capfd, monkeypatch=monkeypatch)
+        assert result.err == ""
         assert "runs fast kernels." in command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch).out
 
 

@@ -1,4 +1,4 @@
-"""Positions against their formulas written out, and against transformers."""
+"""Position encodings equal their formulas and those of transformers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,19 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from chumoku.errors import LengthError, ShapeError
-from chumoku.nn import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
+from chumoku.nn import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+    sinusoidal,
+)
 from chumoku.nn.positions import rotate
 
 
 @given(position=st.integers(0, 5000), width=st.integers(1, 13))
-def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
+def test_sinusoidal_equals_formula(position: int, width: int) -> None:
     expected = [
         math.sin(position / 10000 ** (d / width)) if d % 2 == 0 else math.cos(position / 10000 ** ((d - 1) / width))
         for d in range(width)
@@ -32,12 +39,12 @@ def test_sinusoidal_is_the_formula(position: int, width: int) -> None:
 
 
 def test_sinusoidal_of_note_002() -> None:
-    """The d = 4 table for positions 0 … 3, to the two digits the note gives."""
+    """The d = 4 table for positions 0 … 3, to the two digits in the note."""
     table = [[0, 1, 0, 1], [0.84, 0.54, 0.01, 1.0], [0.91, -0.42, 0.02, 1.0], [0.14, -0.99, 0.03, 1.0]]
     torch.testing.assert_close(sinusoidal(torch.arange(4), 4), torch.tensor(table), atol=0.005, rtol=0)
 
 
-def test_sinusoidal_halves_are_the_same_numbers_in_another_order() -> None:
+def test_sinusoidal_half_pairing_is_a_permutation() -> None:
     together, apart = (sinusoidal(torch.arange(7), 6, pairing=pairing) for pairing in ("interleaved", "half"))
     assert torch.equal(together[:, [0, 2, 4, 1, 3, 5]], apart)
 
@@ -50,23 +57,23 @@ def test_inner_products_depend_on_the_distance() -> None:
     torch.testing.assert_close(products[7, 7:], products[0, :-7], atol=1e-4, rtol=0)
 
 
-def test_sinusoidal_has_no_longest_length() -> None:
-    assert Sinusoidal(6)(torch.tensor([10**6]), 10**6 + 1).isfinite().all()
+def test_sinusoidal_has_no_maximum_length() -> None:
+    assert SinusoidalPositions(6)(torch.tensor([10**6]), 10**6 + 1).isfinite().all()
 
 
-def test_learned_ends_where_its_table_ends() -> None:
-    learned = Learned(5, 3)
+def test_learned_positions_beyond_table_are_refused() -> None:
+    learned = LearnedPositions(5, 3)
     torch.nn.init.normal_(learned.table)
     assert torch.equal(learned(torch.tensor([4, 0]), 5), learned.table[[4, 0]])
-    with pytest.raises(LengthError, match="Position 5 was asked for, and the table of learned positions ends at 4"):
+    with pytest.raises(LengthError, match="Position 5 is beyond the table of learned positions, which ends at 4"):
         learned(torch.arange(6), 6)
     with pytest.raises(LengthError, match="There is no position 7"):
         learned(torch.tensor([7]), 1)
 
 
-def test_relative_is_the_formula() -> None:
-    """score(i, j) gains qᵢ·r_{i−j} / √d_k with i−j clipped, pair by pair."""
-    relative = Relative(2, 7)
+def test_relative_equals_formula() -> None:
+    """qᵢ·r_{i−j} / √d_k, with i−j clipped, is added to each score(i, j)."""
+    relative = RelativePositions(2, 7)
     torch.nn.init.normal_(relative.table)
     query = torch.randn(2, 3, 5, 7)
     distances = torch.arange(5)[:, None] - torch.arange(11)[None]
@@ -84,7 +91,7 @@ def test_rotary_equals_transformers(scaling: str, base: float) -> None:
     ours = None
     if scaling == "linear":
         chosen |= {"rope_type": "linear", "factor": 3.0}
-        ours = Scaling("linear", 3.0)
+        ours = RotaryScaling("linear", 3.0)
     elif scaling == "llama3":
         chosen |= {
             "rope_type": "llama3",
@@ -93,7 +100,7 @@ def test_rotary_equals_transformers(scaling: str, base: float) -> None:
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 64,
         }
-        ours = Scaling("llama3", 8.0, low=1.0, high=4.0, original=64)
+        ours = RotaryScaling("llama3", 8.0, low=1.0, high=4.0, original=64)
     config = LlamaConfig(
         hidden_size=48, num_attention_heads=3, max_position_embeddings=512, rope_parameters=chosen, head_dim=16
     )
@@ -101,15 +108,15 @@ def test_rotary_equals_transformers(scaling: str, base: float) -> None:
     positions = torch.tensor([3, 4, 5, 100, 400])
     cos, sin = LlamaRotaryEmbedding(config)(query, positions[None])
     expected = apply_rotary_pos_emb(query, key, cos, sin)
-    rotation = Rotary(16, base=base, pairing="half", scaling=ours)(positions, torch.float32)
+    rotation = RotaryPositions(16, base=base, pairing="half", scaling=ours)(positions, torch.float32)
     for one, other in zip((rotate(query, rotation), rotate(key, rotation)), expected, strict=True):
         torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
 
 
-def test_interleaved_rotary_is_the_notes_matrix() -> None:
-    """(q₀, q₁) turned by mθ; pairs stand side by side."""
+def test_interleaved_rotary_equals_rotation_matrix() -> None:
+    """(q₀, q₁) is rotated by mθ; pairs are neighbors."""
     x = torch.randn(1, 1, 1, 6, dtype=torch.float64)
-    rotation = Rotary(6)(torch.tensor([7]), torch.float64)
+    rotation = RotaryPositions(6)(torch.tensor([7]), torch.float64)
     turned = rotate(x, rotation)
     for pair in range(3):
         angle = 7 / 10000 ** (2 * pair / 6)
@@ -118,20 +125,20 @@ def test_interleaved_rotary_is_the_notes_matrix() -> None:
         torch.testing.assert_close(turned[0, 0, 0, 2 * pair : 2 * pair + 2], expected, atol=1e-6, rtol=0)
 
 
-def test_both_pairings_are_one_rotation_in_two_orders() -> None:
+def test_rotary_pairings_are_permutations_of_each_other() -> None:
     x = torch.randn(2, 3, 5, 8)
     order = [0, 2, 4, 6, 1, 3, 5, 7]
-    half = rotate(x[..., order], Rotary(8, pairing="half")(torch.arange(5), torch.float32))
-    assert torch.equal(half, rotate(x, Rotary(8)(torch.arange(5), torch.float32))[..., order])
+    half = rotate(x[..., order], RotaryPositions(8, pairing="half")(torch.arange(5), torch.float32))
+    assert torch.equal(half, rotate(x, RotaryPositions(8)(torch.arange(5), torch.float32))[..., order])
 
 
 def test_low_precision_does_not_round_the_angles() -> None:
-    """A model cast to bfloat16 must still tell position 4097 from 4096."""
-    rotation = Rotary(8).to(torch.bfloat16)(torch.tensor([4096, 4097]), torch.bfloat16)
+    """A model cast to bfloat16 must still distinguish position 4097 from 4096."""
+    rotation = RotaryPositions(8).to(torch.bfloat16)(torch.tensor([4096, 4097]), torch.bfloat16)
     assert rotation.cos.dtype == torch.float32
     assert rotation.cos[0, 0] != rotation.cos[1, 0]
 
 
 def test_an_odd_head_width_is_refused() -> None:
-    with pytest.raises(ShapeError, match="head width of 7 leaves one over"):
-        Rotary(7)
+    with pytest.raises(ShapeError, match="need an even head width, not 7"):
+        RotaryPositions(7)

@@ -1,4 +1,4 @@
-"""Weights as whole numbers: near what they were, by as much as the formula says; and models made of them."""
+"""Quantized weights: rounding errors are within the bounds of the formulas; and models with quantized weights."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from chumoku.decoding.engines.base import TorchEngine
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.models.precision import PRECISIONS, at_precision
-from chumoku.nn.quantized import GROUP, QuantisedLogits, Quantized, quantize, round_inputs, to_int4, to_int8
+from chumoku.models.precision import PRECISIONS, to_precision
+from chumoku.nn.quantized import GROUP, Quantized, QuantizedLogits, quantize, round_inputs, to_int4, to_int8
 
 KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
 
 
-def drawn(outputs: int, inputs: int, seed: int) -> torch.Tensor:
+def random_matrix(outputs: int, inputs: int, seed: int) -> torch.Tensor:
     random = torch.Generator().manual_seed(seed)
     rows = torch.rand(outputs, 1, generator=random) * 9
     return torch.randn(outputs, inputs, generator=random) * rows
@@ -30,42 +30,42 @@ def drawn(outputs: int, inputs: int, seed: int) -> torch.Tensor:
 
 @given(*SIZES)
 def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
-    weight = drawn(outputs, 13 * groups, seed)
+    weight = random_matrix(outputs, 13 * groups, seed)
     stored = to_int8(weight)
-    assert ((stored.dequantized() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
+    assert ((stored.dequantize() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
     assert stored.q.abs().amax(1).tolist() == [127] * outputs, "the largest weight of every output uses all there is"
 
 
 @given(*SIZES)
 def test_int4_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
-    weight = drawn(outputs, GROUP * groups, seed)
+    weight = random_matrix(outputs, GROUP * groups, seed)
     stored = to_int4(weight)
     assert stored.packed.shape == (outputs, groups, GROUP // 2)
-    error = (stored.dequantized() - weight).abs().view(outputs, groups, GROUP)
-    # Half a step, and what rounding s and m to 16 bits may move the far end by.
+    error = (stored.dequantize() - weight).abs().view(outputs, groups, GROUP)
+    # Half a step, and the error from rounding s and m to 16 bits.
     step, most = stored.scale.float()[..., None], weight.abs().amax()
     assert (error <= step * 0.5 + 15 * step * 2**-11 + most * 2**-11 + 1e-6).all()
 
 
-def test_what_is_on_the_grid_stays_there() -> None:
+def test_representable_weights_are_exact() -> None:
     for number in range(16):
         q = (torch.arange(GROUP) * 7 + number) % 16
         weight = q[None] * 0.25 - 1.5
-        assert torch.equal(to_int4(weight).dequantized(), weight)
-        assert torch.equal(to_int4(weight).unpacked()[0], q.to(torch.uint8))
+        assert torch.equal(to_int4(weight).dequantize(), weight)
+        assert torch.equal(to_int4(weight).unpack()[0], q.to(torch.uint8))
     whole = torch.tensor([[127.0, -127.0, 5.0, 0.0]]) / 8
-    assert torch.equal(to_int8(whole).dequantized(), whole)
+    assert torch.equal(to_int8(whole).dequantize(), whole)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.375, -2.0])
-def test_equal_weights_are_kept(value: float) -> None:
+def test_equal_weights_are_exact(value: float) -> None:
     weight = torch.full((3, GROUP), value)
     for stored in (to_int8(weight), to_int4(weight)):
-        torch.testing.assert_close(stored.dequantized(), weight)
+        torch.testing.assert_close(stored.dequantize(), weight)
 
 
 def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
-    """y = W (t p) + b in float64, written out: p = round(x · 32512 / max|x|), one t for a group or for a token."""
+    """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group or for a token."""
     group = x.shape[-1] if module.kind == "int8" else GROUP
     rows = []
     for row in x.reshape(-1, x.shape[-1]):
@@ -77,36 +77,36 @@ def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
         rows.append(torch.cat([part.double() for part in parts]))
     inputs = torch.stack(rows) if module.kind != "bf16" else x.reshape(-1, x.shape[-1]).double()
     bias = 0 if module.bias is None else module.bias.double()
-    return (inputs @ module.stored.dequantized().double().T + bias).view(*x.shape[:-1], -1)
+    return (inputs @ module.stored_weight.dequantize().double().T + bias).view(*x.shape[:-1], -1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("outputs", [7, 31, 67])
 @pytest.mark.parametrize("rows", [1, 5, 37])
-def test_a_product_is_the_formula(kind: str, outputs: int, rows: int) -> None:
-    weight, x = drawn(outputs, 2 * GROUP, 3), drawn(rows, 2 * GROUP, 5)
+def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
+    weight, x = random_matrix(outputs, 2 * GROUP, 3), random_matrix(rows, 2 * GROUP, 5)
     module = Quantized(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
     expected = formula(x[:, None], module)
     spread = expected.std()
     assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
     if kind != "bf16":
-        exact = x[:, None].double() @ module.stored.dequantized().double().T + module.bias.double()
+        exact = x[:, None].double() @ module.stored_weight.dequantize().double().T + module.bias.double()
         assert float((module(x[:, None]) - exact).abs().max() / spread) > 4e-6, "inputs are rounded to 16 bits"
     module.get_buffer("weight" if kind == "bf16" else "scale").mul_(1.3)
-    assert float((module(x[:, None]) - expected).abs().max() / spread) > 1e-3, "seen to fail, and nothing stale is kept"
+    assert float((module(x[:, None]) - expected).abs().max() / spread) > 1e-3, "no stale weight is cached"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
-    module = Quantized(drawn(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
-    x = drawn(5, 2 * GROUP, 5).double()
-    exact = x @ module.stored.dequantized().double().T
+    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
+    x = random_matrix(5, 2 * GROUP, 5).double()
+    exact = x @ module.stored_weight.dequantize().double().T
     torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
     assert torch.equal(round_inputs(x.bfloat16(), module.kind), x.bfloat16())
 
 
-def test_odd_inputs_are_rounded_without_damage() -> None:
-    """Zeros, tiny numbers, ∞ and NaN: what is finite stays so, and what is not stays visible."""
+def test_extreme_inputs_are_rounded_safely() -> None:
+    """Zeros, tiny numbers, ∞ and NaN: finite inputs stay finite, and others stay infinite or NaN."""
     x = torch.zeros(5, GROUP)
     x[1, 3], x[2, 5], x[3, 7], x[4, 0] = 1e-38, torch.inf, torch.nan, 1e38
     rounded = round_inputs(x, "int4")
@@ -117,38 +117,38 @@ def test_odd_inputs_are_rounded_without_damage() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_gradients_go_through_it(kind: str) -> None:
-    module = Quantized(drawn(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
-    x = drawn(5, 2 * GROUP, 11).requires_grad_()
-    y = drawn(5, 7, 13)
+def test_gradients_ignore_rounding(kind: str) -> None:
+    module = Quantized(random_matrix(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
+    x = random_matrix(5, 2 * GROUP, 11).requires_grad_()
+    y = random_matrix(5, 7, 13)
     out = module(x)
     (out * y).sum().backward()
-    torch.testing.assert_close(x.grad, y @ module.stored.dequantized())
+    torch.testing.assert_close(x.grad, y @ module.stored_weight.dequantize())
     with torch.no_grad():
         assert torch.equal(module(x), out), "the same numbers with and without gradients"
 
 
-def test_dequantized_matrices_live_as_long_as_somebody_keeps_them() -> None:
-    module = Quantized(drawn(7, 2 * GROUP, 3), None, "int4")
-    kept = module.floats()
-    assert module.floats() is kept
+def test_dequantized_matrix_is_cached_while_referenced() -> None:
+    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, "int4")
+    floats = module.float_weight()
+    assert module.float_weight() is floats
     module.scale.mul_(2)
-    assert not torch.equal(module.floats(), kept), "changed in place"
-    seen = weakref.ref(kept)
-    del kept
+    assert not torch.equal(module.float_weight(), floats), "changed in place"
+    reference = weakref.ref(floats)
+    del floats
     gc.collect()
-    assert seen() is None
+    assert reference() is None
 
 
-def test_stored_weights_become_a_module_as_they_are() -> None:
-    weight = drawn(7, 3 * GROUP, 5)
+def test_quantized_from_stored_weights_copies_nothing() -> None:
+    weight = random_matrix(7, 3 * GROUP, 5)
     for stored in (quantize(weight, "bf16"), to_int8(weight), to_int4(weight)):
-        made = Quantized.of(stored, torch.arange(7) * 1.0)
-        assert all(a is b for a, b in zip(made.stored, stored, strict=True))
-        assert (made.out_features, made.in_features) == (7, 3 * GROUP)
-        same = Quantized(weight, torch.arange(7) * 1.0, made.kind)
-        assert torch.equal(made(weight[:2]), same(weight[:2]))
-    assert type(QuantisedLogits.of(to_int4(weight))) is QuantisedLogits
+        layer = Quantized.of(stored, torch.arange(7) * 1.0)
+        assert all(a is b for a, b in zip(layer.stored_weight, stored, strict=True))
+        assert (layer.out_features, layer.in_features) == (7, 3 * GROUP)
+        same = Quantized(weight, torch.arange(7) * 1.0, layer.kind)
+        assert torch.equal(layer(weight[:2]), same(weight[:2]))
+    assert type(QuantizedLogits.of(to_int4(weight))) is QuantizedLogits
 
 
 def model(kind: str, **changes: object) -> Model:
@@ -171,7 +171,7 @@ def test_every_kind_at_every_precision(kind: str, tied: bool) -> None:
     exact = answer(one)
     errors = {}
     for precision in PRECISIONS:
-        other = at_precision(one, precision)
+        other = to_precision(one, precision)
         errors[precision] = float((answer(other) - exact).std() / exact.std())
         assert not other.training
         assert not any(parameter.requires_grad for parameter in other.parameters())
@@ -183,11 +183,11 @@ def test_every_kind_at_every_precision(kind: str, tied: bool) -> None:
     assert all(parameter.requires_grad for parameter in one.parameters())
 
 
-def test_every_matrix_is_stored_so_and_the_rest_is_shared() -> None:
+def test_every_matrix_is_quantized_and_the_rest_is_shared() -> None:
     one = model("encoder-decoder", share_embeddings=True)
-    small = at_precision(one, "int4")
+    small = to_precision(one, "int4")
     assert not [name for name, part in small.named_modules() if isinstance(part, torch.nn.Linear)]
-    assert isinstance(small.head, QuantisedLogits)
+    assert isinstance(small.head, QuantizedLogits)
     assert small.encoder.embedding is small.decoder.embedding
     assert small.decoder.embedding.table.data_ptr() == one.decoder.embedding.table.data_ptr()
     matrices = sum(p.numel() for name, p in one.named_parameters() if p.ndim == 2) * 4
@@ -200,16 +200,16 @@ def test_every_matrix_is_stored_so_and_the_rest_is_shared() -> None:
     assert engine.read([[1, 3]]).isfinite().all()
 
 
-def test_what_cannot_be_stored_so() -> None:
-    with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
-        at_precision(model("decoder"), "int3")
+def test_unsupported_precisions_are_refused() -> None:
+    with pytest.raises(UsageError, match="no precision 'int3'; choose float32, bf16, int8, int4"):
+        to_precision(model("decoder"), "int3")
     with pytest.raises(UsageError, match="already quantized"):
-        at_precision(at_precision(model("decoder"), "int8"), "int4")
-    with pytest.raises(UsageError, match="a width of 30 here"):
-        at_precision(model_of(Cell("decoder"), torch.float32), "int4")
-    with pytest.raises(UsageError, match="a width of 48 here"):
-        at_precision(model("decoder", feedforward_width=48), "int4")
-    with pytest.raises(UsageError, match="does not exist for models with experts"):
-        at_precision(model("decoder", experts=3), "int8")
-    with pytest.raises(ShapeError, match="groups of 32 divide"):
+        to_precision(to_precision(model("decoder"), "int8"), "int4")
+    with pytest.raises(UsageError, match="but one is 30"):
+        to_precision(model_of(Cell("decoder"), torch.float32), "int4")
+    with pytest.raises(UsageError, match="but one is 48"):
+        to_precision(model("decoder", feedforward_width=48), "int4")
+    with pytest.raises(UsageError, match="is not supported for models with experts"):
+        to_precision(model("decoder", experts=3), "int8")
+    with pytest.raises(ShapeError, match="multiple of 32 inputs"):
         to_int4(torch.ones(3, 33))

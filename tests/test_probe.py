@@ -12,9 +12,9 @@ from foreign import variant
 import chumoku
 from chumoku.errors import AddressError, ChumokuError, ShapeError, UsageError
 from chumoku.models.model import Model, Output
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.nn import attention as attention_module
-from chumoku.nn.attention import share
+from chumoku.nn.attention import repeat_kv
 from chumoku.nn.record_check import check_same, same_bits
 from chumoku.nn.tap import edit, record
 from chumoku.probe.attention import all_weights, attention_entropy, attention_rollout, entropy
@@ -155,7 +155,7 @@ def test_replaced_weights_and_values_make_the_heads_anew(cell: Cell) -> None:
     even = torch.full((2, HEADS, LENGTH, LENGTH), 1 / LENGTH, dtype=torch.float64)
     with edits(model, {f"{path}.weights": lambda _: even}), record(model, f"{path}.heads") as inside:
         ask(model, given(model, written, source))
-    values = share(tape[f"{path}.values"], even)
+    values = repeat_kv(tape[f"{path}.values"], even)
     torch.testing.assert_close(inside[f"{path}.heads"], values.mean(2, keepdim=True).expand(-1, -1, LENGTH, -1))
 
 
@@ -258,21 +258,23 @@ def test_tapes_see_edits_from_inside_and_not_from_outside() -> None:
 
 def test_debug_notices_a_look_that_changes_the_result(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"), torch.float32)
-    show = attention_module.Attention._show
+    show = attention_module.Attention._record
 
-    def disturbing(self, query, key, value, sight):
-        if attention_module.watched(self, "weights"):
+    def disturbing(self, query, key, value, context):
+        if attention_module.is_recorded(self, "weights"):
             self.output.bias.data.add_(1e-3)
-        show(self, query, key, value, sight)
+        show(self, query, key, value, context)
 
     kept = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    monkeypatch.setattr(attention_module.Attention, "_show", disturbing)
+    monkeypatch.setattr(attention_module.Attention, "_record", disturbing)
     try:
         watch(model, tokens(1, 5))
-        with pytest.raises(ChumokuError, match="Looking changed the result: decoder recorded and decoder alone differ"):
+        with pytest.raises(
+            ChumokuError, match="Observing the model changed its result: decoder recorded and decoder alone differ"
+        ):
             watch(model, tokens(1, 5), debug=True)
         monkeypatch.setenv("CHUMOKU_DEBUG", "1")
-        with pytest.raises(ChumokuError, match="Looking changed the result"):
+        with pytest.raises(ChumokuError, match="Observing the model changed its result"):
             logit_lens(model, tokens(1, 5)) and attention_rollout(model, tokens(1, 5))
         monkeypatch.setenv("CHUMOKU_DEBUG", "0")
         attention_rollout(model, tokens(1, 5))
@@ -300,7 +302,7 @@ def test_looking_leaves_training_mode_as_it_was() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 def test_other_precisions_are_looked_into_alike(precision: str) -> None:
-    model = at_precision(model_of(Cell("decoder"), torch.float32), precision)
+    model = to_precision(model_of(Cell("decoder"), torch.float32), precision)
     written = tokens(1, LENGTH)
     lens = logit_lens(model, written, debug=True)
     assert torch.equal(lens.tokens[-1, ..., 0], said_of(model, written).argmax(-1))

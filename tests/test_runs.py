@@ -24,7 +24,7 @@ from torch import Tensor
 import chumoku
 from chumoku.data.batches import WindowBatches
 from chumoku.decoding.generate import generate
-from chumoku.errors import BusyError, DamagedError, DivergedError, MissingExtraError, RoomError, UsageError
+from chumoku.errors import BusyError, DamagedError, DivergedError, MissingExtraError, StorageError, UsageError
 from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints, differences
@@ -265,7 +265,7 @@ def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
 
 def test_folders_that_cannot_be_written(corpora: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RoomError, match="cannot be written to"):
+    with pytest.raises(StorageError, match="cannot be written to"):
         go(recipe_for("decoder", corpora, tmp_path / "file" / "run"))
 
 
@@ -274,7 +274,7 @@ def test_a_full_disk_is_refused_before_the_first_step(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(RoomError, match=r"will need [\d,]+ bytes for checkpoints and 1,000 are free"):
+    with pytest.raises(StorageError, match=r"will need [\d,]+ bytes for checkpoints and 1,000 are free"):
         go(recipe_for("decoder", corpora, tmp_path))
     assert not (tmp_path / "metrics.jsonl").exists()
 
@@ -286,7 +286,7 @@ def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "file").write_bytes(bytes(5000))
     checkpoint.check_room(tmp_path, 6000)
-    with pytest.raises(RoomError, match="will need 6,001 bytes"):
+    with pytest.raises(StorageError, match="will need 6,001 bytes"):
         checkpoint.check_room(tmp_path, 6001)
 
 
@@ -319,7 +319,7 @@ def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeyp
     go({**recipe, "train": {**recipe["train"], "out": str(reference)}})
     assert equal(everything(tmp_path), everything(reference))
     save_between(0, 100)
-    with pytest.raises(RoomError, match="could not be saved"):
+    with pytest.raises(StorageError, match="could not be saved"):
         go({**recipe, "train": {**recipe["train"], "out": str(tmp_path / "never"), "steps": 7}})
 
 
@@ -505,7 +505,7 @@ def test_nothing_goes_before_the_new_one_is_read_back(
 
     monkeypatch.setattr(checkpoint, "verify_bundle", verify)
     heard = Heard()
-    with pytest.raises(RoomError, match="came back otherwise"):
+    with pytest.raises(StorageError, match="came back otherwise"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, heard=heard)
     assert "step-00000012 could not be saved" in heard.text
     assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps())

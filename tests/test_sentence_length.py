@@ -74,7 +74,7 @@ def test_a_limit_that_is_none_is_a_sentence(limit: Any, tmp_path: Path) -> None:
 
 
 def test_a_config_of_another_kind_has_no_such_key(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="max_seq_length: texts are cut for kind = 'encoder' alone"):
+    with pytest.raises(UsageError, match="max_seq_length: max_seq_length is only for kind = 'encoder'"):
         made(tmp_path / "decoder", "decoder", max_seq_length=7)
     with pytest.raises(UsageError, match="67 tokens are more than context = 61"):
         made(tmp_path / "encoder", "encoder", max_seq_length=67)

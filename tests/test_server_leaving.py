@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from bundles import chatty, made
-from chumoku.server.errors import from_error
-from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from test_server_worker import left_alone
 
@@ -26,7 +24,9 @@ from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
 from chumoku.server.checkpoints import bundle
+from chumoku.server.errors import from_error
 from chumoku.server.openai import embeddings
+from chumoku.server.security.limits import Limits
 
 PARTS = [{"part": "decoder", "layer": 0, "head": 0}]
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -128,8 +128,8 @@ def test_a_look_at_a_run_that_nobody_waits_for_ends(
 def test_who_records_disturbs_no_other_thread(folder: Path) -> None:
     model = torch.nn.Linear(2, 3)
     with tap.edit(model, {}), ThreadPoolExecutor(1) as pool:
-        assert tap.recording()
-        assert not pool.submit(tap.recording).result(), "an engine that is opened meanwhile is the fast one"
+        assert tap.is_recording()
+        assert not pool.submit(tap.is_recording).result(), "an engine that is opened meanwhile is the fast one"
 
 
 def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

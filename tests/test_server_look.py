@@ -377,13 +377,13 @@ def test_whole_numbers_are_read_backwards_once_for_all_layers(
     source = tokens[:3] if kind == "encoder-decoder" else None
     output, tape = watch(model, tokens, source=source)
     assert output.logits is not None
-    size, unpacked, calls = model.config.vocabulary, Int8.dequantized, [0]
+    size, unpacked, calls = model.config.vocabulary, Int8.dequantize, [0]
 
     def counted(self: Int8) -> torch.Tensor:
         calls[0] += len(self.scale) == size
         return unpacked(self)
 
-    monkeypatch.setattr(Int8, "dequantized", counted)
+    monkeypatch.setattr(Int8, "dequantize", counted)
     asked_for: list[int] = []
     found = lens.through(model, tape, best=3, going=lambda: asked_for.append(1))
     assert calls[0] <= 1, "the head's matrix is the same for all layers"

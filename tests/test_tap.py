@@ -1,4 +1,4 @@
-"""Recording: every address, the same bits, the fused kernel still running."""
+"""Recording: every address is recorded, results do not change, and the fused kernel still runs."""
 
 from __future__ import annotations
 
@@ -23,40 +23,40 @@ SOME = CELLS[::7]
 
 
 @pytest.mark.parametrize("cell", SOME, ids=str)
-def test_recording_everything_leaves_every_bit(cell: Cell) -> None:
+def test_recording_changes_no_bit(cell: Cell) -> None:
     model = model_of(cell, torch.float32)
     given = tokens(2, 11)
-    unseen = logits_of(model, given)
+    expected = logits_of(model, given)
     with record(model) as tape:
-        seen = logits_of(model, given)
-    assert torch.equal(seen, unseen)
+        recorded = logits_of(model, given)
+    assert torch.equal(recorded, expected)
     assert sorted(tape) == sorted(chumoku.addresses(model)), "every declared address was recorded, and no other"
     assert all(tensor.isfinite().all() for tensor in tape.values())
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("position", ["rotary", "relative", "learned"])
-def test_recording_leaves_every_bit_of_training(kind: str, position: str) -> None:
-    """With dropout drawn from the same seed, outputs and gradients are bit for bit those of an unseen step."""
+def test_recording_changes_no_bit_of_training(kind: str, position: str) -> None:
+    """With dropout from the same seed, outputs and gradients equal those of a step without recording in every bit."""
     config = Cell(kind, position).config(dropout=Dropout(embedding=0.1, attention=0.2, sublayer=0.3))
 
-    def step(*, seen: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    def step(*, recorded: bool) -> tuple[torch.Tensor, list[torch.Tensor]]:
         model = build(config).train()
         torch.manual_seed(11)
-        if seen:
+        if recorded:
             with record(model):
                 output = logits_of(model, tokens(2, 11))
         else:
             output = logits_of(model, tokens(2, 11))
         return output, list(torch.autograd.grad(output.square().mean(), list(model.parameters())))
 
-    unseen, unseen_gradients = step(seen=False)
-    seen, seen_gradients = step(seen=True)
-    assert torch.equal(unseen, seen)
-    assert all(map(torch.equal, unseen_gradients, seen_gradients))
+    output, gradients = step(recorded=False)
+    recorded, recorded_gradients = step(recorded=True)
+    assert torch.equal(output, recorded)
+    assert all(map(torch.equal, gradients, recorded_gradients))
 
 
-def test_the_fused_kernel_runs_while_weights_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fused_kernel_runs_while_weights_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("encoder-decoder"), torch.float32)
     calls = []
     fused = torch.nn.functional.scaled_dot_product_attention
@@ -72,8 +72,8 @@ def test_the_fused_kernel_runs_while_weights_are_recorded(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("cell", SOME, ids=str)
-def test_recorded_weights_times_values_are_the_heads(cell: Cell) -> None:
-    """The weights computed beside the kernel are those the kernel used, padding and all."""
+def test_recorded_weights_times_values_equal_heads(cell: Cell) -> None:
+    """The weights computed for recording are those that the kernel used, also with padding."""
     model = model_of(cell)
     real = masks.real_tokens(torch.tensor([11, 7]), 11)
     with record(model) as tape:
@@ -83,14 +83,14 @@ def test_recorded_weights_times_values_are_the_heads(cell: Cell) -> None:
             model(tokens(2, 11), mask=real)
     for address in [address for address in tape if address.endswith("attention.weights")]:
         path = address.removesuffix("weights")
-        values = attention_module.share(tape[path + "values"], tape[path + "queries"])
+        values = attention_module.repeat_kv(tape[path + "values"], tape[path + "queries"])
         torch.testing.assert_close(tape[address] @ values, tape[path + "heads"], atol=1e-10, rtol=0)
         torch.testing.assert_close(tape[address].sum(-1), torch.ones_like(tape[address][..., 0]), atol=1e-10, rtol=0)
         if "decoder" in path and "cross" not in path:
             assert (tape[address].triu(1) == 0).all()
 
 
-def test_the_addresses_of_the_design() -> None:
+def test_addresses_are_stable() -> None:
     names = set(chumoku.addresses(build(Cell("encoder-decoder").config(layers=4), device="meta")))
     for address in (
         "encoder.blocks.0.attention.weights",
@@ -133,14 +133,14 @@ def test_patterns(pattern: str, address: str, fits: bool) -> None:
     assert matches(pattern, address) is fits
 
 
-def test_an_address_that_is_not_there_is_refused_with_the_nearest() -> None:
+def test_unknown_address_is_refused_with_suggestion() -> None:
     model = model_of(Cell("decoder"))
     with pytest.raises(AddressError, match=r"matches decoder.block.0.output. Did you mean decoder.blocks.0.output"):
         record(model, "decoder.block.0.output").__enter__()
     for pattern in ("decoder.{norm", "decoder}.{norm", "decoder.{{0,1},2}"):
         with pytest.raises(AddressError, match="braces"):
             record(model, pattern).__enter__()
-    with pytest.raises(AddressError, match="A pattern is text"):
+    with pytest.raises(AddressError, match="A pattern must be a string"):
         record(model, ["logits"]).__enter__()
     with record(model, "decoder.norm") as tape:
         model(tokens(1, 3))
@@ -149,7 +149,7 @@ def test_an_address_that_is_not_there_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_shows_all_its_addresses(name: str) -> None:
+def test_every_preset_records_all_its_addresses(name: str) -> None:
     model = build(preset(name, layers=1, vocabulary=29))
     with torch.no_grad(), record(model) as tape:
         logits_of(model, tokens(1, 5))
@@ -166,11 +166,11 @@ def test_recorded_weights_follow_a_ragged_cache() -> None:
     weights = tape[path + "weights"]
     assert (weights[1, :, :, 3:] == 0).all()
     assert (weights[0] > 0).all()
-    values = attention_module.share(tape[path + "values"], tape[path + "queries"])
+    values = attention_module.repeat_kv(tape[path + "values"], tape[path + "queries"])
     torch.testing.assert_close(weights @ values, tape[path + "heads"], atol=1e-10, rtol=0)
 
 
-def test_history_keeps_every_pass_and_nothing_after_the_end() -> None:
+def test_history_has_every_pass_until_recording_ends() -> None:
     model = model_of(Cell("decoder"))
     with record(model, "decoder.norm") as tape:
         model(tokens(1, 3))
@@ -222,30 +222,30 @@ def test_a_compiled_model_can_be_recorded() -> None:
 
 
 @pytest.mark.parametrize("kind", ["encoder", "decoder", "encoder-decoder"])
-def test_a_tape_that_changes_something_is_caught_in_debug_mode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tape_that_changes_results_is_detected_in_debug_mode(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell(kind, norm="batch").config(dropout={"sublayer": 0.3}), seed=3)
     model.train()
-    asked = [tokens(2, 5)] if kind != "encoder-decoder" else [tokens(2, 7), tokens(2, 5)]
+    inputs = [tokens(2, 5)] if kind != "encoder-decoder" else [tokens(2, 7), tokens(2, 5)]
 
-    def passed() -> dict[str, torch.Tensor]:
+    def run() -> dict[str, torch.Tensor]:
         torch.manual_seed(5)
         with record(model, "**", debug=True):
-            model(*asked)
+            model(*inputs)
         return {name: buffer.clone() for name, buffer in model.named_buffers()}
 
-    first = passed()
-    for buffer, was in zip(model.buffers(), first.values(), strict=True):
-        assert torch.equal(buffer, was), "two passes leave the running means as one pass does"
-    keep = Tape.keep
-    monkeypatch.setattr(Tape, "keep", lambda *given: keep(*given) + 1e-4)
-    with pytest.raises(ChumokuError, match="Looking changed the result"):
-        passed()
+    first = run()
+    for buffer, expected in zip(model.buffers(), first.values(), strict=True):
+        assert torch.equal(buffer, expected), "the comparison pass does not change the running means"
+    process = Tape.process
+    monkeypatch.setattr(Tape, "process", lambda *given: process(*given) + 1e-4)
+    with pytest.raises(ChumokuError, match="Observing the model changed its result"):
+        run()
     monkeypatch.setenv("CHUMOKU_DEBUG", "0")
     with record(model, "**"):
-        model(*asked)
+        model(*inputs)
 
 
-def test_an_unseen_pass_is_not_recorded_and_draws_nothing() -> None:
+def test_comparison_pass_is_not_recorded_and_uses_no_random_numbers() -> None:
     model = build(Cell("decoder", norm="batch").config(dropout={"sublayer": 0.3}), seed=3)
     after = []
     for debug in (True, False):
@@ -259,7 +259,7 @@ def test_an_unseen_pass_is_not_recorded_and_draws_nothing() -> None:
         assert torch.equal(one, two)
 
 
-def test_edits_are_there_in_an_unseen_pass() -> None:
+def test_edits_apply_in_comparison_pass() -> None:
     model = build(Cell("decoder").config(), seed=3)
     with edit(model, {"decoder.embedding": torch.zeros_like}), record(model, "logits", debug=True):
         model(tokens(2, 5))

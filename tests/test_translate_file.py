@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from chumoku.decoding.translate_file import answers, arriving, note_of, one_line, texts_of, translate_file
-from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, RoomError, UsageError
+from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, StorageError, UsageError
 
 JOB = {"model": "a", "beam": 3}
 CHUNK = 7
@@ -320,14 +320,14 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(source: Path, tmp_path: Pat
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (700, before[1]))
     try:
-        with pytest.raises(RoomError, match=r"out\.txt cannot be written: File too large"):
+        with pytest.raises(StorageError, match=r"out\.txt cannot be written: File too large"):
             translate_file(source, out, in_company, job=JOB, chunk=CHUNK)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert whole.startswith(out.read_bytes())
     assert 0 < out.stat().st_size <= 700
     assert finished(source, out) == whole
-    with pytest.raises(RoomError, match="cannot be written"):
+    with pytest.raises(StorageError, match="cannot be written"):
         translate_file(source, out / "inside.txt", shout, job=JOB)
 
 

@@ -14,7 +14,7 @@ from bundles import made
 from pretend import MODELS, Pretended
 from serving import Serving, serving
 
-from chumoku.nn.positions import Relative
+from chumoku.nn.positions import RelativePositions
 
 HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
 
@@ -298,7 +298,7 @@ def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
         " [...m.products('none', sizes).values]] }",
         [length, width, clip],
     )
-    positions = Relative(clip, width)
+    positions = RelativePositions(clip, width)
     places = torch.arange(length)
     with torch.no_grad():
         positions.table.copy_(torch.tensor(values).view(2 * clip + 1, width))

@@ -86,9 +86,9 @@ def tables_of(model: str) -> dict[str, Any] | None:
 
 
 def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tuple[ModelConfig, str]:
-    from chumoku.config import read
+    from chumoku.config import parse_settings
     from chumoku.errors import UsageError
-    from chumoku.models.presets import model_config
+    from chumoku.models.presets import read_model_config
     from chumoku.training.recipe import started_from
     from chumoku.training.settings import TokenizerSettings
     from chumoku.training.vocabulary import assumed_sizes
@@ -97,10 +97,10 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
     init = table.get("init")
     if init is None:
         if vocabulary is None and "tokenizer" not in tables and "preset" in table:
-            return model_config(table), ""
-        tokenizer = read(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
+            return read_model_config(table), ""
+        tokenizer = parse_settings(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
         sizes = assumed_sizes(table, tokenizer, given=vocabulary)
-        return model_config(sizes.over(table)), sizes.sentence
+        return read_model_config(sizes.over(table)), sizes.sentence
     if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
         raise UsageError(
             f"{name} starts from {init}, which is not here. Name the model, as in model.init=smollm2.gguf."

@@ -32,7 +32,7 @@ def doctor(
 
     from chumoku.doctor.open_subject import admitted
     from chumoku.doctor.runner import CHECKS, examine
-    from chumoku.nn.plain import plain, plain_formulas, running
+    from chumoku.nn.plain import describe_mode, plain, plain_formulas
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     chosen = [check for check in CHECKS if check.cheap or not quick]
@@ -41,7 +41,7 @@ def doctor(
     ) as found:
         wanted = found.recipe is not None and found.recipe.train.plain
         with plain(wanted or plain_formulas()):
-            console.print(f"The model runs {running()}.", markup=False)
+            console.print(f"The model runs {describe_mode()}.", markup=False)
             report = examine(found, checks=chosen, told=lambda *done: tell(console, *done))
     if as_json:
         print(as_line(patient=patient, **report.as_dict()))

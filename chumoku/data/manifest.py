@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.errors import ChumokuError, CorpusError, UsageError
-from chumoku.partial_output import incomplete, remove_leftovers
+from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.safe_files import read_any_json
 
 NAME = "manifest.json"
@@ -35,7 +35,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     if not path.exists():
         raise CorpusError(f"{folder} holds no prepared corpus: {NAME} is missing. Prepare it first.")
     try:
-        manifest = read_any_json(path, largest=LARGEST)
+        manifest = read_any_json(path, max_bytes=LARGEST)
     except UsageError as error:
         raise CorpusError(f"{error} Prepare the corpus again.") from error
     except ChumokuError as error:
@@ -61,7 +61,7 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
-    with incomplete(folder, doing="is preparing the same folder") as place:
+    with incomplete_folder(folder, activity="is preparing the same folder") as place:
         remove_leftovers(place)
         working, replaced = place / "new", place / "old"
         working.mkdir()

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 from chumoku.data.text_files import BOM, LONGEST_LINE, lines, members
-from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, RoomError, UsageError
+from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, StorageError, UsageError
 
 CHUNK = 256
 READ = 1 << 16
@@ -175,7 +175,9 @@ def held(out: Path) -> Iterator[IO[bytes]]:
         raise BusyError(f"{out} is being written by another run. Wait for it, or choose another file.") from error
     except OSError as error:
         reason = error.strerror or error
-        raise RoomError(f"{out} cannot be written: {reason}. What it holds stands; asked again, it goes on.") from error
+        raise StorageError(
+            f"{out} cannot be written: {reason}. What it holds stands; asked again, it goes on."
+        ) from error
 
 
 def recover(stream: IO[bytes], source: Path, out: Path, job: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.subject import Patient
 from chumoku.doctor.tools import answers, borrowed, distance, masked_way, sample, tolerance
 from chumoku.models.model import Model
-from chumoku.nn.attention import Attention, share
+from chumoku.nn.attention import Attention, repeat_kv
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.norms import LayerNorm, RMSNorm, layer_norm, rms_norm
 from chumoku.nn.plain import plain as plain_switch
@@ -41,7 +41,7 @@ def run(patient: Patient) -> Iterator[Finding]:
                     query, value, weights, heads = (
                         tape[f"{name}.{tap}"] for tap in ("queries", "values", "weights", "heads")
                     )
-                    far[name] = distance(weights @ share(value, query), heads)
+                    far[name] = distance(weights @ repeat_kv(value, query), heads)
             guilty = [name for name, moved in far.items() if moved > tolerance(model)]
             if guilty:
                 yield Finding(

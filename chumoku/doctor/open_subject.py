@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from chumoku import pipeline
-from chumoku.config import read, write
+from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.batches import Batches, MaskedBatches, PairBatches, WindowBatches
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
@@ -104,7 +104,7 @@ def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say:
 
 def placed(recipe: Recipe, folder: Path) -> Recipe:
     """The same recipe, whose folder is another."""
-    return replace(recipe, train=read(TrainSettings, {**write(recipe.train), "out": str(folder)}))
+    return replace(recipe, train=parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "out": str(folder)}))
 
 
 def of_material(material: Material, folder: Path | None = None, *, most: int = MOST) -> Patient:

@@ -68,7 +68,7 @@ def describe(folder: Path | str) -> Described:
         raise UsageError(f"{folder} is no adapter: it holds no {WEIGHTS}.")
     path = folder / CONFIG
     check_links(folder)
-    values = read_json(path, largest=LARGEST_CONFIG)
+    values = read_json(path, max_bytes=LARGEST_CONFIG)
     obstacles = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _obstacles(values)]
     if obstacles:
         raise UsageError(f"{path}: {'; '.join(obstacles[:9])}.")

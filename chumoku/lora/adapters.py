@@ -22,8 +22,8 @@ from chumoku.errors import AddressError, UsageError
 from chumoku.lora.settings import LoraSettings
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.nn.lora import Adapted, LowRank, matrix_of
-from chumoku.nn.quantized import QuantisedLogits, Quantized
+from chumoku.nn.lora import Adapted, LowRank, dense_weight
+from chumoku.nn.quantized import Quantized, QuantizedLogits
 from chumoku.nn.tap import matches
 
 Matrix = nn.Linear | Quantized | Adapted
@@ -60,13 +60,13 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
             stabilised=settings.stabilised,
             dropout=settings.dropout,
             magnitude=settings.dora,
-        ).fill(matrix_of(base), generator)
+        ).initialize(dense_weight(base), generator)
     put(model, fresh, name=name)
 
 
 def low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **choices: bool | float) -> LowRank:
     """Zeros for this matrix, where it is; never in less than 32 bits, which small steps would be lost in."""
-    weight = base.weight if isinstance(base, nn.Linear) else base.stored[0]
+    weight = base.weight if isinstance(base, nn.Linear) else base.stored_weight[0]
     floats = weight.dtype if weight.is_floating_point() else torch.float32
     dtype = torch.promote_types(floats, torch.float32)
     sizes = (base.in_features, base.out_features, rank)
@@ -164,7 +164,7 @@ def matrices(model: Model) -> dict[str, Matrix]:
     found: dict[str, Matrix] = {}
     for path, module in model.named_modules():
         inside = path.rpartition(".")[0] in found  # an Adapted's own base
-        if isinstance(module, Matrix) and not isinstance(module, QuantisedLogits) and not inside:
+        if isinstance(module, Matrix) and not isinstance(module, QuantizedLogits) and not inside:
             found[path] = module
     return found
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from chumoku.errors import DamagedError
 from chumoku.lora.adapters import Matrix, inner, matrices
 from chumoku.models.model import Model
-from chumoku.nn.lora import LowRank, matrix_of
+from chumoku.nn.lora import LowRank, dense_weight
 
 Known = Mapping[str, Matrix]  # `matrices` of the model
 
@@ -127,7 +127,7 @@ def to_ours(place: Place, known: Known, thin: Thin) -> dict[str, Thin]:
 def _magnitude(module: Matrix, low: LowRank | None) -> Tensor:
     if low is not None and low.magnitude is not None:
         return low.magnitude.detach()
-    weight = matrix_of(inner(module)).detach()
+    weight = dense_weight(inner(module)).detach()
     norms: Tensor = torch.linalg.vector_norm(weight.to(torch.promote_types(weight.dtype, torch.float32)), dim=1)
     return norms
 

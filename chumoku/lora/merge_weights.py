@@ -15,9 +15,9 @@ from chumoku.lora.adapters import KEPT, Kept, active, adapted, replace, restore
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
-from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
 
-QUANTIZED = (Quantized, QuantisedEmbedding)
+QUANTIZED = (Quantized, QuantizedEmbedding)
 
 
 @torch.no_grad()
@@ -70,10 +70,10 @@ def merged(model: Model) -> Model:
     for path, part in quantized.items():
         own = path.removesuffix(".base")
         floats = state.pop(f"{own}.weight").float()
-        if not (isinstance(part, QuantisedLogits) and model.config.tie_output):
-            state[f"{own}.table" if isinstance(part, QuantisedEmbedding) else f"{own}.weight"] = floats
+        if not (isinstance(part, QuantizedLogits) and model.config.tie_output):
+            state[f"{own}.table" if isinstance(part, QuantizedEmbedding) else f"{own}.weight"] = floats
     for path, module in modules.items():
-        weight = None if module.heard is None else module.weight_of(module.heard).detach()
+        weight = None if module.active_adapter is None else module.merged_weight(module.active_adapter).detach()
         if weight is not None:
             state[f"{path}.weight"] = weight
     with torch.device("meta"):
@@ -84,11 +84,11 @@ def merged(model: Model) -> Model:
 
 def _weight(path: str, module: Adapted) -> torch.Tensor | None:
     """The matrix with the active adapter in it; None where it has none."""
-    if module.heard is None:
+    if module.active_adapter is None:
         return None
     if isinstance(module.base, Quantized):
         raise UsageError(_whole(path))
-    return module.weight_of(module.heard).detach()
+    return module.merged_weight(module.active_adapter).detach()
 
 
 def _whole(what: str) -> str:

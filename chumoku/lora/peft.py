@@ -30,7 +30,7 @@ from chumoku.lora.adapters import Matrix, adapters_of, inner, low_rank, matrices
 from chumoku.lora.layout import Part, Place, RowLike, Thin, places, to_ours, to_theirs
 from chumoku.models.model import Model
 from chumoku.nn.lora import LowRank
-from chumoku.safe_files import check_header
+from chumoku.safe_files import check_safetensors_header
 
 CARD, PREFIX, PARTS = "README.md", "base_model.model.", "chumoku.parts"
 ENDS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
@@ -116,7 +116,7 @@ def _read(
     path: Path, described: Described, table: Mapping[str, Place], known: Mapping[str, Matrix]
 ) -> list[tuple[Place, Thin]]:
     """Each of their matrices and what the file holds for it; all are checked before the first is read."""
-    check_header(path)
+    check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as stored:
             found = _found(path, stored.keys(), table)

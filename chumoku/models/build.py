@@ -1,4 +1,4 @@
-"""Config → model, with its memory checked before it is taken."""
+"""Config → model. Checks that the machine has enough memory before allocating it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ CLASSES: dict[str, type[Model]] = {
 }
 
 
-class Unfilled(TorchFunctionMode):
-    """Modules of PyTorch fill themselves with random numbers. Here that is done later, and of many costs a quarter."""
+class SkipInitialization(TorchFunctionMode):
+    """Skip the initialization in nn.Linear: `initialize` sets all weights later, and doing it twice is slow."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -42,34 +42,35 @@ def build(
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> Model:
-    """A freshly initialized model, in eval mode. The same seed gives the same weights.
+    """Build a model with random weights, in eval mode.
 
-    On the device "meta" it has shapes and no memory.
+    seed: the same seed gives the same weights.
+    device: "meta" builds a model with shapes only, without memory.
     """
     device = torch.device(device)
-    with torch.device("meta"), Unfilled():
+    with torch.device("meta"), SkipInitialization():
         model = CLASSES[config.kind](config)
     if dtype != torch.get_default_dtype():
         model = model.to(dtype)
     if device.type == "meta":
         return model.eval()
-    check_fits(config, bytes_each=dtype.itemsize, device=device)
+    check_memory(config, bytes_each=dtype.itemsize, device=device)
     model.to_empty(device=device)
     initialize(model, config, torch.Generator(device).manual_seed(seed))
     return model.eval()
 
 
-def check_fits(config: ModelConfig, *, bytes_each: int, device: torch.device) -> None:
-    """Refuse a model whose weights alone are larger than the memory there is."""
+def check_memory(config: ModelConfig, *, bytes_each: int, device: torch.device) -> None:
+    """Raise if the weights, of `bytes_each` bytes, are larger than the memory of the device."""
     needed = count(config).parameters * bytes_each
     if device.type == "cuda":
-        there = torch.cuda.get_device_properties(device).total_memory
+        total = torch.cuda.get_device_properties(device).total_memory
     elif device.type == "cpu" and hasattr(os, "sysconf"):
-        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     else:
         return
-    if needed > there:
+    if needed > total:
         raise TooLargeError(
-            f"The weights of this model need {needed:,} bytes and this machine has {there:,}. "
+            f"The weights of this model need {needed:,} bytes and this machine has {total:,}. "
             "Choose a smaller width, fewer layers or a smaller vocabulary, or build it on the device 'meta'."
         )

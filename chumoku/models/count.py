@@ -1,10 +1,10 @@
-"""Counting: parameters by part, arithmetic per token, memory. From the config alone, so nothing is built.
+"""Config → parameters by part, FLOPs per token and memory, without building the model.
 
-attention      2 D·D + 2 D·G·K (4 D² when every head has its own keys), biases beside
+attention      2 D·D + 2 D·G·K (4 D² when every head has its own keys), plus biases
 feed-forward   2 D·F, gated 3 D·F, times the experts
 FLOPs          2 per weight that multiplies a token, and 4·D·S per attention for scores and weighted values
-training       forward + backward = 3 × forward;  weights + gradients + two Adam moments = 16 bytes a parameter
-decoding       weights, and 2·L·G·K numbers a token for the cache
+training       forward + backward = 3 × forward;  weights + gradients + two Adam moments = 16 bytes per parameter
+decoding       weights, and 2·L·G·K numbers per token for the cache
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 
-BYTES = {"float32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5625}  # int4: a float16 scale for every 32
+BYTES = {"float32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5625}  # int4: with one float16 scale per 32
 
 Term = tuple[int, ...]  # factors of a product
 
 
 @dataclass(frozen=True)
 class Part:
-    """One part's parameters, as a sum of products."""
+    """The parameters of one part, as a sum of products."""
 
     terms: tuple[Term, ...]
 
@@ -39,12 +39,14 @@ class Part:
 
 @dataclass(frozen=True)
 class Count:
+    """The size of a model, at a sequence length, batch size and decoding precision."""
+
     parts: dict[str, Part]
-    active: int  # parameters one token meets: all, less the experts it does not choose
-    forward_flops: int  # a token, at `length`
-    training_bytes: int  # weights, gradients, optimizer in float32
-    activation_bytes: int  # kept for the backward pass, at `length` and `batch`, float32
-    weight_bytes: int  # for decoding, at `precision`
+    active: int  # parameters used for one token: all except those of unused experts
+    forward_flops: int  # per token
+    training_bytes: int  # weights, gradients and optimizer state in float32
+    activation_bytes: int  # stored for the backward pass, in float32
+    weight_bytes: int  # for decoding
     cache_bytes: int
     length: int
     batch: int
@@ -70,53 +72,54 @@ class Count:
 
 
 def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, precision: str = "float32") -> Count:
-    """Everything about a model's size, at a sequence length (its context when not given)."""
+    """Return the size of a model; `length` is a sequence length, by default the model's context."""
     length = config.context if length is None else length
     if precision not in BYTES:
-        raise UsageError(f"The precision {precision} is not known; choose {', '.join(BYTES)}.")
+        raise UsageError(f"The precision {precision} is unknown; choose {', '.join(BYTES)}.")
     if length < 1 or batch < 1:
-        raise UsageError(f"A batch of {batch} sequences of {length} tokens cannot be; both must be 1 or more.")
-    shape = Shape(config)
-    parts = {name: Part(tuple(terms)) for name, terms in shape.terms().items()}
+        raise UsageError(f"The batch ({batch}) and the length ({length}) must both be 1 or more.")
+    sizes = Sizes(config)
+    parts = {name: Part(tuple(terms)) for name, terms in sizes.terms().items()}
     parameters = sum(part.parameters for part in parts.values())
-    unused = shape.depth * (shape.experts - shape.chosen) * (math.prod(shape.feeding) + shape.feeding_bias)
+    unused_experts = sizes.experts - sizes.active_experts
+    unused = sizes.depth * unused_experts * (math.prod(sizes.feedforward) + sizes.feedforward_bias)
     return Count(
         parts=parts,
         active=parameters - unused,
-        forward_flops=2 * shape.multiplying() + 4 * shape.attentions * config.width * length,
+        forward_flops=2 * sizes.weights_per_token() + 4 * sizes.attentions * config.width * length,
         training_bytes=16 * parameters,
-        activation_bytes=4 * batch * length * shape.kept_per_token(length),
+        activation_bytes=4 * batch * length * sizes.activations_per_token(length),
         weight_bytes=int(parameters * BYTES[precision]),
-        cache_bytes=int(shape.cached_per_token() * batch * length * max(2.0, BYTES[precision])),
+        cache_bytes=int(sizes.cache_per_token() * batch * length * max(2.0, BYTES[precision])),
         length=length,
         batch=batch,
         precision=precision,
     )
 
 
-class Shape:
-    """The numbers that the sums are made of."""
+class Sizes:
+    """Sizes derived from a config, and the counts per token."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.config = config
         self.depth = config.encoder_depth + config.decoder_depth
-        self.crosses = config.decoder_depth if config.kind == "encoder-decoder" else 0
-        self.attentions = self.depth + self.crosses
+        self.cross_attentions = config.decoder_depth if config.kind == "encoder-decoder" else 0
+        self.attentions = self.depth + self.cross_attentions
         self.stacks = bool(config.encoder_depth) + bool(config.decoder_depth)
-        self.shared = config.key_heads * config.head_width
+        self.kv_width = config.key_heads * config.head_width
         self.gated = config.feedforward in ("geglu", "swiglu")
         self.experts = max(1, config.experts)
-        self.chosen = config.experts_per_token if config.experts else 1
+        self.active_experts = config.experts_per_token if config.experts else 1
         self.masked = config.head_kind == "masked"
-        self.feeding: Term = (2 + self.gated, config.width, config.hidden)
-        self.feeding_bias = config.bias * ((1 + self.gated) * config.hidden + config.width)
+        self.feedforward: Term = (2 + self.gated, config.width, config.hidden)
+        self.feedforward_bias = config.bias * ((1 + self.gated) * config.hidden + config.width)
 
     def terms(self) -> dict[str, list[Term]]:
-        """Part → products whose sum is its number of parameters."""
+        """Return the parameters of each part, as products to be added."""
         c, width = self.config, self.config.width
         separate = c.kind == "encoder-decoder" and not c.share_embeddings
         learned, relative = c.position == "learned", c.position == "relative"
-        norms = 2 * self.depth + self.crosses + self.masked
+        norms = 2 * self.depth + self.cross_attentions + self.masked
         norms += self.stacks * ((c.placement == "pre") + c.embedding_norm)
         logits = c.head_kind != "vector"
         return {
@@ -128,14 +131,14 @@ class Shape:
             "attention": [
                 *(
                     [(self.attentions, 4, width, width)]
-                    if self.shared == width
-                    else [(self.attentions, 2, width, width), (self.attentions, 2, width, self.shared)]
+                    if self.kv_width == width
+                    else [(self.attentions, 2, width, width), (self.attentions, 2, width, self.kv_width)]
                 ),
-                (self.attentions, c.bias * (2 * width + 2 * self.shared)),
+                (self.attentions, c.bias * (2 * width + 2 * self.kv_width)),
             ],
             "feedforward": [
-                (self.depth, self.experts, *self.feeding),
-                (self.depth, self.experts, self.feeding_bias),
+                (self.depth, self.experts, *self.feedforward),
+                (self.depth, self.experts, self.feedforward_bias),
                 (self.depth, c.experts, width),
             ],
             "norms": [(norms, width if c.norm == "rms" else 2 * width)],
@@ -147,30 +150,30 @@ class Shape:
             ],
         }
 
-    def multiplying(self) -> int:
-        """Weights that multiply each token: matrices and logits, not tables that are looked up."""
+    def weights_per_token(self) -> int:
+        """Return the number of weights that multiply each token: matrices and logits, without embedding tables."""
         c, width = self.config, self.config.width
-        attention = 2 * width * width + 2 * width * self.shared
-        feeding = self.chosen * math.prod(self.feeding) + c.experts * width
+        attention = 2 * width * width + 2 * width * self.kv_width
+        feedforward = self.active_experts * math.prod(self.feedforward) + c.experts * width
         logits = (c.head_kind != "vector") * c.vocabulary * width + self.masked * width * width
-        return self.attentions * attention + self.depth * feeding + logits
+        return self.attentions * attention + self.depth * feedforward + logits
 
-    def cached_per_token(self) -> int:
-        """Keys and values of one token in every layer; as many again for what cross-attention looks at."""
-        return (self.config.decoder_depth + self.crosses) * 2 * self.shared
+    def cache_per_token(self) -> int:
+        """Return how many numbers are cached per token in all layers; cross-attention needs as many again."""
+        return (self.config.decoder_depth + self.cross_attentions) * 2 * self.kv_width
 
-    def kept_per_token(self, length: int) -> int:
-        """Numbers autograd keeps for one token until the backward pass, without dropout (measured to within 10 %)."""
+    def activations_per_token(self, length: int) -> int:
+        """Return how many numbers autograd stores per token, without dropout (measured to within 10 %)."""
         c, width = self.config, self.config.width
-        # Input and normed input; queries, heads' output; keys and values.
-        attention = 2 * width + 2 * width + 2 * self.shared
-        looking = 0
+        # Input and normalized input; queries and output of the heads; keys and values.
+        attention = 2 * width + 2 * width + 2 * self.kv_width
+        position = 0
         if c.position == "rotary" and c.pairing == "interleaved":
-            looking = width
-        elif c.position == "relative":  # a bias that learns keeps the weights themselves
-            looking = 2 * width + c.heads * (2 * c.relative_clip + 1 + length)
-        feeding = 2 * width + self.chosen * c.hidden * (4 if self.gated else 2)
-        feeding += bool(c.experts) * self.chosen * 3 * width
-        norms = (c.norm == "rms") * (2 * self.depth + self.crosses) * width
+            position = width
+        elif c.position == "relative":  # the gradient of the bias needs the attention weights
+            position = 2 * width + c.heads * (2 * c.relative_clip + 1 + length)
+        feedforward = 2 * width + self.active_experts * c.hidden * (4 if self.gated else 2)
+        feedforward += bool(c.experts) * self.active_experts * 3 * width
+        norms = (c.norm == "rms") * (2 * self.depth + self.cross_attentions) * width
         ends = self.stacks * 2 * width + (c.head_kind != "vector") * c.vocabulary
-        return self.attentions * attention + self.depth * (looking + feeding) + norms + ends
+        return self.attentions * attention + self.depth * (position + feedforward) + norms + ends

@@ -1,8 +1,8 @@
-"""Heads: from the last vectors to what is asked for.
+"""Output heads: hidden vectors → logits or one vector per text.
 
 next token     logits = h Eᵀ                            (nn.Logits)
-masked token   logits = norm(f(h W + b)) Eᵀ + b         BERT's
-vector         mean over real tokens, or the first one; divided by its length when normalized
+masked token   logits = norm(f(h W + b)) Eᵀ + b         as in BERT
+vector         mean over all tokens except padding, or the first token; optionally scaled to length 1
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def make_logits(config: ModelConfig) -> Logits:
 
 
 class MaskedHead(nn.Module):
-    """Guesses the token behind each mask."""
+    """Hidden vectors [B, T, D] → logits [B, T, V] of the masked tokens."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class MaskedHead(nn.Module):
 
 
 def pool(hidden: Tensor, mask: Tensor | None, *, kind: str, normalize: bool) -> Tensor:
-    """One vector [B, D] for each row of [B, T, D]; `mask` [B, T] is True where a token is real."""
+    """Return one vector per row, [B, T, D] → [B, D]; `mask` [B, T] is False for padding. `kind`: "mean" or "first"."""
     if kind == "first":
         vector = hidden[:, 0]
     elif mask is None:

@@ -1,6 +1,6 @@
-"""Initialization, as one table: the first pattern that fits a parameter's address says how it starts.
+"""Initialization, as one table: the first pattern that matches a parameter's address decides its distribution.
 
-gpt2     N(0, 0.02); what is added to the stream N(0, 0.02 / √R), R the number of additions
+gpt2     N(0, 0.02); for the outputs of sublayers N(0, 0.02 / √R), R the number of residual additions
 xavier   U(±√(6 / (in + out))) for matrices, N(0, 1 / √D) for tables, as for the original Transformer
 """
 
@@ -31,7 +31,8 @@ def xavier(tensor: Tensor, generator: torch.Generator | None) -> None:
     tensor.uniform_(-bound, bound, generator=generator)
 
 
-def table(config: ModelConfig) -> list[tuple[str, Fill]]:
+def make_rules(config: ModelConfig) -> list[tuple[str, Fill]]:
+    """Return (pattern, fill function) pairs; the first matching pattern applies."""
     additions = {"encoder": 2 * config.encoder_depth, "decoder": 2 * config.decoder_depth}
     if config.kind == "encoder-decoder":
         additions["decoder"] = 3 * config.decoder_depth
@@ -42,7 +43,7 @@ def table(config: ModelConfig) -> list[tuple[str, Fill]]:
     ]
     if config.initialization == "xavier":
         return [*everywhere, ("**.table", normal(config.width**-0.5)), ("**", xavier)]
-    into_stream: list[tuple[str, Fill]] = [
+    sublayer_outputs: list[tuple[str, Fill]] = [
         (f"{stack}.blocks.*.{part}", normal(0.02 / math.sqrt(count)))
         for stack, count in additions.items()
         if count
@@ -52,13 +53,13 @@ def table(config: ModelConfig) -> list[tuple[str, Fill]]:
             "feedforward.experts.down",
         )
     ]
-    return [*everywhere, *into_stream, ("**", normal(0.02))]
+    return [*everywhere, *sublayer_outputs, ("**", normal(0.02))]
 
 
 @torch.no_grad()
 def initialize(model: nn.Module, config: ModelConfig, generator: torch.Generator | None = None) -> None:
-    """Fill every parameter and buffer, in the order of their addresses."""
-    rules = table(config)
+    """Fill every parameter, then every buffer, in the order of the modules."""
+    rules = make_rules(config)
     for address, tensor in (*model.named_parameters(), *model.named_buffers()):
         fill = next(fill for pattern, fill in rules if matches(pattern, address))
         fill(tensor, generator)

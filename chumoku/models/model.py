@@ -1,8 +1,8 @@
-"""The three models, made of the same stack.
+"""The three kinds of models, built from the same stack.
 
-encoder           every token sees every token          masked-token logits, a vector for the whole
-decoder           every token sees itself and earlier    next-token logits
-encoder-decoder   a decoder that also looks at an encoder's output
+encoder           every token attends to all tokens           masked-token logits, one vector per text
+decoder           every token attends to itself and earlier   next-token logits
+encoder-decoder   a decoder that also attends to the output of an encoder
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from chumoku.nn.tap import tap
 
 
 class Output(NamedTuple):
-    """What a model returns; what does not apply is None."""
+    """The result of a forward pass; fields that a model does not have are None."""
 
     logits: Tensor | None  # [B, T, V]
     hidden: Tensor  # [B, T, D], after the last norm
     vector: Tensor | None = None  # [B, D], encoders
-    cache: Cache | None = None  # the cache after this step, when one was given
-    losses: RouterLosses | None = None  # of the experts' routers, in training
+    cache: Cache | None = None  # the cache after this step, if one was given
+    losses: RouterLosses | None = None  # with experts, in training
 
 
 class Model(nn.Module):
-    """What the three have in common: their config, and where they live."""
+    """Base class of the three models."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Model(nn.Module):
     def dtype(self) -> torch.dtype:
         return next(self.parameters()).dtype
 
-    def _losses(self) -> RouterLosses | None:
+    def _new_losses(self) -> RouterLosses | None:
         return RouterLosses() if self.training and self.config.experts else None
 
     def _new_cache(self, batch: int, capacity: int) -> Cache:
@@ -63,6 +63,8 @@ class Model(nn.Module):
 
 
 class EncoderModel(Model):
+    """An encoder such as BERT: masked-token logits and one vector per text."""
+
     TAPS: tuple[str, ...] = ("logits", "vector")
 
     def __init__(self, config: ModelConfig) -> None:
@@ -81,7 +83,13 @@ class EncoderModel(Model):
         positions: Tensor | None = None,
         segments: Tensor | None = None,
     ) -> Output:
-        losses = self._losses()
+        """Encode tokens [B, T].
+
+        mask: [B, T], False for padding; or [B, T, T], True where a token may attend to another.
+        positions: [B, T]; by default 0, 1, 2 …
+        segments: [B, T], token types; by default 0.
+        """
+        losses = self._new_losses()
         hidden = self.encoder(tokens, mask=mask, positions=positions, segments=segments, losses=losses)
         logits = None
         if self.head is not None:
@@ -92,6 +100,8 @@ class EncoderModel(Model):
 
 
 class DecoderModel(Model):
+    """A decoder such as GPT-2 or Llama: next-token logits."""
+
     TAPS = ("logits",)
 
     def __init__(self, config: ModelConfig) -> None:
@@ -109,19 +119,26 @@ class DecoderModel(Model):
         cache: Cache | None = None,
         lengths: Tensor | None = None,
     ) -> Output:
-        """With a cache, `tokens` are the next ones; `lengths` [B] says how many of them are real in each row."""
+        """Return logits for tokens [B, T]; logits[:, t] predict the token after tokens[:, t].
+
+        mask, positions: as in EncoderModel; not allowed with a cache.
+        cache: from `new_cache` or an earlier step; `tokens` are then the tokens that follow it.
+        lengths: [B], with a cache: how many tokens of each row are not padding.
+        """
         check_lengths(cache, tokens, lengths)
-        losses = self._losses()
+        losses = self._new_losses()
         hidden = self.decoder(tokens, mask=mask, positions=positions, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
-        return Output(logits, hidden, cache=advanced(cache, tokens, lengths), losses=losses)
+        return Output(logits, hidden, cache=advance_cache(cache, tokens, lengths), losses=losses)
 
     def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache for `batch` sequences of up to `capacity` tokens."""
+        """Return an empty cache for `batch` sequences of up to `capacity` tokens."""
         return self._new_cache(batch, capacity)
 
 
 class EncoderDecoderModel(Model):
+    """An encoder-decoder such as the Transformer of 2017: target logits for a source text."""
+
     TAPS = ("logits",)
 
     def __init__(self, config: ModelConfig) -> None:
@@ -142,17 +159,18 @@ class EncoderDecoderModel(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Output:
-        """The whole target at once, as in training: logits[:, t] follow target[:, :t + 1]."""
-        losses = self._losses()
+        """Encode the source and decode the whole target at once; logits[:, t] predict the token after target[:, t].
+
+        The masks are [B, S] and [B, T], False for padding.
+        """
+        losses = self._new_losses()
         memory = self.encode(source, mask=source_mask, losses=losses)
         return self.decode(target, memory, mask=target_mask, losses=losses)
 
     def encode(self, source: Tensor, *, mask: Tensor | None = None, losses: RouterLosses | None = None) -> Memory:
-        """What the decoder will look at; `mask` [B, S] is True where a source token is real."""
+        """Return the encoder output for source tokens [B, S]; `mask` [B, S] is False for padding."""
         if mask is not None and mask.ndim != 2:
-            raise ShapeError(
-                f"A source mask is [batch, length], True where a token is real; this is {list(mask.shape)}."
-            )
+            raise ShapeError(f"A source mask must be [batch, length], False for padding; this is {list(mask.shape)}.")
         return Memory(self.encoder(source, mask=mask, losses=losses), mask)
 
     def decode(
@@ -165,28 +183,30 @@ class EncoderDecoderModel(Model):
         lengths: Tensor | None = None,
         losses: RouterLosses | None = None,
     ) -> Output:
-        """Target tokens after a memory, or after a cache that holds it (see `new_cache`)."""
+        """Decode target tokens, given the result of `encode` or a cache made from it with `new_cache`."""
         check_lengths(cache, target, lengths)
         if memory is None:
             if cache is None or cache.memory is None:
-                raise ShapeError("A decoder needs something to look at: give a memory, or a cache made from one.")
+                raise ShapeError(
+                    "This decoder needs an encoder output: pass memory, or a cache from new_cache(memory)."
+                )
             memory = Memory(cache.memory, cache.memory_mask)
         if memory.batch != target.shape[0]:
-            raise ShapeError(f"{memory.batch} sources and {target.shape[0]} targets do not make pairs.")
+            raise ShapeError(f"There must be as many sources ({memory.batch}) as targets ({target.shape[0]}).")
         hidden = self.decoder(target, mask=mask, memory=memory, cache=cache, losses=losses)
         logits = tap(self, "logits", self.head(hidden, self.decoder.embedding.table))
-        return Output(logits, hidden, cache=advanced(cache, target, lengths), losses=losses)
+        return Output(logits, hidden, cache=advance_cache(cache, target, lengths), losses=losses)
 
     def new_cache(self, memory: Memory, capacity: int) -> Cache:
-        """An empty cache that holds the memory's keys and values for every layer, computed here and only here."""
+        """Return a new cache for up to `capacity` target tokens, with the memory's keys and values of every layer."""
         if not isinstance(memory.states, Tensor):
-            raise ShapeError("A cache is made from what `encode` returned.")
+            raise ShapeError("new_cache needs the memory that `encode` returned.")
         states = memory.states
         cache = self._new_cache(states.shape[0], capacity)
         return cache.with_memory(self.decoder.project(states), memory.mask)
 
 
-def advanced(cache: Cache | None, tokens: Tensor, lengths: Tensor | None) -> Cache | None:
+def advance_cache(cache: Cache | None, tokens: Tensor, lengths: Tensor | None) -> Cache | None:
     return None if cache is None else cache.advance(tokens.shape[1], lengths)
 
 
@@ -194,5 +214,5 @@ def check_lengths(cache: Cache | None, tokens: Tensor, lengths: Tensor | None) -
     if lengths is None:
         return
     if cache is None:
-        raise ShapeError("Lengths go with a cache; without one, say which tokens are real with a mask.")
+        raise ShapeError("Lengths are only used with a cache; without one, mark padding with a mask.")
     cache.check_lengths(lengths, tokens.shape[1])

@@ -1,4 +1,4 @@
-"""Known shapes, exact: `preset("gpt2")`, or `preset = "gpt2"` in a recipe, with any key laid over it."""
+"""Configs of known models: `preset("gpt2")`, or `preset = "gpt2"` in a recipe. Other keys override the preset."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Mapping
 from typing import Any
 
-from chumoku.config import read
+from chumoku.config import parse_settings
 from chumoku.errors import ConfigError, Problem
 from chumoku.models.config import ModelConfig
 
@@ -97,27 +97,27 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **changes: Any) -> ModelConfig:
-    """A known shape, with keys changed: `preset("gpt2", layers=2)`."""
-    return model_config({**changes, "preset": name})
+    """Return the config of a known model, with some keys changed: `preset("gpt2", layers=2)`."""
+    return read_model_config({**changes, "preset": name})
 
 
-def model_config(values: Mapping[str, Any]) -> ModelConfig:
-    """The settings in a recipe's [model] table, where `preset` may name a shape to start from."""
+def read_model_config(values: Mapping[str, Any]) -> ModelConfig:
+    """Return the config for a recipe's [model] table, which may have the key `preset`."""
     rest = dict(values)
     name = rest.pop("preset", None)
     if name is None:
-        return read(ModelConfig, rest, prefix="model.")
+        return parse_settings(ModelConfig, rest, prefix="model.")
     if not isinstance(name, str) or name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, n=1)
-        hint = f"did you mean '{near[0]}'?" if near else f"there are {', '.join(PRESETS)}."
-        raise ConfigError([Problem("model.preset", f"no preset is called '{str(name)[:60]}'; {hint}")])
-    return read(ModelConfig, over(PRESETS[name], rest), prefix="model.")
+        hint = f"did you mean '{near[0]}'?" if near else f"choose {', '.join(PRESETS)}."
+        raise ConfigError([Problem("model.preset", f"there is no preset '{str(name)[:60]}'; {hint}")])
+    return parse_settings(ModelConfig, deep_merge(PRESETS[name], rest), prefix="model.")
 
 
-def over(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """`changes` laid over `base`, tables within tables."""
+def deep_merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with `changes`, merging nested tables."""
     result = dict(base)
     for key, value in changes.items():
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-        result[key] = over(result[key], value) if both else value
+        result[key] = deep_merge(result[key], value) if both else value
     return result

@@ -1,4 +1,4 @@
-"""A stack: embedding and position, then L blocks, then (pre-norm) a last norm. Encoders and decoders are both this.
+"""A stack: embedding and position, then L blocks, then (with pre-norm) a final norm. Used for encoders and decoders.
 
 x₀ = dropout(E[token] (· √D) + position),   x_{l+1} = block_l(x_l),   h = norm(x_L)
 """
@@ -15,22 +15,28 @@ from torch import Tensor, nn
 from chumoku.errors import ShapeError
 from chumoku.models.config import ModelConfig
 from chumoku.nn import masks
-from chumoku.nn.attention import EVERYTHING, Attention, Sight
+from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
 from chumoku.nn.embeddings import Embedding
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal
+from chumoku.nn.positions import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+)
 from chumoku.nn.tap import tap
 
 
 class Memory(NamedTuple):
-    """What a decoder looks at: an encoder's output [B, S, D], or its keys and values a layer; and what is real."""
+    """The encoder output that cross-attention attends to."""
 
-    states: Tensor | Sequence[KeyValue]
-    mask: Tensor | None = None
+    states: Tensor | Sequence[KeyValue]  # [B, S, D], or its keys and values for each layer
+    mask: Tensor | None = None  # [B, S], False for padding
 
     @property
     def batch(self) -> int:
@@ -40,11 +46,13 @@ class Memory(NamedTuple):
         return self.states if isinstance(self.states, Tensor) else self.states[index]
 
     @property
-    def sight(self) -> Sight:
-        return EVERYTHING if self.mask is None else Sight(mask=masks.padding(self.mask))
+    def attention_context(self) -> AttentionContext:
+        return UNMASKED if self.mask is None else AttentionContext(mask=masks.padding(self.mask))
 
 
 class Stack(nn.Module):
+    """An encoder or decoder of `depth` blocks; `cross` adds cross-attention to each block."""
+
     TAPS = ("embedding", "norm")
 
     def __init__(self, config: ModelConfig, embedding: Embedding, *, depth: int, causal: bool, cross: bool) -> None:
@@ -74,8 +82,10 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Tokens [B, T] → vectors [B, T, D].
 
-        `mask` is [B, T], True where a token is real, or [B, T, T], True where one may look at another;
-        `positions` is [B, T] where they do not simply count up.
+        mask: [B, T], False for padding; or [B, T, T], True where a token may attend to another.
+        positions: [B, T]; by default 0, 1, 2 …, with a cache from its end.
+        memory: the encoder output, for stacks with cross-attention.
+        losses: collects the losses of the experts' routers.
         """
         self._check(tokens, mask, positions, cache)
         length = tokens.shape[1]
@@ -83,42 +93,42 @@ class Stack(nn.Module):
         if positions is None:
             positions = torch.arange(length, device=tokens.device) if cache is None else cache.positions(length)
         x = self.embed(tokens, positions, end, segments)
-        sight = self.sight(positions, end, mask=mask, cache=cache, dtype=x.dtype)
+        context = self.attention_context(positions, end, mask=mask, cache=cache, dtype=x.dtype)
         if losses is not None:
-            losses = losses.among(mask if mask is not None and mask.ndim == 2 else None)
-        memory_sight = EVERYTHING if memory is None else memory.sight
+            losses = losses.for_tokens(mask if mask is not None and mask.ndim == 2 else None)
+        memory_context = UNMASKED if memory is None else memory.attention_context
         for layer, block in enumerate(self.blocks):
             x = block(
                 x,
-                sight=sight,
+                context=context,
                 memory=None if memory is None else memory.layer(layer),
-                memory_sight=memory_sight,
-                past=None if cache is None else cache.past(layer, positions),
+                memory_context=memory_context,
+                cache=None if cache is None else cache.layer(layer, positions),
                 losses=losses,
             )
         return x if self.norm is None else tap(self, "norm", self.norm(x))
 
     def project(self, states: Tensor) -> tuple[KeyValue, ...]:
-        """The keys and values that each block's cross-attention makes of an encoder's output."""
-        crosses = (block.cross_attention for block in self.blocks if isinstance(block, Block))
-        return tuple(cross.project(states) for cross in crosses if cross is not None)
+        """Return the keys and values of an encoder output for the cross-attention of each block."""
+        attentions = (block.cross_attention for block in self.blocks if isinstance(block, Block))
+        return tuple(attention.project(states) for attention in attentions if attention is not None)
 
     def embed(self, tokens: Tensor, positions: Tensor, end: int, segments: Tensor | None) -> Tensor:
         x = self.embedding(tokens)
         if self.position is not None:
             x = x + self.position(positions, end, x.dtype)
         if segments is not None and (self.segment is None or segments.shape != tokens.shape):
-            raise ShapeError("Segments are numbers of the tokens' shape, for a model whose config has segments.")
+            raise ShapeError("Segments must have the shape of the tokens, and need a model whose config has segments.")
         if self.segment is not None:
             x = x + self.segment(torch.zeros_like(tokens) if segments is None else segments)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)
         return tap(self, "embedding", F.dropout(x, self.dropout, self.training))
 
-    def sight(
+    def attention_context(
         self, positions: Tensor, end: int, *, mask: Tensor | None, cache: Cache | None, dtype: torch.dtype
-    ) -> Sight:
-        """What each token may see and from where; the same for every block."""
+    ) -> AttentionContext:
+        """Return the masks and positions for attention, the same for every block."""
         ragged = cache is not None and cache.lengths is not None
         if ragged:
             allowed: Tensor | None = masks.causal_at(positions, end)
@@ -130,7 +140,7 @@ class Stack(nn.Module):
         if self.relative:
             keys = positions if cache is None else torch.arange(end, device=positions.device)
             distances = positions[..., :, None] - keys[..., None, :]
-        return Sight(
+        return AttentionContext(
             mask=allowed,
             causal=self.causal and not ragged,
             rotation=None if self.rotary is None else self.rotary(positions, dtype),
@@ -138,30 +148,28 @@ class Stack(nn.Module):
         )
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:
-        whole = (torch.int32, torch.int64)
-        if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype not in whole:
+        integers = (torch.int32, torch.int64)
+        if tokens.ndim != 2 or 0 in tokens.shape or tokens.dtype not in integers:
             raise ShapeError(
-                f"Tokens are int64 (or int32) of shape [batch, length], each 1 or more; these are {tokens.dtype} of "
-                f"shape {list(tokens.shape)}. One sequence is a batch of one: tokens[None]."
+                f"Tokens must be int64 or int32 of shape [batch, length], each 1 or more; these are {tokens.dtype} of "
+                f"shape {list(tokens.shape)}. For one sequence, pass tokens[None]."
             )
         batch, length = tokens.shape
-        if positions is not None and (positions.shape != tokens.shape or positions.dtype not in whole):
+        if positions is not None and (positions.shape != tokens.shape or positions.dtype not in integers):
             raise ShapeError(
-                f"Positions are whole numbers of the tokens' shape {list(tokens.shape)}; these are {positions.dtype} "
-                f"of shape {list(positions.shape)}."
+                f"Positions must be integers of the tokens' shape {list(tokens.shape)}; these are {positions.dtype} of "
+                f"shape {list(positions.shape)}."
             )
         shapes = ((batch, length), (batch, length, length))
         if mask is not None and (mask.dtype != torch.bool or tuple(mask.shape) not in shapes):
             raise ShapeError(
-                f"A mask is bool of shape [{batch}, {length}] (which tokens are real) or [{batch}, {length}, {length}] "
-                f"(who may look at whom); this one is {mask.dtype} of shape {list(mask.shape)}."
+                f"A mask must be bool of shape [{batch}, {length}], False for padding, or "
+                f"[{batch}, {length}, {length}], True where a token may attend to another; this one is {mask.dtype} of "
+                f"shape {list(mask.shape)}."
             )
         if cache is not None:
             if mask is not None or positions is not None:
-                raise ShapeError(
-                    "With a cache, rows are filled up on the right and their positions follow from the past: "
-                    "give lengths instead of a mask or positions."
-                )
+                raise ShapeError("With a cache, pass lengths instead of a mask or positions; padding is on the right.")
             cache.check(batch, length, layers=len(self.blocks), kv_heads=self.kv_heads, head_width=self.head_width)
 
 
@@ -170,24 +178,25 @@ def make_norm(config: ModelConfig) -> nn.Module:
     return kinds[config.norm](config.width, epsilon=config.norm_epsilon)
 
 
-def make_position(config: ModelConfig) -> Sinusoidal | Learned | None:
+def make_position(config: ModelConfig) -> SinusoidalPositions | LearnedPositions | None:
     match config.position:
         case "sinusoidal":
-            return Sinusoidal(config.width, pairing=config.pairing)
+            return SinusoidalPositions(config.width, pairing=config.pairing)
         case "learned":
-            return Learned(config.context, config.width)
+            return LearnedPositions(config.context, config.width)
         case _:
             return None
 
 
-def make_rotary(config: ModelConfig) -> Rotary | None:
+def make_rotary(config: ModelConfig) -> RotaryPositions | None:
     if config.position != "rotary":
         return None
-    chosen = config.rotary
-    scaling = None
-    if chosen.scaling != "none":
-        scaling = Scaling(chosen.scaling, chosen.factor, low=chosen.low, high=chosen.high, original=chosen.original)
-    return Rotary(config.head_width, base=chosen.base, pairing=config.pairing, scaling=scaling)
+    rotary, scaling = config.rotary, None
+    if rotary.scaling != "none":
+        scaling = RotaryScaling(
+            rotary.scaling, rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original
+        )
+    return RotaryPositions(config.head_width, base=rotary.base, pairing=config.pairing, scaling=scaling)
 
 
 def make_attention(config: ModelConfig, *, relative: bool) -> Attention:
@@ -197,7 +206,7 @@ def make_attention(config: ModelConfig, *, relative: bool) -> Attention:
         kv_heads=config.key_heads,
         bias=config.bias,
         dropout=config.dropout.attention,
-        relative=Relative(config.relative_clip, config.head_width) if relative else None,
+        relative=RelativePositions(config.relative_clip, config.head_width) if relative else None,
     )
 
 

@@ -1,22 +1,30 @@
-"""The parts. They need torch alone and take numbers and modules, never a config.
+"""The building blocks of a Transformer. They need only torch, and take sizes and modules instead of a config.
 
-Letters: B batch, T target length, S source length, D model width, H heads, G key/value heads, K head width,
+Shape letters: B batch, T target length, S source length, D model width, H heads, G key/value heads, K head width,
 F feed-forward width, V vocabulary, E experts, L layers, C cache capacity.
 """
 
 import chumoku.nn.after_fork  # noqa: F401 - registers itself
-from chumoku.nn.attention import Attention, Sight, attend, attend_fused
+from chumoku.nn.attention import Attention, AttentionContext, attend, attend_fused
 from chumoku.nn.block import Block
 from chumoku.nn.cache import Cache, KeyValue
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.positions import Learned, Relative, Rotary, Scaling, Sinusoidal, sinusoidal
+from chumoku.nn.positions import (
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    RotaryScaling,
+    SinusoidalPositions,
+    sinusoidal,
+)
 from chumoku.nn.tap import addresses, record
 
 __all__ = [
     "Attention",
+    "AttentionContext",
     "BatchNorm",
     "Block",
     "Cache",
@@ -24,16 +32,15 @@ __all__ = [
     "FeedForward",
     "KeyValue",
     "LayerNorm",
-    "Learned",
+    "LearnedPositions",
     "Logits",
     "MixtureOfExperts",
     "RMSNorm",
-    "Relative",
-    "Rotary",
+    "RelativePositions",
+    "RotaryPositions",
+    "RotaryScaling",
     "RouterLosses",
-    "Scaling",
-    "Sight",
-    "Sinusoidal",
+    "SinusoidalPositions",
     "addresses",
     "attend",
     "attend_fused",

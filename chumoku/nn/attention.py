@@ -1,14 +1,14 @@
-"""Attention: each position looks at others and takes what it finds.
+"""Attention: each position takes a weighted average of the values of other positions.
 
     Attention(Q, K, V) = softmax(Q Kᵀ / √d_k) V
 
-    query  [B, H, T, K]   what each position looks for
-    key    [B, G, S, K]   what each position can be found by
-    value  [B, G, S, K]   what each position gives
+    query  [B, H, T, K]
+    key    [B, G, S, K]
+    value  [B, G, S, K]
 
-H query heads share G key/value heads, H / G each (G = H is the multi-head attention of 2017, G = 1 multi-query).
-`attend` is the formula; `attend_fused` is its fast twin, which never forms the T × S weights. The fast one runs, and
-inside `chumoku.plain()` the formula does.
+H / G query heads share one key/value head (G = H: multi-head attention as in 2017; G = 1: multi-query attention).
+`attend` is the formula. `attend_fused` gives the same output with PyTorch's fused kernels, which do not store the T × S
+weights. Models use `attend_fused`; inside `chumoku.plain()` they use `attend`.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn import masks
-from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.cache import KeyValue, LayerCache
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.positions import Relative, Rotation, rotate
-from chumoku.nn.tap import tap, watched
+from chumoku.nn.positions import RelativePositions, Rotation, rotate
+from chumoku.nn.tap import is_recorded, tap
 
 
 def attend(
@@ -38,12 +38,18 @@ def attend(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
-    """softmax(Q Kᵀ / √d_k + bias) V and the softmax itself, as on paper."""
-    _, weights = look(query, key, mask=mask, bias=bias, causal=causal)
-    return F.dropout(weights, dropout) @ share(value, query), weights
+    """Return the output softmax(Q Kᵀ / √d_k + bias) V [B, H, T, K] and the weights [B, H, T, S].
+
+    mask: bool, broadcastable to [B, H, T, S]; True where a query may attend to a key.
+    bias: added to the scores.
+    causal: hide later keys from each query; the last query has the position of the last key.
+    dropout: probability of dropping a weight. The returned weights are those before dropout.
+    """
+    _, weights = compute_attention_weights(query, key, mask=mask, bias=bias, causal=causal)
+    return F.dropout(weights, dropout) @ repeat_kv(value, query), weights
 
 
-def look(
+def compute_attention_weights(
     query: Tensor,
     key: Tensor,
     *,
@@ -51,16 +57,16 @@ def look(
     bias: Tensor | None = None,
     causal: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """The scores Q Kᵀ / √d_k + bias, and their softmax over what each query may see [B, H, T, S]."""
-    scores = query @ share(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
+    """Return the scores Q Kᵀ / √d_k + bias and their softmax over the allowed keys, both [B, H, T, S]."""
+    scores = query @ repeat_kv(key, query).transpose(-2, -1) / math.sqrt(query.shape[-1])
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
-    seen = visible(query, key, mask=mask, causal=causal)
-    if seen is None:
+    allowed = combine_masks(query, key, mask=mask, causal=causal)
+    if allowed is None:
         return scores, scores.softmax(-1)
-    # The lowest finite number instead of -∞: a query that may see nothing gets zeros, not 0/0.
-    weights = scores.masked_fill(~seen, torch.finfo(scores.dtype).min).softmax(-1)
-    return scores, weights.masked_fill(~seen, 0.0)
+    # The lowest finite number instead of -∞: a query with no allowed key gets weights of 0, not NaN.
+    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
+    return scores, weights.masked_fill(~allowed, 0.0)
 
 
 def attend_fused(
@@ -73,65 +79,65 @@ def attend_fused(
     causal: bool = False,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The output of `attend` from PyTorch's fused kernels."""
+    """Return the output of `attend`, computed by PyTorch's fused kernels."""
     grouped = key.shape[1] != query.shape[1]
     if mask is None and bias is None:
-        # The kernels' own causal rule counts from the first key, which is ours only when there is no past.
+        # The kernels' is_causal aligns the first query with the first key, which is right only without a cache.
         if causal and query.shape[2] == key.shape[2]:
             return F.scaled_dot_product_attention(
                 query, key, value, is_causal=True, dropout_p=dropout, enable_gqa=grouped
             )
         if not causal or query.shape[2] == 1:
             return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, enable_gqa=grouped)
-    seen = visible(query, key, mask=mask, causal=causal)
-    # The causal rule alone blinds a query only where there are more queries than keys.
-    may_blind = mask is not None or (causal and query.shape[2] > key.shape[2])
-    blind = ~seen.any(-1, keepdim=True) if seen is not None and may_blind else None
-    if seen is not None and blind is not None:
-        seen = seen | blind
+    allowed = combine_masks(query, key, mask=mask, causal=causal)
+    # Without a mask, a query has no allowed key only when there are more queries than keys.
+    may_be_empty = mask is not None or (causal and query.shape[2] > key.shape[2])
+    no_keys = ~allowed.any(-1, keepdim=True) if allowed is not None and may_be_empty else None
+    if allowed is not None and no_keys is not None:
+        allowed = allowed | no_keys
     if bias is not None:
         bias = bias.to(query.dtype)
-        seen = bias if seen is None else bias.masked_fill(~seen, -math.inf)
+        allowed = bias if allowed is None else bias.masked_fill(~allowed, -math.inf)
     if grouped and query.device.type != "cpu" and query.dtype == torch.float32:
-        # In float32 the GPU's masked kernels want as many key heads as query heads; bf16 ones share (docs/log.md).
-        key, value, grouped = share(key, query), share(value, query), False
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=seen, dropout_p=dropout, enable_gqa=grouped)
-    return output if blind is None else output.masked_fill(blind, 0.0)
+        # The GPU's masked float32 kernels need as many key heads as query heads; the bf16 ones do not (docs/log.md).
+        key, value, grouped = repeat_kv(key, query), repeat_kv(value, query), False
+    output = F.scaled_dot_product_attention(query, key, value, attn_mask=allowed, dropout_p=dropout, enable_gqa=grouped)
+    return output if no_keys is None else output.masked_fill(no_keys, 0.0)
 
 
-def visible(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
-    """The mask with the causal rule in it: the last query stands beside the last key."""
+def combine_masks(query: Tensor, key: Tensor, *, mask: Tensor | None, causal: bool) -> Tensor | None:
+    """Return the mask combined with the causal mask; the last query has the position of the last key."""
     if not causal:
         return mask
     length, past = query.shape[2], key.shape[2] - query.shape[2]
-    rule = masks.causal(length, past=past, device=query.device)
-    return rule if mask is None else mask & rule
+    causal_mask = masks.causal(length, past=past, device=query.device)
+    return causal_mask if mask is None else mask & causal_mask
 
 
-def share(shared: Tensor, query: Tensor) -> Tensor:
-    """Repeat each of G key/value heads for the H / G query heads that use it."""
-    times = query.shape[1] // shared.shape[1]
-    return shared if times == 1 else shared.repeat_interleave(times, dim=1)
+def repeat_kv(kv: Tensor, query: Tensor) -> Tensor:
+    """Repeat each of the G heads of keys or values H / G times, so that every query head has its own."""
+    times = query.shape[1] // kv.shape[1]
+    return kv if times == 1 else kv.repeat_interleave(times, dim=1)
 
 
-class Sight(NamedTuple):
-    """What queries may see, and from where: everything about a look that is not in the vectors themselves."""
+class AttentionContext(NamedTuple):
+    """Masks and position information that attention needs besides the vectors."""
 
-    mask: Tensor | None = None  # [T, S], or up to [B, H, T, S]; True = may look
-    causal: bool = False  # no query sees a later key
-    bias: Tensor | None = None  # added to the scores; finite, since hiding is the mask's task
-    rotation: Rotation | None = None  # rotary positions: how far to turn queries and keys
-    distances: Tensor | None = None  # relative positions: [T, S] or [B, T, S], query's place minus key's
+    mask: Tensor | None = None  # [T, S], or up to [B, H, T, S]; True where a query may attend to a key
+    causal: bool = False  # hide later keys from each query
+    bias: Tensor | None = None  # added to the scores; finite (use `mask` to hide keys)
+    rotation: Rotation | None = None  # rotary positions: cos and sin to rotate queries and keys with
+    distances: Tensor | None = None  # relative positions: query position minus key position, [T, S] or [B, T, S]
 
 
-EVERYTHING = Sight()
+UNMASKED = AttentionContext()
 
 
 class Attention(nn.Module):
-    """Multi-head attention with its four projections.
+    """Multi-head attention with query, key, value and output projections: [B, T, D] → [B, T, D].
 
-    Queries come from `x`; keys and values come from `source`: from x itself (self-attention), from another sequence
-    (cross-attention), or as keys and values computed earlier. `past` holds what earlier steps left in a cache.
+    kv_heads: number of key/value heads, a divisor of `heads`; by default `heads`.
+    relative: the relative position bias to add to the scores, if any.
     """
 
     TAPS = ("queries", "keys", "values", "scores", "weights", "heads", "output")
@@ -144,13 +150,14 @@ class Attention(nn.Module):
         kv_heads: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
-        relative: Relative | None = None,
+        relative: RelativePositions | None = None,
     ) -> None:
         super().__init__()
         kv_heads = heads if kv_heads is None else kv_heads
         if min(width, heads, kv_heads) < 1 or width % heads or heads % kv_heads:
             raise ShapeError(
-                f"{heads} heads must divide width {width}, and {kv_heads} key/value heads must divide the heads."
+                f"The width ({width}) must be a multiple of the heads ({heads}), and the heads a multiple of the "
+                f"key/value heads ({kv_heads})."
             )
         self.head_width = width // heads
         self.dropout = dropout
@@ -165,67 +172,78 @@ class Attention(nn.Module):
         x: Tensor,
         source: Tensor | KeyValue | None = None,
         *,
-        sight: Sight = EVERYTHING,
-        past: Past | None = None,
+        context: AttentionContext = UNMASKED,
+        cache: LayerCache | None = None,
     ) -> Tensor:
-        if source is None and self._projects_at_once():
-            query, key, value = self._project_at_once(x)
+        """Attend from `x` to `source`.
+
+        source: None for self-attention; for cross-attention a sequence [B, S, D], or the result of `project`.
+        cache: this layer's part of a cache; the new keys and values are appended to it.
+        """
+        if source is None and self._can_fuse_projections():
+            query, key, value = self._project_fused(x)
         else:
             query = self._split(self.query(x))
             key, value = source if isinstance(source, KeyValue) else self.project(x if source is None else source)
-        if sight.rotation is not None:
-            query, key = rotate(query, sight.rotation), rotate(key, sight.rotation)
-        if past is not None:
-            key, value = past.extend(key, value)
-        sight = sight._replace(bias=self._bias(query, sight))
-        heads = self._attend(query, key, value, sight)
-        self._show(query, key, value, sight)
+        if context.rotation is not None:
+            query, key = rotate(query, context.rotation), rotate(key, context.rotation)
+        if cache is not None:
+            key, value = cache.append(key, value)
+        context = context._replace(bias=self._bias(query, context))
+        heads = self._attend(query, key, value, context)
+        self._record(query, key, value, context)
         heads = tap(self, "heads", heads)
         return tap(self, "output", self.output(heads.transpose(1, 2).flatten(2)))
 
     def project(self, source: Tensor) -> KeyValue:
-        """The keys and values of a sequence: for cross-attention these are computed once and used at every step."""
+        """Return the keys and values of a sequence. Cross-attention computes them once for all steps."""
         return KeyValue(self._split(self.key(source)), self._split(self.value(source)))
 
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> Tensor:
+    def extra_repr(self) -> str:
+        heads, kv_heads = (part.out_features // self.head_width for part in (self.query, self.key))
+        return f"heads={heads}, kv_heads={kv_heads}, head_width={self.head_width}, dropout={self.dropout}"
+
+    def _attend(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> Tensor:
         dropout = self.dropout if self.training else 0.0
-        mask, causal, bias = sight.mask, sight.causal, sight.bias
+        mask, causal, bias = context.mask, context.causal, context.bias
         if plain_formulas():
             return attend(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)[0]
         return attend_fused(query, key, value, mask=mask, bias=bias, causal=causal, dropout=dropout)
 
-    def _projects_at_once(self) -> bool:
-        """Whether to use one product: in compiled training, of bare matrices without adapters or quantized weights."""
+    def _can_fuse_projections(self) -> bool:
+        """Return True in compiled training without adapters and quantized weights."""
         if not torch.compiler.is_compiling() or not torch.is_grad_enabled() or plain_formulas():
             return False
         return all(isinstance(part, nn.Linear) for part in (self.query, self.key, self.value))
 
-    def _project_at_once(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of one sequence as one product: training compiled, 6 % of a GPT-2 step."""
+    def _project_fused(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Compute queries, keys and values in one matrix product; saves 6 % of a compiled GPT-2 training step."""
         parts = (self.query, self.key, self.value)
         bias = None if self.query.bias is None else torch.cat([part.bias for part in parts])
-        together = F.linear(x, torch.cat([part.weight for part in parts]), bias)
-        query, key, value = torch.split(together, [part.out_features for part in parts], dim=-1)
+        qkv = F.linear(x, torch.cat([part.weight for part in parts]), bias)
+        query, key, value = torch.split(qkv, [part.out_features for part in parts], dim=-1)
         return self._split(query), self._split(key), self._split(value)
 
     def _split(self, x: Tensor) -> Tensor:
         """[B, T, H·K] → [B, H, T, K]"""
         return x.view(*x.shape[:-1], -1, self.head_width).transpose(1, 2)
 
-    def _bias(self, query: Tensor, sight: Sight) -> Tensor | None:
+    def _bias(self, query: Tensor, context: AttentionContext) -> Tensor | None:
         if self.relative is None:
-            return sight.bias
-        if sight.distances is None:
-            raise ShapeError("Relative positions need distances between queries and keys: give Sight(distances=...).")
-        relative: Tensor = self.relative(query, sight.distances)
-        return relative if sight.bias is None else relative + sight.bias
+            return context.bias
+        if context.distances is None:
+            raise ShapeError("Relative positions need the distances between queries and keys: set context.distances.")
+        relative: Tensor = self.relative(query, context.distances)
+        return relative if context.bias is None else relative + context.bias
 
-    def _show(self, query: Tensor, key: Tensor, value: Tensor, sight: Sight) -> None:
+    def _record(self, query: Tensor, key: Tensor, value: Tensor, context: AttentionContext) -> None:
         tap(self, "queries", query)
         tap(self, "keys", key)
         tap(self, "values", value)
-        if watched(self, "scores", "weights"):
+        if is_recorded(self, "scores", "weights"):
             with torch.no_grad():
-                scores, weights = look(query, key, mask=sight.mask, bias=sight.bias, causal=sight.causal)
+                scores, weights = compute_attention_weights(
+                    query, key, mask=context.mask, bias=context.bias, causal=context.causal
+                )
             tap(self, "scores", scores)
             tap(self, "weights", weights)

@@ -1,7 +1,7 @@
-"""The block: attention, then feed-forward, each beside a path that leaves x as it is.
+"""The Transformer block: attention, then feed-forward, each with a residual connection.
 
 pre    x ← x + f(norm(x))
-post   x ← norm(x + f(x))          for f = attention, cross-attention (where there is one), feed-forward
+post   x ← norm(x + f(x))          for f = attention, cross-attention (decoders with an encoder), feed-forward
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
-from chumoku.nn.attention import EVERYTHING, Attention, Sight
-from chumoku.nn.cache import KeyValue, Past
+from chumoku.nn.attention import UNMASKED, Attention, AttentionContext
+from chumoku.nn.cache import KeyValue, LayerCache
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.tap import tap
@@ -23,7 +23,12 @@ Placement = Literal["pre", "post"]
 
 
 class Block(nn.Module):
-    """Made of parts handed in; `norm` makes one norm, and is called once per sub-layer."""
+    """One block built from the given parts: [B, T, D] → [B, T, D].
+
+    norm: creates one norm; it is called once per sublayer.
+    placement: "pre" normalizes the input of each sublayer, "post" the sum after it.
+    dropout: dropout on the output of each sublayer, before it is added to x.
+    """
 
     TAPS = ("attention_norm", "cross_attention_norm", "feedforward_norm", "output")
 
@@ -50,22 +55,26 @@ class Block(nn.Module):
         self,
         x: Tensor,
         *,
-        sight: Sight = EVERYTHING,
+        context: AttentionContext = UNMASKED,
         memory: Tensor | KeyValue | None = None,
-        memory_sight: Sight = EVERYTHING,
-        past: Past | None = None,
+        memory_context: AttentionContext = UNMASKED,
+        cache: LayerCache | None = None,
         losses: RouterLosses | None = None,
     ) -> Tensor:
-        x = self._beside(x, "attention_norm", lambda y: self.attention(y, sight=sight, past=past))
+        """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses."""
+        x = self._residual(x, "attention_norm", lambda y: self.attention(y, context=context, cache=cache))
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
-                raise ShapeError("This block has cross-attention and was given no memory to look at.")
-            x = self._beside(x, "cross_attention_norm", lambda y: cross(y, memory, sight=memory_sight))
-        x = self._beside(x, "feedforward_norm", lambda y: self._feed(y, losses))
+                raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
+            x = self._residual(x, "cross_attention_norm", lambda y: cross(y, memory, context=memory_context))
+        x = self._residual(x, "feedforward_norm", lambda y: self._feedforward(y, losses))
         return tap(self, "output", x)
 
-    def _beside(self, x: Tensor, norm_name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+    def extra_repr(self) -> str:
+        return f"placement={self.placement}, dropout={self.dropout}"
+
+    def _residual(self, x: Tensor, norm_name: str, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         norm = getattr(self, norm_name)
         if self.placement == "pre":
             return x + self._drop(sublayer(tap(self, norm_name, norm(x))))
@@ -74,7 +83,7 @@ class Block(nn.Module):
     def _drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout, self.training)
 
-    def _feed(self, x: Tensor, losses: RouterLosses | None) -> Tensor:
+    def _feedforward(self, x: Tensor, losses: RouterLosses | None) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
             return self.feedforward(x, losses)  # type: ignore[no-any-return]
         return self.feedforward(x)  # type: ignore[no-any-return]

@@ -1,12 +1,12 @@
-"""The cache: keys and values of the past, so that a step computes only what is new.
+"""The key/value cache: keys and values of earlier tokens, so that each step computes only the new ones.
 
-    whole pass   K = [k₀ … k_n]  computed anew for every token
-    with cache   K = [cached k₀ … k_{n-1} | k_n]
+    without a cache   K = [k₀ … k_n]  computed again for every token
+    with a cache      K = [cached k₀ … k_{n-1} | k_n]
 
-All memory is taken once, [L, 2, B, G, C, K] for capacity C; a step writes its keys behind the earlier ones and reads
-everything so far as a view. A `Cache` is a value: `advance` returns the next one over the same memory, so an earlier
-value is a way back. Rows may have different lengths; a row's key is seen only from positions at or after its own, so
-what lies behind a row's end is never read before it is overwritten.
+All memory is allocated once, [L, 2, B, G, C, K] for capacity C. A step writes its keys after the earlier ones and reads
+all keys so far as a view. `Cache` is immutable: `advance` returns a new one on the same memory, so keeping the old one
+allows going back. Rows may have different lengths: the causal mask hides everything after a row's end until it is
+overwritten.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from chumoku.errors import LengthError, ShapeError, UsageError
 
 
 class KeyValue(NamedTuple):
-    """Keys and values [B, G, S, K] that are ready to be looked at."""
+    """Keys and values [B, G, S, K], ready for attention."""
 
     key: Tensor
     value: Tensor
 
 
-class Past(NamedTuple):
-    """One layer's part of a cache during one step: where the new keys and values go, and what they join."""
+class LayerCache(NamedTuple):
+    """One layer's part of a cache during one step."""
 
     keys: Tensor
     values: Tensor
     used: int
     positions: Tensor | None
 
-    def extend(self, key: Tensor, value: Tensor) -> KeyValue:
-        """Write the new keys and values [B, G, T, K] and return all so far, without copying them."""
+    def append(self, key: Tensor, value: Tensor) -> KeyValue:
+        """Write the new keys and values [B, G, T, K] and return views of all keys and values so far."""
         if torch.is_grad_enabled() and key.requires_grad:
-            raise UsageError("A cache keeps no gradients. Call the model under torch.inference_mode() or no_grad().")
+            raise UsageError("A cache stores no gradients. Call the model under torch.inference_mode() or no_grad().")
         end = self.used + key.shape[2]
         if self.positions is None:
             self.keys[:, :, self.used : end] = key
@@ -52,13 +52,13 @@ class Past(NamedTuple):
 
 @dataclass(frozen=True)
 class Cache:
-    """The past of a batch, for all layers of one decoder."""
+    """Keys and values of a batch, for all layers of one decoder."""
 
     store: Tensor  # [L, 2, B, G, C, K]
-    used: int = 0  # the longest row has at most this many positions
-    lengths: Tensor | None = None  # [B] when rows differ; None while every row has `used` positions
-    memory: tuple[KeyValue, ...] | None = None  # cross-attention: a layer each, computed once
-    memory_mask: Tensor | None = None  # [B, S] which source tokens are real
+    used: int = 0  # upper bound of the longest row's length
+    lengths: Tensor | None = None  # [B]; None while every row has `used` positions
+    memory: tuple[KeyValue, ...] | None = None  # cross-attention: keys and values of the encoder output, per layer
+    memory_mask: Tensor | None = None  # [B, S], True where a source token is not padding
 
     @classmethod
     def empty(
@@ -72,10 +72,14 @@ class Cache:
         dtype: torch.dtype = torch.float32,
         device: torch.device | None = None,
     ) -> Cache:
+        """Allocate a cache for `batch` rows of up to `capacity` positions."""
         if min(layers, batch, capacity) < 1:
-            raise LengthError(f"A cache of {layers} layers, {batch} rows and {capacity} positions holds nothing.")
+            raise LengthError(
+                f"A cache needs at least one layer, row and position, not {layers} layers, {batch} rows and {capacity} "
+                "positions."
+            )
         shape = (layers, 2, batch, kv_heads, capacity, head_width)
-        # Zeros, not empty memory: what is masked out is still multiplied, and 0 · NaN is NaN.
+        # Zeros instead of uninitialized memory: masked values are multiplied by 0, and 0 · NaN is NaN.
         return cls(torch.zeros(shape, dtype=dtype, device=device))
 
     @property
@@ -91,57 +95,57 @@ class Cache:
         return self.store.nbytes + sum(part.nbytes for pair in self.memory or () for part in pair)
 
     def check(self, batch: int, new: int, *, layers: int, kv_heads: int, head_width: int) -> None:
-        """Refuse a step that does not fit, before anything is written."""
-        made_for, needed = tuple(self.store.shape[i] for i in (0, 3, 5)), (layers, kv_heads, head_width)
-        if made_for != needed:
+        """Raise if a step of `new` tokens per row does not fit this cache or belongs to another model."""
+        found, expected = tuple(self.store.shape[i] for i in (0, 3, 5)), (layers, kv_heads, head_width)
+        if found != expected:
             raise ShapeError(
-                f"This cache was made for another model: its layers, key heads and head width are {made_for}, and the "
-                f"model's are {needed}. Make one with this model's new_cache."
+                f"This cache belongs to another model: its layers, key heads and head width are {found}, but this "
+                f"model has {expected}. Create the cache with this model's new_cache."
             )
         if batch != self.batch:
-            raise ShapeError(f"This cache was made for {self.batch} rows, and {batch} were given.")
+            raise ShapeError(f"This cache is for {self.batch} rows, but {batch} were given.")
         compiling = torch.compiler.is_compiling()
         if not compiling and self.store.is_inference() and not torch.is_inference_mode_enabled():
-            raise UsageError("This cache was made under torch.inference_mode() and can be used only there.")
+            raise UsageError("This cache was created under torch.inference_mode() and can only be used there.")
         if self.used + new > self.capacity:
             raise LengthError(
-                f"The cache holds {self.capacity} positions, {self.used} are used, and {new} more do not fit. "
-                f"Make it with capacity={self.used + new} or more."
+                f"The cache has {self.capacity} positions, {self.used} are used, and {new} more do not fit. "
+                f"Create it with capacity={self.used + new} or more."
             )
 
     def positions(self, new: int) -> Tensor:
-        """Where the next `new` tokens stand: [T], or [B, T] when rows differ in length."""
+        """Return the positions of the next `new` tokens: [T], or [B, T] when rows differ in length."""
         steps = torch.arange(new, device=self.store.device)
         return steps + (self.used if self.lengths is None else self.lengths[:, None])
 
-    def past(self, layer: int, positions: Tensor) -> Past:
-        """A layer's part for a step whose tokens stand at `positions`."""
-        keys, values = self.store[layer]
-        return Past(keys, values, self.used, positions if self.lengths is not None else None)
+    def layer(self, index: int, positions: Tensor) -> LayerCache:
+        """Return one layer's part, for a step whose tokens are at `positions`."""
+        keys, values = self.store[index]
+        return LayerCache(keys, values, self.used, positions if self.lengths is not None else None)
 
     def with_memory(self, memory: tuple[KeyValue, ...], mask: Tensor | None) -> Cache:
-        """The same cache, with the keys and values that cross-attention looks at in every step."""
+        """Return this cache with the keys and values that cross-attention uses in every step."""
         return replace(self, memory=memory, memory_mask=mask)
 
     def advance(self, new: int, lengths: Tensor | None = None) -> Cache:
-        """The cache after a step of `new` tokens, of which the first `lengths[b]` of row b were real."""
+        """Return the cache after a step of `new` tokens; in row b only the first `lengths[b]` were not padding."""
         if lengths is None:
             after = None if self.lengths is None else self.lengths + new
             return replace(self, used=self.used + new, lengths=after)
         after = lengths + (self.used if self.lengths is None else self.lengths)
-        # On a CPU the longest row is known at once; elsewhere asking would make the device wait, so it is bounded.
-        asked = after.device.type == "cpu" and not torch.compiler.is_compiling()
-        return replace(self, used=int(after.max()) if asked else self.used + new, lengths=after)
+        # Reading the longest row from a GPU would wait for it, so an upper bound is used there.
+        exact = after.device.type == "cpu" and not torch.compiler.is_compiling()
+        return replace(self, used=int(after.max()) if exact else self.used + new, lengths=after)
 
     def check_lengths(self, lengths: Tensor, new: int) -> None:
-        """Refuse lengths that cannot be: of other rows, or more than the tokens given."""
+        """Raise unless `lengths` has one number from 0 to `new` for each row."""
         if tuple(lengths.shape) != (self.batch,) or lengths.dtype not in (torch.int32, torch.int64):
             raise ShapeError(
-                f"Lengths are {self.batch} whole numbers, one for each row; these are {lengths.dtype} of shape "
+                f"Lengths must be {self.batch} integers, one for each row; these are {lengths.dtype} of shape "
                 f"{list(lengths.shape)}."
             )
         if lengths.device.type != "cpu" or torch.compiler.is_compiling():
             return
         low, high = lengths.aminmax()
         if low < 0 or high > new:
-            raise ShapeError(f"Lengths run from {int(low)} to {int(high)}, and {new} tokens were given in each row.")
+            raise ShapeError(f"Lengths must be 0 to {new}, the tokens per row; these are {int(low)} to {int(high)}.")

@@ -1,7 +1,7 @@
 """Embeddings: tokens in, logits out.
 
 x = E[token]               the row of the table, the same as one-hot(token) · E
-logits = h Eᵀ  or  h W     tied: the table read the other way; untied: a matrix of its own
+logits = h Eᵀ  or  h W     tied: the embedding table is the output matrix; untied: a separate matrix
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from chumoku.errors import LengthError
 
 
 class Embedding(nn.Module):
-    """The token table [V, D]. `scale` multiplies by √D, so that positions added later do not drown the words."""
+    """Token ids [B, T] → vectors [B, T, D]. `scale` multiplies by √D, so that positions added later do not dominate."""
 
     def __init__(self, vocabulary: int, width: int, *, scale: bool = False) -> None:
         super().__init__()
@@ -28,9 +28,13 @@ class Embedding(nn.Module):
         x = F.embedding(tokens, self.table)
         return x if self.factor == 1.0 else x * self.factor
 
+    def extra_repr(self) -> str:
+        vocabulary, width = self.table.shape
+        return f"vocabulary={vocabulary}, width={width}, factor={self.factor:.4g}"
+
 
 class Logits(nn.Module):
-    """Vectors → one number per token of the vocabulary. Tied, it owns no matrix and is handed the table."""
+    """Vectors [..., D] → logits [..., V]. If tied, it has no matrix and uses the embedding table given to `forward`."""
 
     def __init__(self, vocabulary: int, width: int, *, tied: bool, bias: bool = False) -> None:
         super().__init__()
@@ -40,9 +44,13 @@ class Logits(nn.Module):
     def forward(self, x: Tensor, table: Tensor) -> Tensor:
         return F.linear(x, table if self.weight is None else self.weight, self.bias)
 
+    def extra_repr(self) -> str:
+        sizes = "" if self.weight is None else f"vocabulary={self.weight.shape[0]}, width={self.weight.shape[1]}, "
+        return f"{sizes}tied={self.weight is None}, bias={self.bias is not None}"
+
 
 def check_range(index: Tensor, size: int, what: str) -> None:
-    """Refuse indices outside a table. On a CPU alone: elsewhere asking would make the device wait."""
+    """Raise if an index is outside a table. Skipped on a GPU, where the check would wait for the device."""
     if index.device.type != "cpu" or torch.compiler.is_compiling():
         return
     low, high = index.aminmax()

@@ -1,4 +1,4 @@
-"""Feed-forward: what each position does by itself with what it found.
+"""Feed-forward: two or three linear layers applied to each position separately.
 
 plain   f(x W_up + b) W_down + b                f = ReLU, GELU (exact or tanh), SiLU
 gated   (f(x W_gate + b) ⊙ (x W_up + b)) W_down + b    GEGLU: f = GELU, SwiGLU: f = SiLU
@@ -35,13 +35,13 @@ ACTIVATIONS: dict[Kind, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """D → F → D at every position alike."""
+    """[..., D] → [..., F] → [..., D]. `hidden` is the inner width F, `kind` the activation, gated or not."""
 
     TAPS = ("hidden", "output")
 
     def __init__(self, width: int, hidden: int, *, kind: Kind = "relu", bias: bool = True) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[kind]
+        self.kind, self.activation = kind, ACTIVATIONS[kind]
         self.up = nn.Linear(width, hidden, bias=bias)
         self.gate = nn.Linear(width, hidden, bias=bias) if self.activation.gated else None
         self.down = nn.Linear(hidden, width, bias=bias)
@@ -52,3 +52,6 @@ class FeedForward(nn.Module):
         else:
             hidden = self.activation.function(self.gate(x)) * self.up(x)
         return tap(self, "output", self.down(tap(self, "hidden", hidden)))
+
+    def extra_repr(self) -> str:
+        return f"kind={self.kind}"

@@ -1,12 +1,12 @@
-"""Low-rank adapters: a matrix learns through two thin ones beside it, and stays as it is.
+"""Low-rank adapters (LoRA): two small trainable matrices beside a frozen matrix W.
 
     LoRA   y = W x + b + s · B A x                                    A [r, in], B [out, r];  s = α / r, or α / √r
     DoRA   y = g ⊙ (W + s · B A) x + b,   g = m / ‖W + s · B A‖       m [out]; ‖·‖ of each output's row
 
-A fresh B is 0 and a fresh m is ‖W‖, so that nothing changes before something is learned. DoRA's norm is a constant to
-the backward pass, as in its paper. Dropout, in training, falls on the x that the adapter sees; DoRA's adapter also sees
-(g − 1) W x. `weight_of` is the whole matrix and `plain` multiplies by it; `forward` never forms B A for LoRA, and for
-DoRA only to take its norm. Inside `chumoku.plain()` `forward` is `plain`, unless dropout makes them different maps.
+B starts as 0 and m as ‖W‖, so a new adapter does not change the output. The backward pass treats DoRA's norm as a
+constant, as in its paper. In training, dropout applies to the x that the adapter gets; in DoRA also to the x of
+(g − 1) W x. `merged_weight` returns the full matrix and `plain` multiplies by it. `forward` does not compute B A for
+LoRA, and for DoRA only for the norm. Inside `chumoku.plain()` `forward` calls `plain`, unless dropout is active.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from chumoku.nn.plain import plain_formulas
 from chumoku.nn.quantized import Quantized
 
 
-def matrix_of(base: nn.Linear | Quantized) -> Tensor:
-    """W in floats, however it is stored."""
-    return base.stored.dequantized() if isinstance(base, Quantized) else base.weight
+def dense_weight(base: nn.Linear | Quantized) -> Tensor:
+    """Return the weight W of a linear or quantized layer as a float tensor."""
+    return base.stored_weight.dequantize() if isinstance(base, Quantized) else base.weight
 
 
 class LowRank(nn.Module):
-    """s · B A, and DoRA's m where there is one. Made with B = 0 and A = 0; `fill` draws A."""
+    """The parameters of one adapter: A, B, and DoRA's m. All are 0 until `initialize` is called.
+
+    alpha: numerator of the scale s.
+    stabilised: s = α / √r instead of α / r (rsLoRA).
+    magnitude: True for DoRA.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,9 @@ class LowRank(nn.Module):
     ) -> None:
         super().__init__()
         if min(inputs, outputs, rank) < 1:
-            raise ShapeError(f"An adapter of rank {rank} for {inputs} inputs and {outputs} outputs has no numbers.")
+            raise ShapeError(
+                f"An adapter needs a rank, inputs and outputs of 1 or more, not {rank}, {inputs}, {outputs}."
+            )
         self.rank, self.alpha, self.stabilised, self.dropout = rank, float(alpha), stabilised, dropout
         self.a = nn.Parameter(torch.zeros(rank, inputs, dtype=dtype, device=device))
         self.b = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype, device=device))
@@ -56,34 +63,37 @@ class LowRank(nn.Module):
         return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
 
     @torch.no_grad()
-    def fill(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
-        """A from U(±1 / √in), as a new linear layer's weights; m as the weight's norms."""
+    def initialize(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
+        """Fill A from U(±1 / √in), as nn.Linear does, and m with the row norms of `weight`. Returns itself."""
         bound = self.a.shape[1] ** -0.5
-        # Drawn on the processor, so that a seed gives the same adapter on every device.
-        drawn = torch.empty(self.a.shape, dtype=self.a.dtype).uniform_(-bound, bound, generator=generator)
-        self.a.copy_(drawn)
+        # Sampled on the CPU, so that a seed gives the same adapter on every device.
+        sample = torch.empty(self.a.shape, dtype=self.a.dtype).uniform_(-bound, bound, generator=generator)
+        self.a.copy_(sample)
         if self.magnitude is not None:
-            self.magnitude.copy_(self.norms(weight))
+            self.magnitude.copy_(self.row_norms(weight))
         return self
 
-    def change(self) -> Tensor:
-        """s · B A [out, in]"""
+    def delta_weight(self) -> Tensor:
+        """Return s · B A [out, in]."""
         return self.scale * (self.b @ self.a)
 
-    def norms(self, weight: Tensor) -> Tensor:
-        """‖W + s · B A‖ of each row, a constant; above 0, so that a row of zeros stays one."""
+    def row_norms(self, weight: Tensor) -> Tensor:
+        """Return ‖W + s · B A‖ of each row, without gradient; never 0, because m is divided by it."""
         with torch.no_grad():
-            precise = torch.promote_types(weight.dtype, torch.float32)
-            whole = weight.to(precise) + self.change().to(precise)
-            norms: Tensor = torch.linalg.vector_norm(whole, dim=1)
-            return norms.clamp(min=torch.finfo(precise).tiny)
+            dtype = torch.promote_types(weight.dtype, torch.float32)
+            merged = weight.to(dtype) + self.delta_weight().to(dtype)
+            norms: Tensor = torch.linalg.vector_norm(merged, dim=1)
+            return norms.clamp(min=torch.finfo(dtype).tiny)
+
+    def extra_repr(self) -> str:
+        sizes = f"{self.a.shape[1]}, {self.b.shape[0]}, rank={self.rank}, alpha={self.alpha}"
+        return f"{sizes}, dropout={self.dropout}, dora={self.magnitude is not None}"
 
 
 class Adapted(nn.Module):
-    """A linear map and the adapters beside it, by name; `active` says which one is heard, if any.
+    """A linear layer with adapters by name; `active` names the one that is used, or None.
 
-    The map itself is `base`, the very module that was given. There is no `weight` here: whoever reads one directly
-    would leave the adapter out.
+    `base` is the given module itself. There is no `weight` attribute, because it would lack the adapter's change.
     """
 
     def __init__(self, base: nn.Linear | Quantized) -> None:
@@ -95,51 +105,56 @@ class Adapted(nn.Module):
         self.train(base.training)
 
     @property
-    def heard(self) -> LowRank | None:
-        """The adapter that `active` names, where this matrix has one of that name."""
+    def active_adapter(self) -> LowRank | None:
+        """The adapter named by `active`, or None if this layer has no adapter of that name."""
         if self.active is None or self.active not in self.adapters:
             return None
         return self.adapters[self.active]  # type: ignore[return-value]
 
     def forward(self, x: Tensor) -> Tensor:
-        low = self.heard
-        dropping = low is not None and self.training and low.dropout > 0
-        if plain_formulas() and not dropping:
+        adapter = self.active_adapter
+        use_dropout = adapter is not None and self.training and adapter.dropout > 0
+        if plain_formulas() and not use_dropout:
             return self.plain(x)
         y: Tensor = self.base(x)
-        if low is None:
+        if adapter is None:
             return y
-        seen = F.dropout(x, low.dropout) if dropping else x
-        beside = F.linear(F.linear(seen.to(low.a.dtype), low.a), low.b) * low.scale
-        if low.magnitude is not None:
-            # (g − 1) W x + g · s B A x; fresh, g is 1 to the last bit.
-            gain = low.magnitude / low.norms(matrix_of(self.base)).to(low.magnitude.dtype)
-            unbiased = self._unbiased(self.base(seen) if dropping else y)
-            beside = (gain - 1) * unbiased.to(beside.dtype) + gain * beside
-        return (y + beside).to(y.dtype)
+        dropped = F.dropout(x, adapter.dropout) if use_dropout else x
+        delta = F.linear(F.linear(dropped.to(adapter.a.dtype), adapter.a), adapter.b) * adapter.scale
+        if adapter.magnitude is not None:
+            # (g − 1) W x + g · s B A x; for a new adapter, g is exactly 1.
+            gain = adapter.magnitude / adapter.row_norms(dense_weight(self.base)).to(adapter.magnitude.dtype)
+            unbiased = self._subtract_bias(self.base(dropped) if use_dropout else y)
+            delta = (gain - 1) * unbiased.to(delta.dtype) + gain * delta
+        return (y + delta).to(y.dtype)
 
     def plain(self, x: Tensor) -> Tensor:
-        """The formula: one product with the whole matrix, in float32 or better. Without dropout."""
-        precise = torch.promote_types(x.dtype, torch.float32)
-        bias = None if self.base.bias is None else self.base.bias.to(precise)
-        return F.linear(x.to(precise), self._matrix(self.heard, precise), bias).to(x.dtype)
+        """Multiply by the merged matrix, in float32 or better, without dropout."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        bias = None if self.base.bias is None else self.base.bias.to(dtype)
+        return F.linear(x.to(dtype), self._merge(self.active_adapter, dtype), bias).to(x.dtype)
 
-    def weight_of(self, low: LowRank | None) -> Tensor:
-        """The matrix with this adapter in it: W + s · B A, for DoRA each row scaled to m."""
-        weight = matrix_of(self.base)
-        if low is None:
+    def merged_weight(self, adapter: LowRank | None) -> Tensor:
+        """Return the matrix with this adapter merged: W + s · B A; for DoRA, each row scaled to length m."""
+        weight = dense_weight(self.base)
+        if adapter is None:
             return weight
-        return self._matrix(low, torch.promote_types(weight.dtype, low.a.dtype)).to(weight.dtype)
+        return self._merge(adapter, torch.promote_types(weight.dtype, adapter.a.dtype)).to(weight.dtype)
 
-    def _matrix(self, low: LowRank | None, dtype: torch.dtype) -> Tensor:
-        """The same in another type: in 16 bits a small B A would be lost beside W."""
-        weight = matrix_of(self.base)
-        if low is None:
+    def _merge(self, adapter: LowRank | None, dtype: torch.dtype) -> Tensor:
+        """Return the merged matrix, computed in `dtype`: in 16 bits a small B A would be rounded away."""
+        weight = dense_weight(self.base)
+        if adapter is None:
             return weight.to(dtype)
-        whole = weight.to(dtype) + low.change().to(dtype)
-        if low.magnitude is not None:
-            whole = whole * (low.magnitude / low.norms(weight).to(low.magnitude.dtype)).to(dtype)[:, None]
-        return whole
+        merged = weight.to(dtype) + adapter.delta_weight().to(dtype)
+        if adapter.magnitude is not None:
+            merged = (
+                merged * (adapter.magnitude / adapter.row_norms(weight).to(adapter.magnitude.dtype)).to(dtype)[:, None]
+            )
+        return merged
 
-    def _unbiased(self, y: Tensor) -> Tensor:
+    def _subtract_bias(self, y: Tensor) -> Tensor:
         return y if self.base.bias is None else y - self.base.bias.to(y.dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, active={self.active}"

@@ -1,13 +1,13 @@
-"""Masks: who may look at whom. Bool, and True = may look, everywhere.
+"""Attention masks: bool tensors, True where query i may attend to key j.
 
-    causal     M[i, j] = (j ≤ i)            no position sees a later one
-    padding    M[b, j] = (j is a real token)
-    both       causal & padding
-    a past     M[i, j] = (j ≤ past + i)     T new queries behind `past` earlier keys
+    causal       M[i, j] = (j ≤ i)            hides later positions
+    padding      M[b, j] = (token j of row b is not padding)
+    both         causal & padding
+    with cache   M[i, j] = (j ≤ past + i)     T new queries after `past` cached keys
 
 Every mask broadcasts against scores [B, H, T, S], so masks combine with `&` and `|`:
 
-    >>> print(picture(causal(3)))
+    >>> print(format_mask(causal(3)))
     1 0 0
     1 1 0
     1 1 1
@@ -22,37 +22,36 @@ from chumoku.errors import ShapeError
 
 
 def causal(length: int, *, past: int = 0, device: torch.device | None = None) -> Tensor:
-    """[T, past + T]: query i stands at position past + i and sees the keys up to its own."""
+    """Return the causal mask [T, past + T]; query i is at position past + i."""
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
 def causal_at(positions: Tensor, keys: int) -> Tensor:
-    """[B, 1, T, S] for rows that stand at different places: `positions` [B, T] says where each query is."""
+    """Return the causal mask [B, 1, T, S] for queries at `positions` [B, T], which may differ between rows."""
     return (torch.arange(keys, device=positions.device) <= positions[..., None])[:, None]
 
 
 def padding(real: Tensor) -> Tensor:
-    """[B, 1, 1, S] from `real` [B, S]: True where a token is real, False where it fills up the row."""
+    """Return `real` [B, S], which is False for padding tokens, as a mask [B, 1, 1, S]."""
     return real[:, None, None, :]
 
 
 def real_tokens(lengths: Tensor, length: int) -> Tensor:
-    """[B, S]: the first `lengths[b]` tokens of row b are real."""
+    """Return a bool tensor [B, S], True for the first `lengths[b]` tokens of row b."""
     return torch.arange(length, device=lengths.device) < lengths[:, None]
 
 
-def packed(documents: Tensor) -> Tensor:
-    """[B, T, T] from `documents` [B, T], the number of the document each token belongs to."""
+def same_document(documents: Tensor) -> Tensor:
+    """Return a mask [B, T, T], True where two tokens have the same document number in `documents` [B, T]."""
     return documents[:, :, None] == documents[:, None, :]
 
 
-def picture(mask: Tensor) -> str:
-    """A mask as rows of 0 and 1: a row per query, a column per key."""
+def format_mask(mask: Tensor) -> str:
+    """Return a mask as lines of 0 and 1: one line per query, one column per key."""
     while mask.ndim > 2 and mask.shape[0] == 1:
         mask = mask[0]
     if mask.ndim > 2:
         raise ShapeError(
-            f"A picture shows one mask, and this tensor of shape {list(mask.shape)} holds several. "
-            "Choose one first, as in picture(mask[0, 0])."
+            f"This tensor of shape {list(mask.shape)} holds several masks. Select one, as in format_mask(mask[0, 0])."
         )
-    return "\n".join(" ".join("01"[seen] for seen in row) for row in mask.view(-1, mask.shape[-1]).tolist())
+    return "\n".join(" ".join("01"[allowed] for allowed in row) for row in mask.view(-1, mask.shape[-1]).tolist())

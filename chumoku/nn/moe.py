@@ -1,13 +1,12 @@
-"""Mixture of experts: many feed-forwards, each token uses a few.
+"""Mixture of experts: many feed-forwards, of which each token uses a few.
 
-    MoE(x) = Σᵢ gᵢ(x) · FFNᵢ(x)        g = softmax(x W_router), kept for the k largest and made to sum to 1
+    MoE(x) = Σᵢ gᵢ(x) · FFNᵢ(x)        g = softmax(x W_router); only the k largest, scaled to sum to 1
 
-`plain` is that sum over all experts, and runs inside `chumoku.plain()`. Otherwise `forward` sorts the tokens by
-expert and multiplies each group once, so the cost is that of k experts; every token reaches all of its k, none is
-dropped.
+`plain` computes that sum over all experts; `forward` uses it inside `chumoku.plain()`. Otherwise `forward` sorts the
+tokens by expert and multiplies each group once, at the cost of k experts per token. No token is dropped.
 
-    balance   E · Σᵢ fᵢ Pᵢ            fᵢ share of tokens sent to i, Pᵢ mean probability of i; 1 when even
-    z         mean (log Σᵢ exp zᵢ)²   keeps the router's numbers z small
+    balance   E · Σᵢ fᵢ Pᵢ            fᵢ share of tokens sent to i, Pᵢ mean probability of i; 1 when balanced
+    z         mean (log Σᵢ exp zᵢ)²   keeps the router's logits z small
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from torch import Tensor, nn
 
 from chumoku.nn.feedforward import ACTIVATIONS, Kind
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.tap import tap, watched
+from chumoku.nn.tap import is_recorded, tap
 
 
 class RouterLosses:
-    """Collects the routers' losses of one forward pass; `real` [B, T] says which tokens count."""
+    """Collects the router losses of one forward pass; tokens where `real` [B, T] is False do not count."""
 
     def __init__(self, real: Tensor | None = None) -> None:
         self.real = real
         self._balance: list[Tensor] = []
         self._z: list[Tensor] = []
 
-    def among(self, real: Tensor | None) -> RouterLosses:
-        """The same collection, for a stack with other real tokens."""
+    def for_tokens(self, real: Tensor | None) -> RouterLosses:
+        """Return a view that adds to the same losses, for a stack with other padding."""
         other = RouterLosses(real)
         other._balance, other._z = self._balance, self._z
         return other
 
     def add(self, logits: Tensor, chosen: Tensor) -> None:
-        """One router's logits [N, E] and choices [N, k]."""
+        """Add the losses of one router, from its logits [N, E] and the indices of the chosen experts [N, k]."""
         experts = logits.shape[-1]
         real = torch.ones_like(logits[:, 0]) if self.real is None else self.real.flatten().to(logits.dtype)
         tokens = real.sum().clamp(min=1)
@@ -56,11 +55,11 @@ class RouterLosses:
 
 
 class Experts(nn.Module):
-    """E feed-forwards of one kind, their weights stacked."""
+    """E feed-forwards of the same kind, with stacked weights. `expert` and `ends` are those of `grouped_linear`."""
 
     def __init__(self, experts: int, width: int, hidden: int, *, kind: Kind, bias: bool) -> None:
         super().__init__()
-        self.activation = ACTIVATIONS[kind]
+        self.kind, self.activation = kind, ACTIVATIONS[kind]
         self.up = nn.Parameter(torch.empty(experts, hidden, width))
         self.gate = nn.Parameter(torch.empty(experts, hidden, width)) if self.activation.gated else None
         self.down = nn.Parameter(torch.empty(experts, width, hidden))
@@ -77,11 +76,11 @@ class Experts(nn.Module):
     def output(self, hidden: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(hidden, self.down, self.down_bias, expert, ends)
 
-    def one(self, index: int, x: Tensor) -> Tensor:
-        """FFNᵢ(x), for the plain sum."""
-        return self._linear(index, self.one_hidden(index, x), self.down, self.down_bias)
+    def apply_expert(self, index: int, x: Tensor) -> Tensor:
+        """Return FFNᵢ(x) for expert i = `index`."""
+        return self._linear(index, self.expert_hidden(index, x), self.down, self.down_bias)
 
-    def one_hidden(self, index: int, x: Tensor) -> Tensor:
+    def expert_hidden(self, index: int, x: Tensor) -> Tensor:
         up = self._linear(index, x, self.up, self.up_bias)
         if self.gate is None:
             return self.activation.function(up)
@@ -91,8 +90,14 @@ class Experts(nn.Module):
     def _linear(index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return F.linear(x, weight[index], None if bias is None else bias[index])
 
+    def extra_repr(self) -> str:
+        experts, hidden, width = self.up.shape
+        return f"experts={experts}, width={width}, hidden={hidden}, kind={self.kind}, bias={self.up_bias is not None}"
+
 
 class MixtureOfExperts(nn.Module):
+    """A router and `experts` feed-forwards of inner width `hidden`; each token uses `per_token` of them."""
+
     TAPS = ("router", "chosen", "hidden", "output")
 
     def __init__(
@@ -117,45 +122,48 @@ class MixtureOfExperts(nn.Module):
             losses.add(logits, chosen)
         if plain_formulas():
             output = self.plain(x)
-            if watched(self, *self.TAPS):
-                self._show(x, logits, chosen, self._hidden(tokens, chosen))
+            if is_recorded(self, *self.TAPS):
+                self._record(x, logits, chosen, self._chosen_hidden(tokens, chosen))
         else:
-            grouped, hidden, order = self._grouped(tokens, weights, chosen)
+            grouped, hidden, order = self._compute_grouped(tokens, weights, chosen)
             output = grouped.view_as(x)
-            if watched(self, *self.TAPS):
-                self._show(x, logits, chosen, _ungroup(hidden, order))
+            if is_recorded(self, *self.TAPS):
+                self._record(x, logits, chosen, _ungroup(hidden, order))
         return tap(self, "output", output)
 
     def plain(self, x: Tensor) -> Tensor:
-        """Σᵢ gᵢ(x) · FFNᵢ(x) over all experts, gᵢ = 0 for those not chosen."""
+        """Return Σᵢ gᵢ(x) · FFNᵢ(x) over all experts, with gᵢ = 0 for experts that are not chosen."""
         logits, weights, chosen = self._route(x.flatten(0, -2))
         gates = torch.zeros_like(logits).scatter(-1, chosen, weights).view(*x.shape[:-1], -1)
         return torch.stack(
-            [gates[..., i, None].to(x.dtype) * self.experts.one(i, x) for i in range(gates.shape[-1])]
+            [gates[..., i, None].to(x.dtype) * self.experts.apply_expert(i, x) for i in range(gates.shape[-1])]
         ).sum(0)
 
-    def _grouped(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The same sum [N, D] over the chosen experts alone; also their hidden rows, and how these are sorted."""
+    def extra_repr(self) -> str:
+        return f"per_token={self.per_token}"
+
+    def _compute_grouped(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the sum [N, D] over the chosen experts, their hidden rows sorted by expert, and that order."""
         order = chosen.flatten().argsort(stable=True)
         expert = chosen.flatten()[order]
         ends = (expert[:, None] == torch.arange(len(self.experts.up), device=tokens.device)).sum(0).cumsum(0)
         hidden = self.experts.hidden(tokens[order // self.per_token], expert, ends)
-        answers = _ungroup(self.experts.output(hidden, expert, ends), order).view(-1, self.per_token, tokens.shape[-1])
-        return (answers * weights[..., None].to(answers.dtype)).sum(1), hidden, order
+        outputs = _ungroup(self.experts.output(hidden, expert, ends), order).view(-1, self.per_token, tokens.shape[-1])
+        return (outputs * weights[..., None].to(outputs.dtype)).sum(1), hidden, order
 
-    def _hidden(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """What the chosen experts hold inside [N, k, F], for those who record the plain sum."""
-        every = torch.stack([self.experts.one_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
+    def _chosen_hidden(self, tokens: Tensor, chosen: Tensor) -> Tensor:
+        """Return the hidden activations of the chosen experts [N, k, F], to record them inside `plain()`."""
+        every = torch.stack([self.experts.expert_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
         return every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The router's numbers [N, E], and weights and indices [N, k] of the experts chosen."""
+        """Return the router logits [N, E], and the weights and indices [N, k] of the chosen experts."""
         logits = self.router(tokens)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights, chosen = logits.softmax(-1).topk(self.per_token)
         return logits, weights / weights.sum(-1, keepdim=True), chosen
 
-    def _show(self, x: Tensor, logits: Tensor, chosen: Tensor, hidden: Tensor) -> None:
+    def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, hidden: Tensor) -> None:
         batch = x.shape[:-1]
         tap(self, "router", logits.softmax(-1).view(*batch, -1))
         tap(self, "chosen", chosen.view(*batch, -1))
@@ -163,11 +171,11 @@ class MixtureOfExperts(nn.Module):
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: Tensor, ends: Tensor) -> Tensor:
-    """x[n] weight[expert[n]]ᵀ + bias[expert[n]] for rows sorted by expert; expert e's rows end before ends[e]."""
+    """Return x[n] weight[expert[n]]ᵀ + bias[expert[n]] for rows sorted by expert; rows of expert e end at ends[e]."""
     if torch.is_autocast_enabled(x.device.type):
-        lower = torch.get_autocast_dtype(x.device.type)
-        x, weight = x.to(lower), weight.to(lower)
-    if _kernel_takes(x, weight):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight = x.to(dtype), weight.to(dtype)
+    if _grouped_mm_supports(x, weight):
         y = F.grouped_mm(x, weight.transpose(-2, -1), offs=ends.to(torch.int32))
     else:
         groups = x.tensor_split(ends[:-1].cpu())
@@ -175,8 +183,8 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor | None, expert: Tenso
     return y if bias is None else y + bias[expert]
 
 
-def _kernel_takes(x: Tensor, weight: Tensor) -> bool:
-    """PyTorch's grouped product (2.10 and newer) wants rows of whole 16-byte units; on a CPU the loop is as good."""
+def _grouped_mm_supports(x: Tensor, weight: Tensor) -> bool:
+    """F.grouped_mm (PyTorch 2.10 and newer) needs rows of a multiple of 16 bytes; on a CPU the loop is as fast."""
     unit = 16 // x.element_size()
     return (
         x.device.type == "cuda"
@@ -188,5 +196,5 @@ def _kernel_takes(x: Tensor, weight: Tensor) -> bool:
 
 
 def _ungroup(grouped: Tensor, order: Tensor) -> Tensor:
-    """Rows back in the order before sorting."""
+    """Return rows in the order they had before sorting."""
     return torch.empty_like(grouped).index_copy(0, order, grouped)

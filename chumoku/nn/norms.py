@@ -1,12 +1,11 @@
-"""Norms: keep every vector in a range where learning works.
+"""Normalization layers.
 
     LayerNorm   γ (x − μ) / √(σ² + ε) + β     μ, σ² over the features of one token
     RMSNorm     γ x / √(mean(x²) + ε)          the same without μ and β
     BatchNorm   as LayerNorm, but μ, σ² over all tokens of the batch, one pair per feature
 
-The plain functions are the formulas; the modules call the fused kernels, and inside `chumoku.plain()` the formulas, in
-float32 or better as the kernels compute. Notes that divide by σ² or by σ + ε write
-something else: here ε stands inside the root.
+The functions are the formulas. The modules call PyTorch's fused kernels; inside `chumoku.plain()` they call the
+formulas, in float32 or better as the kernels do. ε is inside the root; some notes divide by σ² or by σ + ε instead.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ def rms_norm(x: Tensor, gamma: Tensor, epsilon: float) -> Tensor:
 def batch_norm(
     x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, *, moments: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """`moments` are μ and σ²; without them, those of this batch."""
+    """Normalize x with the given `moments` (μ, σ²), or with those of this batch."""
     mean, variance = batch_moments(x) if moments is None else moments
     return gamma * (x - mean) / (variance + epsilon).sqrt() + beta
 
 
 def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """μ and σ² of each feature over all tokens of the batch."""
+    """Return μ and σ² of each feature over all tokens of the batch."""
     tokens = x.flatten(0, -2)
     mean = tokens.mean(0)
     return mean, (tokens - mean).square().mean(0)
 
 
-def precise(x: Tensor) -> Tensor:
-    """x in float32, or in float64 where it is so already: 16 bits are too few for a mean of squares."""
+def upcast(x: Tensor) -> Tensor:
+    """Return x in float32, or in float64 if it is float64: 16 bits are too few for a mean of squares."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
@@ -58,8 +57,11 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():
-            return layer_norm(precise(x), self.gamma, self.beta, self.epsilon).to(x.dtype)
+            return layer_norm(upcast(x), self.gamma, self.beta, self.epsilon).to(x.dtype)
         return F.layer_norm(x, self.gamma.shape, self.gamma, self.beta, self.epsilon)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.gamma)}, epsilon={self.epsilon}"
 
 
 class RMSNorm(nn.Module):
@@ -70,13 +72,16 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if plain_formulas():
-            return rms_norm(precise(x), self.gamma, self.epsilon).to(x.dtype)
+            return rms_norm(upcast(x), self.gamma, self.epsilon).to(x.dtype)
         return F.rms_norm(x, self.gamma.shape, self.gamma, self.epsilon)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.gamma)}, epsilon={self.epsilon}"
 
 
 class BatchNorm(nn.Module):
-    """For comparison. In training every token of the batch, padding too, moves every other; afterwards running
-    averages stand in for the batch."""
+    """Batch norm, for comparison. In training it mixes all tokens of the batch, padding included; in evaluation it uses
+    running averages."""
 
     mean: Tensor
     variance: Tensor
@@ -91,9 +96,9 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and x.shape[:-1].numel() < 2:
-            raise ShapeError("A batch norm learns from two tokens or more; this batch has one.")
+            raise ShapeError("Batch norm needs at least two tokens in training; this batch has one.")
         if plain_formulas():
-            return self._plain(precise(x)).to(x.dtype)
+            return self._plain(upcast(x)).to(x.dtype)
         tokens = F.batch_norm(
             x.flatten(0, -2),
             self.mean,
@@ -107,13 +112,16 @@ class BatchNorm(nn.Module):
         return tokens.view_as(x)
 
     def _plain(self, x: Tensor) -> Tensor:
-        """The formula; in training with the moments of the batch, which also move the running averages."""
+        """Compute the formula; in training with the moments of the batch, which also update the running averages."""
         if not self.training:
             return batch_norm(x, self.gamma, self.beta, self.epsilon, moments=(self.mean, self.variance))
         mean, variance = moments = batch_moments(x)
         count = x.shape[:-1].numel()
         with torch.no_grad():
             self.mean.lerp_(mean.to(self.mean.dtype), self.momentum)
-            # The running average estimates σ² of all batches, hence n − 1.
+            # The running average holds the unbiased estimate of σ², as in PyTorch: n − 1.
             self.variance.lerp_((variance * (count / (count - 1))).to(self.variance.dtype), self.momentum)
         return batch_norm(x, self.gamma, self.beta, self.epsilon, moments=moments)
+
+    def extra_repr(self) -> str:
+        return f"{len(self.gamma)}, epsilon={self.epsilon}, momentum={self.momentum}"

@@ -1,10 +1,10 @@
-"""The switch between the fast code and the plain formulas.
+"""Switch between the fast kernels and the plain formulas.
 
-    with chumoku.plain():          everything inside runs the formulas as they are written
+    with chumoku.plain():          everything inside runs the formulas as written
         model(tokens)
 
 CHUMOKU_PLAIN=1 in the environment switches the whole process, `train.plain = true` in a recipe one training run.
-Results agree up to rounding; only dropout inside attention may draw other random numbers, from the same distribution.
+Results agree up to rounding, except that dropout inside attention may use other random numbers.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _compiled = _DEFAULT  # what compiled code runs; torch.compile traces again when
 
 
 def plain_formulas() -> bool:
-    """Whether the plain formulas run here instead of the fast code."""
+    """Return True if the plain formulas are switched on here."""
     if not _compiled and not _DEFAULT:
-        return False  # no context is switched on: two globals are cheaper than what follows
-    # torch.compile cannot read a context variable, so compiled code follows the whole process.
+        return False  # fast path: no context is switched on
+    # torch.compile cannot read a context variable, so compiled code uses one value for the whole process.
     return _compiled if torch.compiler.is_compiling() else _plain.get()
 
 
@@ -36,8 +36,8 @@ def plain_formulas() -> bool:
 def plain(enabled: bool = True) -> Iterator[None]:
     """Run the plain formulas inside this context; `plain(False)` runs the fast code inside it.
 
-    Other threads and tasks are not affected, except for code made by torch.compile or torch.export: that runs the
-    plain formulas while any thread is inside `plain()`. What torch.export made keeps what it was made with.
+    Other threads and tasks are not affected, except for code compiled by torch.compile, which runs the plain formulas
+    while any thread is inside `plain()`. A program from torch.export keeps the choice made at export.
     """
     change = int(enabled) - int(_plain.get())
     token = _plain.set(enabled)
@@ -49,8 +49,8 @@ def plain(enabled: bool = True) -> Iterator[None]:
         _plain.reset(token)
 
 
-def running() -> str:
-    """What runs here, for messages."""
+def describe_mode() -> str:
+    """Return "plain formulas" or "fast kernels", for messages."""
     return "plain formulas" if plain_formulas() else "fast kernels"
 
 

@@ -1,12 +1,12 @@
-"""Positions: how a model that sees a set learns to see a sequence.
+"""Position encodings.
 
     sinusoidal   PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D}), added to the embedding
     learned      a table of vectors, one per position, added to the embedding
     relative     score(i, j) = (qᵢ·kⱼ + qᵢ·r_{i−j}) / √d_k,  i−j clipped to −c … c
-    rotary       qᵢ and kⱼ turned by their positions in d/2 planes, so that qᵢ·kⱼ depends on i−j alone
-    none         nothing
+    rotary       qᵢ and kⱼ rotated by their positions in d/2 planes, so that qᵢ·kⱼ depends only on i−j
+    none         no position information
 
-Each takes the positions themselves, so a past, a packed document or an odd start is nothing special.
+Each takes the positions as a tensor, so cached tokens and packed documents need no special case.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def sinusoidal(
     pairing: Pairing = "interleaved",
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """PE [..., D] of positions [...]: sin and cos side by side as in the formula, or sines first, cosines after."""
+    """Return PE [..., D] of positions [...]; `pairing` "half" puts all sines before all cosines."""
     angles = positions[..., None].to(dtype) * frequencies(width, base=base, device=positions.device, dtype=dtype)
     sin, cos = angles.sin(), angles.cos()
     if pairing == "half":
@@ -44,42 +44,48 @@ def sinusoidal(
 def frequencies(
     width: int, *, base: float, device: torch.device | None = None, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1"""
+    """Return 1 / base^{2d/D} for d = 0 … ⌈D/2⌉ − 1."""
     return 1 / base ** (torch.arange(0, width, 2, device=device, dtype=dtype) / width)
 
 
-class Sinusoidal(nn.Module):
-    """The fixed encoding: nothing to learn, no longest length."""
+class SinusoidalPositions(nn.Module):
+    """The fixed sinusoidal encoding: positions → vectors, without parameters and without a maximum length."""
 
     def __init__(self, width: int, *, base: float = 10000.0, pairing: Pairing = "interleaved") -> None:
         super().__init__()
         self.width, self.base, self.pairing = width, base, pairing
 
     def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        precise = torch.promote_types(dtype, torch.float32)
-        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing, dtype=precise).to(dtype)
+        wide = torch.promote_types(dtype, torch.float32)
+        return sinusoidal(positions, self.width, base=self.base, pairing=self.pairing, dtype=wide).to(dtype)
+
+    def extra_repr(self) -> str:
+        return f"{self.width}, base={self.base}, pairing={self.pairing}"
 
 
-class Learned(nn.Module):
-    """A table indexed by position. It ends where it ends."""
+class LearnedPositions(nn.Module):
+    """A learned table of `length` position vectors."""
 
     def __init__(self, length: int, width: int) -> None:
         super().__init__()
         self.table = nn.Parameter(torch.empty(length, width))
 
     def forward(self, positions: Tensor, end: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The rows at `positions`. `end` is what they are known to stay below without asking the device."""
+        """Return the rows at `positions`, all below `end`: a Python number, so the check need not wait for a GPU."""
         if end > len(self.table):
             raise LengthError(
-                f"Position {end - 1} was asked for, and the table of learned positions ends at "
-                f"{len(self.table) - 1}. Shorten the text, or train with a larger context or another position kind."
+                f"Position {end - 1} is beyond the table of learned positions, which ends at {len(self.table) - 1}. "
+                "Shorten the text, or train with a larger context or another position kind."
             )
         check_range(positions, len(self.table), "position")
         return F.embedding(positions, self.table).to(dtype)
 
+    def extra_repr(self) -> str:
+        return f"length={self.table.shape[0]}, width={self.table.shape[1]}"
 
-class Relative(nn.Module):
-    """qᵢ·r_{i−j} / √d_k, to be added to the scores. One vector per distance, shared by the heads."""
+
+class RelativePositions(nn.Module):
+    """The bias qᵢ·r_{i−j} / √d_k that is added to the scores. One vector per distance, shared by all heads."""
 
     def __init__(self, clip: int, head_width: int) -> None:
         super().__init__()
@@ -87,21 +93,24 @@ class Relative(nn.Module):
         self.table = nn.Parameter(torch.empty(2 * clip + 1, head_width))
 
     def forward(self, query: Tensor, distances: Tensor) -> Tensor:
-        """[B, H, T, S] from queries [B, H, T, K] and distances [T, S] or [B, T, S]."""
-        # Every query meets every distance once, then each pair (i, j) picks the one that is its own.
-        against_all = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])
+        """Return the bias [B, H, T, S] for queries [B, H, T, K] and distances [T, S] or [B, T, S]."""
+        # Multiply each query by every distance vector once, then select the distance of each pair (i, j).
+        all_distances = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])
         index = distances.clamp(-self.clip, self.clip) + self.clip
         index = index[None, None] if index.ndim == 2 else index[:, None]
-        return against_all.gather(-1, index.expand(*query.shape[:3], -1))
+        return all_distances.gather(-1, index.expand(*query.shape[:3], -1))
+
+    def extra_repr(self) -> str:
+        return f"clip={self.clip}, head_width={self.table.shape[1]}"
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """Stretching rotary positions past the trained length.
+class RotaryScaling:
+    """Scaling of rotary frequencies for texts longer than the trained length.
 
-    linear   every frequency is divided by `factor`
-    llama3   long waves (longer than `original` / `low`) are, short ones (shorter than `original` / `high`) are not,
-             and those between are blended
+    linear   divides every frequency by `factor`
+    llama3   divides frequencies with wavelengths above `original` / `low`, keeps those below `original` / `high`,
+             and interpolates between
     """
 
     kind: Literal["linear", "llama3"]
@@ -113,21 +122,21 @@ class Scaling:
     def __call__(self, frequency: Tensor) -> Tensor:
         if self.kind == "linear":
             return frequency / self.factor
-        turns = self.original * frequency / (2 * math.pi)
-        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
-        return kept * frequency + (1 - kept) * frequency / self.factor
+        periods = self.original * frequency / (2 * math.pi)
+        unscaled = ((periods - self.low) / (self.high - self.low)).clamp(0, 1)
+        return unscaled * frequency + (1 - unscaled) * frequency / self.factor
 
 
 class Rotation(NamedTuple):
-    """cos and sin of each position's angles [T, K/2] or [B, 1, T, K/2], and which numbers form a pair."""
+    """cos and sin of each position's angles, [T, K/2] or [B, 1, T, K/2], and which elements form a pair."""
 
     cos: Tensor
     sin: Tensor
     pairing: Pairing
 
 
-class Rotary(nn.Module):
-    """The angles of each position. Computed when needed, so no lower precision can ever round them."""
+class RotaryPositions(nn.Module):
+    """Positions → the rotation of queries and keys, computed on each call so that model.to(bf16) cannot round it."""
 
     def __init__(
         self,
@@ -135,26 +144,30 @@ class Rotary(nn.Module):
         *,
         base: float = 10000.0,
         pairing: Pairing = "interleaved",
-        scaling: Scaling | None = None,
+        scaling: RotaryScaling | None = None,
     ) -> None:
         super().__init__()
         if head_width % 2:
-            raise ShapeError(f"Rotary positions turn pairs of numbers; a head width of {head_width} leaves one over.")
+            raise ShapeError(f"Rotary positions need an even head width, not {head_width}.")
         self.head_width, self.base, self.pairing, self.scaling = head_width, base, pairing, scaling
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> Rotation:
-        precise = torch.promote_types(dtype, torch.float32)
-        frequency = frequencies(self.head_width, base=self.base, device=positions.device, dtype=precise)
+        wide = torch.promote_types(dtype, torch.float32)
+        frequency = frequencies(self.head_width, base=self.base, device=positions.device, dtype=wide)
         if self.scaling is not None:
             frequency = self.scaling(frequency)
-        angles = positions[..., None].to(precise) * frequency
+        angles = positions[..., None].to(wide) * frequency
         if angles.ndim == 3:
             angles = angles[:, None]
         return Rotation(angles.cos(), angles.sin(), self.pairing)
 
+    def extra_repr(self) -> str:
+        scaling = None if self.scaling is None else self.scaling.kind
+        return f"{self.head_width}, base={self.base}, pairing={self.pairing}, scaling={scaling}"
+
 
 def rotate(x: Tensor, rotation: Rotation) -> Tensor:
-    """Turn each pair (a, b) of x [B, H, T, K] by its angle: (a cos − b sin, a sin + b cos)."""
+    """Rotate each pair (a, b) of x [B, H, T, K] by its angle: (a cos − b sin, a sin + b cos)."""
     cos, sin, pairing = rotation
     if pairing == "half":
         a, b = x.chunk(2, dim=-1)

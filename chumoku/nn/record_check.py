@@ -1,9 +1,7 @@
-"""Looking never changes the result: in debug mode every pass that is to be seen is first made unseen.
+"""Check that recording does not change results: in debug mode every recorded pass is first run without recording.
 
-    unseen   the output of a model, or of one of its stacks, while nobody records
-    seen     the same call with the same random numbers and buffers, while somebody does
-
-Every bit of the two must agree. Debug mode is CHUMOKU_DEBUG=1 in the environment, or `debug=True` where that is asked.
+Both passes use the same inputs, random numbers and buffers, and their outputs must be equal in every bit. Debug mode is
+on with CHUMOKU_DEBUG=1 in the environment or `debug=True` as an argument.
 """
 
 from __future__ import annotations
@@ -20,55 +18,56 @@ from torch import Tensor, nn
 
 from chumoku.errors import ChumokuError
 
-_blind = threading.local()
+_suspended = threading.local()
 
 
-def debugging(debug: bool | None = None) -> bool:
+def debug_enabled(debug: bool | None = None) -> bool:
+    """Return `debug`; if it is None, whether CHUMOKU_DEBUG is set."""
     return os.environ.get("CHUMOKU_DEBUG", "0") not in ("", "0") if debug is None else debug
 
 
-def blind() -> bool:
-    """Whether this thread just makes a pass unseen."""
-    return getattr(_blind, "on", False)
+def recording_suspended() -> bool:
+    """Return True inside `without_recording` in this thread."""
+    return getattr(_suspended, "on", False)
 
 
 @contextlib.contextmanager
-def unseen() -> Iterator[None]:
-    """Inside, nothing that this thread computes is recorded."""
-    before = blind()
-    _blind.on = True
+def without_recording() -> Iterator[None]:
+    """Suspend all recording in this thread. Edits stay active."""
+    before = recording_suspended()
+    _suspended.on = True
     try:
         yield
     finally:
-        _blind.on = before
+        _suspended.on = before
 
 
 @contextlib.contextmanager
-def checked(model: nn.Module) -> Iterator[None]:
-    """Inside, every pass of the model, and of each stack that is called by itself, is compared with an unseen one."""
-    alone: dict[nn.Module, Any] = {}
-    names = {model: "the answer", **{module: name for name, module in model.named_children()}}
+def compare_with_unrecorded(model: nn.Module) -> Iterator[None]:
+    """Inside, compare every pass of the model, and of each of its stacks, with a pass that is not recorded."""
+    unrecorded: dict[nn.Module, Any] = {}
+    names = {model: "the output", **{module: name for name, module in model.named_children()}}
 
-    def begins(module: nn.Module, args: Any, kwargs: Any) -> None:
-        if blind():
+    def run_unrecorded(module: nn.Module, args: Any, kwargs: Any) -> None:
+        if recording_suspended():
             return
-        chance = _Chance(module)
+        state = _SavedState(module)
         try:
-            with unseen():
-                alone[module] = module.forward(*args, **kwargs)
+            with without_recording():
+                unrecorded[module] = module.forward(*args, **kwargs)
         finally:
-            chance.restore()
+            state.restore()
 
-    def ends(module: nn.Module, args: Any, kwargs: Any, seen: Any) -> None:
-        if not blind():
-            check_same(alone.pop(module), seen, "recorded", names[module])
+    def compare(module: nn.Module, args: Any, kwargs: Any, recorded: Any) -> None:
+        if not recording_suspended():
+            check_same(unrecorded.pop(module), recorded, "recorded", names[module])
 
-    for function in (begins, ends):
+    for function in (run_unrecorded, compare):
         function.only_compares = True  # type: ignore[union-attr]
     hooks = []
     for module in names:
-        hooks.append(module.register_forward_pre_hook(begins, with_kwargs=True))
-        hooks.append(module.register_forward_hook(ends, with_kwargs=True))
+        hooks.append(module.register_forward_pre_hook(run_unrecorded, with_kwargs=True))
+        hooks.append(module.register_forward_hook(compare, with_kwargs=True))
     try:
         yield
     finally:
@@ -76,8 +75,8 @@ def checked(model: nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-class _Chance:
-    """What a pass depends on besides its input, and may change: random numbers, and buffers such as a norm's means."""
+class _SavedState:
+    """The state that a forward pass may change: random generators, and buffers such as a batch norm's averages."""
 
     def __init__(self, module: nn.Module) -> None:
         self._random = torch.get_rng_state()
@@ -89,33 +88,33 @@ class _Chance:
         if self._devices:
             torch.cuda.set_rng_state_all(self._devices)
         with torch.no_grad():
-            for buffer, was in self._buffers:
-                buffer.copy_(was)
+            for buffer, saved in self._buffers:
+                buffer.copy_(saved)
 
 
 def _on_gpu(module: nn.Module) -> bool:
     return any(parameter.is_cuda for parameter in module.parameters())
 
 
-def check_same(unseen: Any, seen: Any, how: str, what: str = "the answer") -> None:
-    """Every bit of both, or an error that names what moved."""
-    for (name, one), (_, other) in zip(_tensors(unseen, what), _tensors(seen, what), strict=True):
+def check_same(expected: Any, found: Any, how: str, what: str = "the output") -> None:
+    """Raise unless two outputs are equal in every bit; `how` says in the message how `found` was computed."""
+    for (name, one), (_, other) in zip(_tensors(expected, what), _tensors(found, what), strict=True):
         if not same_bits(one, other):
-            far = float((one.double() - other.double()).abs().max()) if one.shape == other.shape else float("inf")
+            error = float((one.double() - other.double()).abs().max()) if one.shape == other.shape else float("inf")
             raise ChumokuError(
-                f"Looking changed the result: {name} {how} and {name} alone differ by up to {far:.3g}. Looking must "
-                "not do that; please report it, with the model and the text."
+                f"Observing the model changed its result: {name} {how} and {name} alone differ by up to {error:.3g}. "
+                "This is a bug; please report it, with the model and the text."
             )
 
 
 def same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same in every bit, so that no number equals itself less than another."""
-    alike = one.shape == other.shape and one.dtype == other.dtype
-    return alike and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    """Compare two tensors bitwise, so NaN equals NaN and 0.0 differs from −0.0."""
+    same_type = one.shape == other.shape and one.dtype == other.dtype
+    return same_type and torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
 
 
 def _tensors(output: Any, name: str) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of an output by name. A cache is none of them: both passes wrote into the same."""
+    """Yield the tensors of an output by name, without the cache, into which both passes wrote."""
     if isinstance(output, Tensor):
         yield name, output.detach()
     elif isinstance(output, tuple):

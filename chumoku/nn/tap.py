@@ -1,15 +1,14 @@
-"""Taps: every tensor worth looking at has an address.
+"""Taps: record or replace tensors inside a model by their addresses.
 
     with record(model, "decoder.blocks.*.attention.weights") as tape:
         model(tokens)
     tape["decoder.blocks.0.attention.weights"]
 
-A module names its tensors in `TAPS` and passes each through `tap(self, name, tensor)`; the address is the module's
-own path in the model plus that name. When nobody records, a tap is one look at an empty list. A tape keeps what it
-saw and changes nothing: attention weights, which the fused kernel never forms, are computed beside it. Who wants to
-change something says so: `edit` hands a module another tensor than it computed.
+A module lists its tensors in `TAPS` and passes each through `tap(self, name, tensor)`. The address is the module's path
+in the model plus that name. Without an active tape, a tap only checks an empty tuple. A tape does not change results:
+attention weights, which the fused kernel does not return, are computed separately. `edit` replaces tensors.
 
-In a pattern, * stands for one part of an address, ** for any number, {a,b} for either.
+In a pattern, * matches one part of an address, ** any number of parts, {a,b} either a or b.
 """
 
 from __future__ import annotations
@@ -26,55 +25,55 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError
-from chumoku.nn.record_check import blind, checked, debugging
+from chumoku.nn.record_check import compare_with_unrecorded, debug_enabled, recording_suspended
 
-# Replaced as a whole, never changed in place: other threads may be going through it.
+# Replaced, never changed in place, because other threads may be iterating over it.
 _tapes: tuple[Tape, ...] = ()
 _lock = threading.Lock()
 _eager: object | None = None
 
 
 class Tape(Mapping[str, Tensor]):
-    """What was recorded: address → tensor (the latest; `history` has all, one per forward pass)."""
+    """The recorded tensors by address: the latest of each; `history` has all, one per forward pass."""
 
-    def __init__(self, model: nn.Module, wanted: frozenset[str]) -> None:
+    def __init__(self, model: nn.Module, selected: frozenset[str]) -> None:
         self.history: dict[str, list[Tensor]] = {}
         self._paths = {module: path for path, module in model.named_modules()}
-        self._wanted = wanted
+        self._selected = selected
         self._thread = threading.get_ident()
 
-    # Two tapes are never "equal": what a mapping compares would be tensors.
+    # Compared by identity: a mapping would compare tensors.
     __eq__ = object.__eq__
     __hash__ = object.__hash__
 
     @property
-    def here(self) -> bool:
-        """Whether it is this thread that is recorded."""
+    def in_this_thread(self) -> bool:
         return self._thread == threading.get_ident()
 
-    def wants(self, module: nn.Module, name: str) -> bool:
-        return not blind() and self.concerns(module, name)
+    def is_active(self, module: nn.Module, name: str) -> bool:
+        """Return True if this tape records the tensor `name` of the module now."""
+        return not recording_suspended() and self.selects(module, name)
 
-    def concerns(self, module: nn.Module, name: str) -> bool:
-        return self.here and self._address(module, name) in self._wanted
+    def selects(self, module: nn.Module, name: str) -> bool:
+        return self.in_this_thread and self._address(module, name) in self._selected
 
     def observes(self, model: nn.Module) -> bool:
-        return not blind() and self.here and model in self._paths
+        return not recording_suspended() and self.in_this_thread and model in self._paths
 
-    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
-        """Keep a copy; what goes on is the tensor itself."""
+    def process(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
+        """Store a copy of the tensor and return the tensor itself."""
         self.history.setdefault(self._address(module, name), []).append(tensor.detach().clone())
         return tensor
 
     def _address(self, module: nn.Module, name: str) -> str:
-        # A module of some other model has no path here, and "?" is in no address.
+        # A module of another model has no path here; "?" occurs in no address.
         path = self._paths.get(module, "?")
         return f"{path}.{name}" if path else name
 
     def __getitem__(self, address: str) -> Tensor:
         if address not in self.history:
             near = difflib.get_close_matches(address, self.history, n=1)
-            hint = f"Did you mean {near[0]}?" if near else f"It holds {len(self.history)} addresses."
+            hint = f"Did you mean {near[0]}?" if near else f"{len(self.history)} addresses were recorded."
             raise AddressError(f"Nothing was recorded at {address}. {hint}")
         return self.history[address][-1]
 
@@ -89,66 +88,67 @@ class Tape(Mapping[str, Tensor]):
 
 
 class Edits(Tape):
-    """The one tape that keeps nothing and hands on something else."""
+    """A tape that records nothing and replaces tensors."""
 
     def __init__(self, model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> None:
         super().__init__(model, frozenset(changes))
         self._changes = changes
 
-    # What is put in is no looking: it is there in an unseen pass too.
-    wants = Tape.concerns
+    # Edits also apply inside `without_recording`.
+    is_active = Tape.selects
 
     def observes(self, model: nn.Module) -> bool:
-        return self.here and model in self._paths
+        return self.in_this_thread and model in self._paths
 
-    def keep(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
+    def process(self, module: nn.Module, name: str, tensor: Tensor) -> Tensor:
         return self._changes[self._address(module, name)](tensor)
 
 
 def tap(module: nn.Module, name: str, tensor: Tensor) -> Tensor:
-    """Show a tensor to whoever records, and hand it on."""
+    """Pass a tensor to the active tapes; return it, or its replacement inside `edit`."""
     if _tapes and not torch.compiler.is_compiling():
         for tape in _tapes:
-            if tape.wants(module, name):
-                tensor = tape.keep(module, name, tensor)
+            if tape.is_active(module, name):
+                tensor = tape.process(module, name, tensor)
     return tensor
 
 
-def recording() -> bool:
-    """Whether anyone records what this thread computes: ask before computing what leaves no trace."""
-    return any(tape.here for tape in _tapes)
+def is_recording() -> bool:
+    """Return True if this thread is inside `record` or `edit`."""
+    return any(tape.in_this_thread for tape in _tapes)
 
 
-def editing() -> bool:
-    """Whether somebody edits what this thread computes."""
-    return any(tape.here for tape in _tapes if isinstance(tape, Edits))
+def is_editing() -> bool:
+    """Return True if this thread is inside `edit`."""
+    return any(tape.in_this_thread for tape in _tapes if isinstance(tape, Edits))
 
 
 def observed(model: nn.Module) -> bool:
-    """Whether this thread records or edits this model now; inside `unseen`, whether it edits it."""
+    """Return True if this thread records or edits this model now; inside `without_recording`, only if it edits it."""
     return any(tape.observes(model) for tape in _tapes)
 
 
-def watched(module: nn.Module, *names: str) -> bool:
-    """Whether someone records one of these: ask before computing what only a viewer needs."""
+def is_recorded(module: nn.Module, *names: str) -> bool:
+    """Return True if one of these tensors is recorded now; check it before computing a tensor only to record it."""
     if not _tapes or torch.compiler.is_compiling():
         return False
-    return any(tape.wants(module, name) for tape in _tapes for name in names)
+    return any(tape.is_active(module, name) for tape in _tapes for name in names)
 
 
 @contextlib.contextmanager
 def record(model: nn.Module, *patterns: str, debug: bool | None = None) -> Iterator[Tape]:
-    """Record the tensors whose addresses match any of the patterns (all of them when none is given).
+    """Record the tensors whose addresses match any of the patterns; without patterns, all tensors.
 
-    Only forward passes of this model in this thread are recorded. While anyone records, models compiled before run
-    uncompiled, so that their insides exist to be seen; their last digits are then those of eager mode. In debug mode
-    every pass is first made unseen, and must be the same to the last bit.
+    Only forward passes of this model in this thread are recorded. Meanwhile compiled models run in eager mode, because
+    compiled code has no taps. In debug mode every pass is compared with one that is not recorded.
+
+    debug: True or False; None uses the environment variable CHUMOKU_DEBUG.
     """
     model = getattr(model, "_orig_mod", model)
     tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
     _open(tape)
     try:
-        with checked(model) if debugging(debug) else contextlib.nullcontext():
+        with compare_with_unrecorded(model) if debug_enabled(debug) else contextlib.nullcontext():
             yield tape
     finally:
         _close(tape)
@@ -156,14 +156,14 @@ def record(model: nn.Module, *patterns: str, debug: bool | None = None) -> Itera
 
 @contextlib.contextmanager
 def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) -> Iterator[None]:
-    """Put the tensors at each pattern through a function, in forward passes of this model in this thread.
+    """Replace tensors in forward passes of this model in this thread: each pattern has a function tensor → tensor.
 
-    A tape opened inside sees what was put in, one opened outside what was there. Tensors that are computed for the eye
-    alone go nowhere, and neither does what is put in their place: `probe.editing` knows which.
+    A tape opened inside records the replaced tensors, one opened outside the original ones. Replacing a tensor that is
+    computed only for recording, such as attention weights, has no effect; `probe.editing` lists them.
     """
     model = getattr(model, "_orig_mod", model)
     known = addresses(model)
-    edits = Edits(model, {address: changes[one] for one in changes for address in select(known, (one,))})
+    edits = Edits(model, {address: changes[pattern] for pattern in changes for address in select(known, (pattern,))})
     _open(edits)
     try:
         yield
@@ -180,7 +180,7 @@ def _open(tape: Tape) -> None:
 
 
 def _close(tape: Tape) -> None:
-    """The last to leave switches compilation on again."""
+    """Remove a tape; the last one switches compilation on again."""
     global _tapes, _eager
     with _lock:
         _tapes = tuple(other for other in _tapes if other is not tape)
@@ -190,23 +190,23 @@ def _close(tape: Tape) -> None:
 
 
 def addresses(model: nn.Module) -> list[str]:
-    """All addresses inside a model, in the order of its modules."""
+    """Return all addresses of a model, in the order of its modules."""
     found = []
     for path, module in model.named_modules():
         for name in getattr(module, "TAPS", ()):
-            # A tap named after a submodule that this model does without is not there either.
+            # A tap with the name of a submodule exists only if the submodule does.
             if getattr(module, name, ...) is not None:
                 found.append(f"{path}.{name}" if path else name)
     return found
 
 
 def select(known: list[str], patterns: tuple[str, ...]) -> list[str]:
-    """The addresses that match any pattern; a pattern that matches none is an error with a suggestion."""
+    """Return the addresses that match any pattern; raise AddressError for a pattern without matches."""
     chosen: set[str] = set()
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise AddressError(
-                f"A pattern is text, such as 'decoder.norm'; {pattern!r} is not. Give each one by itself."
+                f"A pattern must be a string, such as 'decoder.norm', not {pattern!r}. Pass each pattern separately."
             )
         matching = [address for address in known if matches(pattern, address)]
         if not matching:
@@ -218,19 +218,19 @@ def select(known: list[str], patterns: tuple[str, ...]) -> list[str]:
 
 
 def matches(pattern: str, address: str) -> bool:
-    """Whether an address fits a pattern of *, ** and {a,b}."""
-    return _compiled(pattern).fullmatch(address) is not None
+    """Return True if an address matches a pattern of *, ** and {a,b}."""
+    return _to_regex(pattern).fullmatch(address) is not None
 
 
 @functools.cache
-def _compiled(pattern: str) -> re.Pattern[str]:
+def _to_regex(pattern: str) -> re.Pattern[str]:
     if re.search(r"[{}]", re.sub(r"\{[^{}]*\}", "", pattern)):
-        raise AddressError(f"The braces in {pattern} do not pair up; they stand around alternatives, as in {{0,1}}.")
+        raise AddressError(f"The braces in {pattern} are not balanced. Write alternatives as in {{0,1}}.")
     parts = re.split(r"(\*\*\.|\*\*|\*|\{[^{}]*\})", pattern)
-    return re.compile("".join(_translated(part) for part in parts))
+    return re.compile("".join(_part_to_regex(part) for part in parts))
 
 
-def _translated(part: str) -> str:
+def _part_to_regex(part: str) -> str:
     if part.startswith("{"):
-        return "(?:" + "|".join(_compiled(choice).pattern for choice in part[1:-1].split(",")) + ")"
+        return "(?:" + "|".join(_to_regex(choice).pattern for choice in part[1:-1].split(",")) + ")"
     return {"**.": r"(?:.*\.)?", "**": ".*", "*": r"[^.]*"}.get(part, re.escape(part))

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantized import QuantisedLogits
+from chumoku.nn.quantized import QuantizedLogits
 from chumoku.nn.tap import Tape
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import Tokens, plain, still, watch
@@ -58,7 +58,7 @@ def through(model: Model, tape: Tape, *, best: int = 5, going: Going = on) -> Le
     if not 1 <= best <= model.config.vocabulary:
         raise UsageError(f"The {best} best tokens were asked for; there are 1 to {model.config.vocabulary:,}.")
     # Kept here, so that a quantized head is dequantized once and not for every layer.
-    floats = [part.floats() for part in speaking(model)[1].modules() if isinstance(part, QuantisedLogits)]
+    floats = [part.float_weight() for part in speaking(model)[1].modules() if isinstance(part, QuantizedLogits)]
     last: Tensor | None = None
     tops, finals = [], []
     for address in reversed(addresses):  # one at a time: all of them are (L + 1) · V numbers a token

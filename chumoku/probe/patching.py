@@ -21,9 +21,9 @@ from torch import Tensor
 
 from chumoku.errors import AddressError, ShapeError, UsageError
 from chumoku.models.model import Model
-from chumoku.nn.attention import Attention, share
+from chumoku.nn.attention import Attention, repeat_kv
 from chumoku.nn.moe import MixtureOfExperts
-from chumoku.nn.record_check import check_same, debugging
+from chumoku.nn.record_check import check_same, debug_enabled
 from chumoku.nn.tap import Tape, addresses, edit, select
 from chumoku.probe.forward_pass import Tokens, answer, ask, given, plain
 
@@ -92,7 +92,7 @@ def patch(
     }
     asked = given(model, tokens, source)
     before = ask(model, asked)
-    if debugging(debug):
+    if debug_enabled(debug):
         with edits(model, {one: _same for one in touched if _name(one) not in RECOMPUTED}):
             check_same(before, ask(model, asked), "with nothing replaced")
     with edits(model, changes):
@@ -117,7 +117,7 @@ def ablate(
     model = plain(model)
     asked = given(model, tokens, source)
     before = ask(model, asked)
-    if debugging(debug):
+    if debug_enabled(debug):
         touched = select(addresses(model), parts or PARTS)
         with edits(model, dict.fromkeys(touched, _same)):
             check_same(before, ask(model, asked), "with nothing switched off")
@@ -175,7 +175,7 @@ def _recomputed(path: str, wanted: Mapping[str, Edit]) -> dict[str, Edit]:
         return keep
 
     def heads(tensor: Tensor) -> Tensor:
-        made = held["weights"].to(tensor.dtype) @ share(held["values"], tensor)
+        made = held["weights"].to(tensor.dtype) @ repeat_kv(held["values"], tensor)
         return wanted.get(f"{path}.heads", _same)(made)
 
     return {f"{path}.weights": hold("weights"), f"{path}.values": hold("values"), f"{path}.heads": heads}

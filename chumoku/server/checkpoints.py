@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from chumoku.errors import UsageError
-from chumoku.safe_files import leads_out
+from chumoku.safe_files import is_outside_link
 from chumoku.weights import bundle
 from chumoku.weights.in_memory import copy_into_memory
 
@@ -99,7 +99,7 @@ def read(path: Path, before: Identity) -> bundle.Bundle | None:
 def checkpoints(run: Path) -> dict[int, Path]:
     """Checkpoints by their step; of one that is just being replaced, what it was before."""
     folder = run / "checkpoints"
-    if not folder.is_dir() or leads_out(folder):
+    if not folder.is_dir() or is_outside_link(folder):
         return {}
     found = {}
     for path in sorted(folder.iterdir(), reverse=True):  # step-….replaced comes before step-…, which counts

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from chumoku.probe.page import fingerprint
-from chumoku.safe_files import leads_out
+from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import open_regular
 
 LARGEST = 64 << 20
@@ -70,4 +70,4 @@ def opened_in(html: str, language: str | None, theme: str | None) -> str:
 def exists(folder: Path) -> bool:
     """Whether there is one, and no link leads to it from elsewhere."""
     path = folder / "report.html"
-    return path.is_file() and not leads_out(folder) and not leads_out(path)
+    return path.is_file() and not is_outside_link(folder) and not is_outside_link(path)

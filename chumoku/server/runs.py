@@ -24,7 +24,7 @@ from chumoku.inspect_prompt import longest
 from chumoku.probe.cancellation import Going, on, pausing
 from chumoku.probe.page import packed
 from chumoku.probe.snapshot import see
-from chumoku.safe_files import leads_out
+from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import Checkpoints, UnknownRun, checkpoints, listed, open_regular
 from chumoku.server.look.schemas import RunLook
 from chumoku.server.look.shared import MOST, ROOM, check_head, check_layer, holes, number, put
@@ -158,7 +158,7 @@ def is_run(path: Path) -> bool:
 
 def read_points(path: Path, *, largest: int = LARGEST) -> tuple[list[dict[str, Any]], int]:
     """The points of a metrics file, one a step, and how many lines were none."""
-    if not path.is_file() or leads_out(path):
+    if not path.is_file() or is_outside_link(path):
         return [], 0
     with open_regular(path) as stream:
         if (size := os.fstat(stream.fileno()).st_size) > largest:
@@ -211,7 +211,7 @@ def thinned(points: list[dict[str, Any]], most: int = MOST_POINTS) -> list[dict[
 def read_recipe(path: Path) -> dict[str, Any]:
     """A recipe's tables, or none where there is none to be read."""
     try:
-        if leads_out(path):
+        if is_outside_link(path):
             return {}
         with open_regular(path) as stream:
             data = stream.read(LARGEST_RECIPE + 1)

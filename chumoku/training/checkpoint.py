@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor
 
-from chumoku.errors import DamagedError, RoomError
+from chumoku.errors import DamagedError, StorageError
 from chumoku.training.checkpoint_files import Tensors, write_files, write_part
 from chumoku.training.distributed import World, whole
 from chumoku.training.outputs import Result
@@ -71,7 +71,7 @@ class Checkpoints:
         return True
 
     def save(self, state: State, tensors: Tensors, result: Result) -> Path:
-        """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
+        """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises StorageError."""
         path = self.path(state.step)
         gathered = None if self.sharded else _gathered(tensors, self.here)
         with contextlib.ExitStack() as stack:
@@ -164,17 +164,17 @@ def check_room(folder: Path, needed: int) -> None:
     there = sum(file.stat().st_size for place in kept for file in place.glob("*"))
     free = shutil.disk_usage(folder).free
     if there + free < needed:
-        raise RoomError(
+        raise StorageError(
             f"{folder} will need {needed:,} bytes for checkpoints and {free:,} are free. Free some, lower train.keep, "
             "or choose another train.out."
         )
 
 
-def _no_room(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> RoomError:
+def _no_room(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> StorageError:
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = shutil.disk_usage(path.parent).free
     why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or str(problem)
-    return RoomError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
+    return StorageError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
 
 
 def _free_name(path: Path) -> Path:

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from chumoku.errors import DamagedError
-from chumoku.safe_files import check_header
+from chumoku.safe_files import check_safetensors_header
 from chumoku.training.distributed import World, laid_out_as, part
 from chumoku.training.outputs import Result
 from chumoku.training.state import State
@@ -117,7 +117,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         return {}
     check_regular(path)
-    check_header(path)
+    check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping

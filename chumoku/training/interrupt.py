@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chumoku.errors import BusyError, RoomError, UsageError
+from chumoku.errors import BusyError, StorageError, UsageError
 from chumoku.training.distributed import part
 
 
@@ -53,7 +53,7 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise RoomError(f"{folder} cannot be written to: {error.strerror}. Choose another train.out.") from error
+        raise StorageError(f"{folder} cannot be written to: {error.strerror}. Choose another train.out.") from error
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from chumoku.data.loader import Cursor, load
 from chumoku.data.order import random_numbers
-from chumoku.errors import DivergedError, RoomError, counted
+from chumoku.errors import DivergedError, StorageError, counted
 from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
@@ -208,7 +208,7 @@ class Run:
         """Whether it was written. A disk that is full now may have room later; what was saved before stays."""
         try:
             write()
-        except RoomError as error:
+        except StorageError as error:
             self.log.say(f"{error} The run goes on; what was saved before stays.")
             return False
         return True

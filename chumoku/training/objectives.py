@@ -60,7 +60,7 @@ def forward(model: Model, batch: dict[str, Tensor]) -> Output:
         real = batch["labels"] != IGNORE if model.config.experts else None
         output = model(batch["source"], batch["target"], source_mask=batch["source_mask"], target_mask=real)
     elif "documents" in batch:
-        output = model(batch["tokens"], mask=masks.packed(batch["documents"]), positions=batch["positions"])
+        output = model(batch["tokens"], mask=masks.same_document(batch["documents"]), positions=batch["positions"])
     else:
         output = model(batch["tokens"])
     return output

@@ -16,7 +16,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.training.recipe import Recipe
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.families import rows_of
@@ -87,7 +87,7 @@ def made(
     if recipe.lora is None or recipe.init is None:
         return Whole(model, tokenizers)
     if recipe.lora.base != "float32":
-        model = at_precision(model, recipe.lora.base)
+        model = to_precision(model, recipe.lora.base)
     lora.attach(model, recipe.lora, seed=recipe.train.seed)
     return Adapter(model, base_name(recipe.init))
 

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from chumoku import lora
-from chumoku.config import read, write
+from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.text_files import expand
 from chumoku.errors import counted as number_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
-from chumoku.nn.plain import plain, plain_formulas, running
+from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import bytes_kept
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
@@ -59,7 +59,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     tokens = recipe.train.accumulate * rows * length
     timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
-        seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), running()
+        seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), describe_mode()
     step_seconds = tokens * seconds.token + seconds.update
     return {
         "kind": config.kind,
@@ -109,7 +109,7 @@ def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows:
         update = _muon_flops(model) / _product_rate(torch.bfloat16) if muon else 0.0
         if rows * length * token + update > LONGEST:
             return Seconds(token, update, measured=False)
-    settings = read(TrainSettings, {**write(recipe.train), "compile": False})
+    settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
     module = wrap(Objective(model), settings, World(device)).train()
     batch = _made_up(config, rows, length, device)
     times: list[tuple[float, float]] = []

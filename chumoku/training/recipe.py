@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any
 
 from chumoku.config import (
-    LARGEST_FILE,
+    MAX_FILE_BYTES,
     Settings,
     find_problems,
     load_toml,
     override,
+    parse_settings,
     parse_value,
-    read,
-    with_present_names,
-    write,
+    rename_former_keys,
+    settings_to_dict,
 )
 from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
 from chumoku.models.config import ModelConfig
-from chumoku.models.presets import model_config, over
+from chumoku.models.presets import deep_merge, read_model_config
 from chumoku.safe_files import read_json
 from chumoku.training.default_learning_rate import default_rate
 from chumoku.training.schedule import Schedule, paper_peak
@@ -81,7 +81,7 @@ class Recipe:
         values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
-        config = model_config(values)
+        config = read_model_config(values)
         for key, found, needed in (
             ("model.vocabulary", config.vocabulary, vocabulary or 0),
             ("model.source_vocabulary", config.source_tokens, source_vocabulary or 0),
@@ -104,11 +104,11 @@ class Recipe:
 
     @property
     def curve(self) -> Schedule:
-        return Schedule(**write(self.schedule), steps=self.train.steps)
+        return Schedule(**settings_to_dict(self.schedule), steps=self.train.steps)
 
     def as_dict(self) -> dict[str, Any]:
         """All tables with every value in use, so that a stored recipe keeps its rate when a default changes."""
-        tables = {name: write(table) for name in TABLES if (table := getattr(self, name)) is not None}
+        tables = {name: settings_to_dict(table) for name in TABLES if (table := getattr(self, name)) is not None}
         if self.init is not None:
             del tables["tokenizer"]  # it is that of model.init, and a recipe with both is refused
         tables["optimizer"]["rate"] = self.peak
@@ -136,7 +136,7 @@ def _tables_of_run(folder: Path) -> dict[str, Any]:
         raise UsageError(
             f"{folder} is a folder without {RECIPE}, so it is not a run. Name a recipe file (.toml) or a run's folder."
         )
-    tables = renamed_tables(read_json(folder / RECIPE, largest=LARGEST_FILE))
+    tables = renamed_tables(read_json(folder / RECIPE, max_bytes=MAX_FILE_BYTES))
     if isinstance(tables.get("train"), dict):
         tables["train"]["out"] = str(folder)
     return tables
@@ -146,7 +146,7 @@ def renamed_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     """The tables of a stored recipe, with the keys that earlier versions wrote under another name under today's."""
     known: dict[str, type[Settings]] = {"model": ModelConfig, **TABLES}
     return {
-        name: with_present_names(known[name], table) if name in known and isinstance(table, Mapping) else table
+        name: rename_former_keys(known[name], table) if name in known and isinstance(table, Mapping) else table
         for name, table in tables.items()
     }
 
@@ -158,7 +158,7 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     if problems:
         raise ConfigError(problems)
     named = [name for name in TABLES if name != "lora" or name in values]
-    tables = {name: read(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in named}
+    tables = {name: parse_settings(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in named}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
     problems = list(_clashes(recipe))
     if problems:
@@ -187,7 +187,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
         yield from _beside_init(model, values.get("tokenizer"))
     elif isinstance(model, Mapping):
         try:
-            model_config({"vocabulary": PLACEHOLDER, **model})
+            read_model_config({"vocabulary": PLACEHOLDER, **model})
         except ConfigError as error:
             yield from error.problems
     elif model is None:
@@ -220,12 +220,14 @@ def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "this is the name of a model: a folder, a file, or hf:owner/name.")])
-    found = write(config_of(init))
+    found = settings_to_dict(config_of(init))
     context = changes.get("context")
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has a table of {found['context']:,} positions, and no other number can be asked for."
         raise ConfigError([Problem("model.context", sentence)])
-    return read(ModelConfig, over(found, {key: changes[key] for key in BESIDE_INIT if key in changes}), prefix="model.")
+    return parse_settings(
+        ModelConfig, deep_merge(found, {key: changes[key] for key in BESIDE_INIT if key in changes}), prefix="model."
+    )
 
 
 def _clashes(recipe: Recipe) -> Iterator[Problem]:

@@ -18,11 +18,11 @@ from typing import Any
 
 from rich.console import Console
 
-from chumoku.config import override, write
+from chumoku.config import override, settings_to_dict
 from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.nn.plain import plain, plain_formulas, running
+from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.probe.plot_style import loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
@@ -142,7 +142,7 @@ def _train(
         f"{material.config.kind}, {run.result.told}, on {here.device}"
         f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
         f"{counted(len(material.train), 'batch', 'batches')} an epoch, vocabulary {material.tokenizer.size:,}; "
-        f"runs {running()}."
+        f"runs {describe_mode()}."
     )
     log.open(run.state)
     ended = run.go()
@@ -277,17 +277,17 @@ def changed_settings(path: Path, recipe: Recipe) -> list[str]:
 
 def origin(recipe: Recipe, material: Material, result: Result) -> dict[str, Any]:
     """What a run is made of: with any of this changed, it would be another run."""
-    train = write(recipe.train)
+    train = settings_to_dict(recipe.train)
     same = ("batch", "length", "tokens", "accumulate", "seed", "ema", "precision")
     return {
-        "model": write(material.config),
+        "model": settings_to_dict(material.config),
         "tokenizer": material.tokenizer.fingerprint,
         "source_tokenizer": material.source_tokenizer.fingerprint,
         "corpus": material.corpus,
         "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden, "validation": recipe.data.held_out},
         "train": {key: train.get(key) for key in same},
         "optimizer": {"kind": recipe.optimizer.kind},
-        **({} if recipe.lora is None else {"lora": {**write(recipe.lora), **digest(result)}}),
+        **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **digest(result)}}),
     }
 
 

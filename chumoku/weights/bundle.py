@@ -21,13 +21,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from chumoku import text
-from chumoku.config import read, with_present_names, write
+from chumoku.config import parse_settings, rename_former_keys, settings_to_dict
 from chumoku.errors import UsageError
-from chumoku.models.build import build, check_fits
+from chumoku.models.build import build, check_memory
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
-from chumoku.safe_files import LARGEST_HEADER, leads_out, read_json
+from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import Tokenizer
 from chumoku.weights.checksums import verify
 from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, headers
@@ -82,7 +82,7 @@ def tensors_of(model: nn.Module) -> dict[str, Tensor]:
 
 def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], tokenizers: Tokenizers) -> None:
     """The files of a bundle, into a folder that is there."""
-    values = {"format": "chumoku", "version": VERSION, "model": write(config)}
+    values = {"format": "chumoku", "version": VERSION, "model": settings_to_dict(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     store(weights, folder / WEIGHTS)
     tokenizers.target.save(folder / TOKENIZER)
@@ -112,20 +112,20 @@ def verify_bundle(folder: Path) -> None:
 
     def largest() -> int:
         config = read_config(folder / CONFIG)
-        check_fits(config, bytes_each=2, device=torch.device("cpu"))
-        return LARGEST_HEADER + BYTES_EACH * count(config).parameters
+        check_memory(config, bytes_each=2, device=torch.device("cpu"))
+        return MAX_HEADER_BYTES + BYTES_EACH * count(config).parameters
 
     verify(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
 
 
 def read_config(path: Path) -> ModelConfig:
-    if leads_out(path):
+    if is_outside_link(path):
         raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
-    values = read_json(path, largest=LARGEST_CONFIG)
+    values = read_json(path, max_bytes=LARGEST_CONFIG)
     known: Any = values.get("model") if values.get("format") == "chumoku" else None
     if not isinstance(known, dict) or values.get("version") != VERSION:
         raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Is it another program's?")
-    return read(ModelConfig, with_present_names(ModelConfig, known), prefix="model.")
+    return parse_settings(ModelConfig, rename_former_keys(ModelConfig, known), prefix="model.")
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:

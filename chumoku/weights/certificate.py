@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 import torch
 
 import chumoku
-from chumoku.config import write
+from chumoku.config import settings_to_dict
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
 from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, ours
@@ -105,7 +105,9 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         sentence=sentence,
         found=found,
         versions=versions,
-        config=hashlib.sha256(json.dumps(write(without_defaults(model.config)), sort_keys=True).encode()).hexdigest(),
+        config=hashlib.sha256(
+            json.dumps(settings_to_dict(without_defaults(model.config)), sort_keys=True).encode()
+        ).hexdigest(),
         files=sums(path),
     )
 

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from chumoku.errors import DamagedError
-from chumoku.safe_files import leads_out
+from chumoku.safe_files import is_outside_link
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 1 << 24
@@ -117,7 +117,7 @@ def is_ignored(name: str) -> bool:
 
 def check_regular(path: Path) -> int:
     """The size of a regular file in its folder. Pipes, devices, folders and links that lead out are refused."""
-    if leads_out(path):
+    if is_outside_link(path):
         raise DamagedError(f"{path} is a link that leads out of its folder. Put the file itself there.")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):

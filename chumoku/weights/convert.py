@@ -22,8 +22,8 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.models.model import Model
-from chumoku.models.precision import cast, stored_as_bf16
-from chumoku.partial_output import incomplete, remove_leftovers
+from chumoku.models.precision import cast, is_bf16
+from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.certificate import NAME, Certificate, certify
 from chumoku.weights.checksums import seal, sync
@@ -61,7 +61,7 @@ def convert(
         bundle = opened(source)
         model = plain(bundle.model)
         if kind is None:
-            kind = "bf16" if to == "transformers" and stored_as_bf16(bundle.model) else KINDS[to][0]
+            kind = "bf16" if to == "transformers" and is_bf16(bundle.model) else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
         written = cast(model, torch.bfloat16) if kind == "bf16" else model
         WRITERS[to](path, written, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
@@ -120,7 +120,7 @@ def certificate_of(path: Path) -> Path:
 @contextlib.contextmanager
 def arriving(out: Path, *, file: bool) -> Iterator[Path]:
     """A working folder in `out`.incomplete; it becomes `out`, or its files move there, when the work is done."""
-    with incomplete(out) as place:
+    with incomplete_folder(out) as place:
         working = place / NEW
         if file:
             undo_half_a_move(working, out)

@@ -11,11 +11,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from chumoku.config import write
+from chumoku.config import settings_to_dict
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
 
 
 def plain(model: Model) -> Model:
@@ -23,19 +23,19 @@ def plain(model: Model) -> Model:
     tensors = {name: _float(tensor) for name, tensor in model.state_dict().items()}
     tied = model.config.tie_output
     for path, module in model.named_modules():
-        if isinstance(module, QuantisedEmbedding):
-            for name in module.stored._fields:
+        if isinstance(module, QuantizedEmbedding):
+            for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
-            tensors[f"{path}.table"] = _float(module.stored.dequantized())
+            tensors[f"{path}.table"] = _float(module.stored_weight.dequantize())
         elif isinstance(module, Quantized):
-            for name in module.stored._fields:
+            for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
-            weight = _float(module.stored.dequantized())
-            if isinstance(module, QuantisedLogits) and tied:
+            weight = _float(module.stored_weight.dequantize())
+            if isinstance(module, QuantizedLogits) and tied:
                 tied = torch.equal(weight, tensors[f"{_last_stack(model)}.embedding.table"])
-            if not (isinstance(module, QuantisedLogits) and tied):
+            if not (isinstance(module, QuantizedLogits) and tied):
                 tensors[f"{path}.weight"] = weight
-    made = build(ModelConfig(**{**write(model.config), "tie_output": tied}), device="meta")
+    made = build(ModelConfig(**{**settings_to_dict(model.config), "tie_output": tied}), device="meta")
     made.load_state_dict(tensors, assign=True)
     for parameter in made.parameters():
         parameter.requires_grad_(False)

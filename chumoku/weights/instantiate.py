@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import UsageError
-from chumoku.models.build import build, check_fits
+from chumoku.models.build import build, check_memory
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
-from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized, Stored
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits, StoredWeight
 from chumoku.weights.bundle import tensors_of
 from chumoku.weights.families.table import Numbers, Row, Source, check, present, take
 
@@ -41,7 +41,7 @@ def made(
     like = tensors_of(model)
     rows = present(rows, like)
     check(rows, like, source, dropped)
-    check_fits(config, bytes_each=2 if whole else 1, device=torch.device(device))
+    check_memory(config, bytes_each=2 if whole else 1, device=torch.device(device))
     fill(model, take(rows, like, source, whole=whole), device)
     return model.eval()
 
@@ -62,14 +62,14 @@ def fill(model: Model, tensors: Mapping[str, Numbers], device: torch.device | st
         parameter.requires_grad_(True)
 
 
-def install(modules: Mapping[str, nn.Module], path: str, stored: Stored, floats: dict[str, Tensor]) -> None:
+def install(modules: Mapping[str, nn.Module], path: str, stored: StoredWeight, floats: dict[str, Tensor]) -> None:
     """A quantized module in the place of the one at `path`; its bias, if any, is no float of the model any more."""
     parent, _, last = path.rpartition(".")
     module, model = modules[path], modules[""]
     if isinstance(module, Embedding):
-        setattr(modules[parent], last, QuantisedEmbedding(stored, factor=module.factor))
+        setattr(modules[parent], last, QuantizedEmbedding(stored, factor=module.factor))
         if isinstance(model, Model) and isinstance(model.head, Logits) and model.config.tie_output:
-            model.head = QuantisedLogits.of(stored, floats.pop("head.bias", None))
+            model.head = QuantizedLogits.of(stored, floats.pop("head.bias", None))
     else:
-        kind = Quantized if isinstance(module, nn.Linear) else QuantisedLogits
+        kind = Quantized if isinstance(module, nn.Linear) else QuantizedLogits
         setattr(modules[parent], last, kind.of(stored, floats.pop(f"{path}.bias", None)))

@@ -115,7 +115,7 @@ def _folder(folder: Path) -> Kind:
 def ours(folder: Path) -> bool:
     """Whether a folder is one of ours: our word is in its config; or it is sealed, and its config no longer reads."""
     try:
-        return read_json(folder / CONFIG, largest=1 << 20).get("format") == "chumoku"
+        return read_json(folder / CONFIG, max_bytes=1 << 20).get("format") == "chumoku"
     except ChumokuError:
         return (folder / MANIFEST).is_file()
 

@@ -96,7 +96,7 @@ class TorchEngine(Rows):
 
     def _dequantized(self) -> list[Tensor]:
         """Quantized matrices in floats, kept for as long as the engine lives, because every step uses each of them."""
-        return [part.floats() for part in self._parts if isinstance(part, Quantized)]
+        return [part.float_weight() for part in self._parts if isinstance(part, Quantized)]
 
     @property
     def nbytes(self) -> int:

@@ -20,15 +20,15 @@ from chumoku.decoding.engines.recorded import RecordedEngine
 from chumoku.decoding.engines.unmodified import modification
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.tap import editing, recording
+from chumoku.nn.tap import is_editing, is_recording
 
 
 def open_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine:
     """The fastest engine for this model, with memory for at most `rows` sequences of `capacity` tokens."""
-    fast = None if editing() or plain_formulas() else _fast_engine(model, rows=rows, capacity=capacity)
+    fast = None if is_editing() or plain_formulas() else _fast_engine(model, rows=rows, capacity=capacity)
     if fast is None:
         return TorchEngine(model, rows=rows, capacity=capacity)
-    return RecordedEngine(fast) if recording() else fast
+    return RecordedEngine(fast) if is_recording() else fast
 
 
 def _fast_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> Engine | None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.base import Engine, TorchEngine
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
-from chumoku.nn.record_check import unseen
+from chumoku.nn.record_check import without_recording
 from chumoku.nn.tap import tap
 
 
@@ -58,24 +58,24 @@ class RecordedEngine:
         return self.engine.nbytes + self.beside.nbytes
 
     def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        with unseen():
+        with without_recording():
             self.engine.enter(count, sources)
         self.beside.enter(count, sources)
 
     def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        with unseen():
+        with without_recording():
             self.beside.given = self.engine.read(pieces, first=first)
         self.beside.read(pieces, first=first)
         return self.beside.given
 
     def step(self, tokens: Tensor) -> Tensor:
-        with unseen():
+        with without_recording():
             self.beside.given = self.engine.step(tokens)
         self.beside.step(tokens)
         return self.beside.given
 
     def extend(self, tokens: Tensor) -> Tensor:
-        with unseen():
+        with without_recording():
             self.beside.given = self.engine.extend(tokens)
         self.beside.extend(tokens)
         return self.beside.given

@@ -24,13 +24,13 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.nn import attention, block, cache, embeddings, feedforward, masks, norms, positions, quantized
 from chumoku.nn.embeddings import Embedding, Logits
-from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
 
 SOURCES = (attention, block, cache, embeddings, feedforward, heads, masks, model, norms, positions, quantized, stack)
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: Quantized,
-    Embedding: QuantisedEmbedding,
-    Logits: QuantisedLogits,
+    Embedding: QuantizedEmbedding,
+    Logits: QuantizedLogits,
 }
 IGNORED = {"training", "dropout", "config"}
 

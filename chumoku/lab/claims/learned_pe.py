@@ -11,7 +11,7 @@ from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correcti
 from chumoku.lab.figures import heat, panels
 from chumoku.models.count import count
 from chumoku.models.presets import preset
-from chumoku.nn.positions import Learned
+from chumoku.nn.positions import LearnedPositions
 
 SAID = 786_432
 
@@ -45,7 +45,7 @@ CLAIM = Claim(
 
 def run(budget: Budget) -> Outcome:
     config = preset("gpt2")
-    layer = Learned(config.context, config.width)
+    layer = LearnedPositions(config.context, config.width)
     torch.nn.init.normal_(layer.table, std=0.02, generator=torch.Generator().manual_seed(0))
     positions = torch.arange(7)
     given = layer(positions, 7)

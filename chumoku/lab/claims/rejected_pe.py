@@ -20,7 +20,7 @@ from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
 from chumoku.lab.toy_models import told
 from chumoku.lab.training import fit, thinned, toy
 from chumoku.models.model import Model
-from chumoku.nn.positions import Sinusoidal
+from chumoku.nn.positions import SinusoidalPositions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -124,7 +124,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def made(way: str, seed: int) -> nn.Module:
-    return Sinusoidal(WIDTH) if way == "sinusoidal" else Straight(share=way == "i/N", seed=seed)
+    return SinusoidalPositions(WIDTH) if way == "sinusoidal" else Straight(share=way == "i/N", seed=seed)
 
 
 def trained(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:

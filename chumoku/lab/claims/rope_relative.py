@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
 from chumoku.lab.figures import BLUE, GREY, RED, panels
-from chumoku.nn.positions import Rotary, rotate, sinusoidal
+from chumoku.nn.positions import RotaryPositions, rotate, sinusoidal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -89,7 +89,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def rotary_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
-    rotation = Rotary(WIDTH)(torch.arange(TOKENS) + shift, query.dtype)
+    rotation = RotaryPositions(WIDTH)(torch.arange(TOKENS) + shift, query.dtype)
     return rotate(query, rotation) @ rotate(key, rotation).transpose(-2, -1)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.nn.attention import look
+from chumoku.nn.attention import compute_attention_weights
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -81,7 +81,7 @@ def by_width(seed: int, queries: int) -> dict[str, list[float]]:
         query = torch.randn(queries // 10, 1, 10, width, generator=generator)
         key = torch.randn(queries // 10, 1, KEYS, width, generator=generator)
         for way, factor in (("scaled", 1.0), ("raw", math.sqrt(width))):
-            _, weights = look(query * factor, key)
+            _, weights = compute_attention_weights(query * factor, key)
             found.setdefault(f"entropy_{way}", []).append(float(entropy(weights).mean()))
             found.setdefault(f"gradient_{way}", []).append(float(slope(weights).mean()))
     return found

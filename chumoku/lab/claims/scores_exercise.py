@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, as_printed, listed
-from chumoku.nn.attention import look
+from chumoku.nn.attention import compute_attention_weights
 
 SAID = (0.707, 0.0, 0.707)
 
@@ -28,7 +28,7 @@ CLAIM = Claim(
 def run(budget: Budget) -> Outcome:
     query = torch.tensor([[[[1.0, 0.0]]]], dtype=torch.float64)
     key = torch.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
-    scores, weights = look(query, key)
+    scores, weights = compute_attention_weights(query, key)
     numbers: dict[str, Any] = {
         "said": list(SAID),
         "scores": scores.flatten().tolist(),

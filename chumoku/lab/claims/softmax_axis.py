@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
 from chumoku.lab.figures import heat, panels
-from chumoku.nn.attention import look
+from chumoku.nn.attention import compute_attention_weights
 
 CLAIM = Claim(
     id="softmax-axis",
@@ -41,7 +41,7 @@ CLAIM = Claim(
 def run(budget: Budget) -> Outcome:
     dice = torch.Generator().manual_seed(1)
     query, key, value = (torch.randn(1, 1, 5, 7, generator=dice) for _ in range(3))
-    scores, rows = look(query, key)
+    scores, rows = compute_attention_weights(query, key)
     columns = scores.softmax(-2)
     theirs = F.scaled_dot_product_attention(query, key, value)
     numbers: dict[str, Any] = {

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chumoku.config import read, write
+from chumoku.config import parse_settings, settings_to_dict
 from chumoku.errors import ConfigError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
@@ -47,7 +47,7 @@ class Family:
 
 def without_defaults(config: ModelConfig) -> ModelConfig:
     """The same config without the keys that only write out a default which follows from other keys."""
-    values = write(config)
+    values = settings_to_dict(config)
     spelled = {key for key, default in DERIVED.items() if values.get(key) == default(config)}
     return ModelConfig(**{key: value for key, value in values.items() if key not in spelled})
 
@@ -95,7 +95,7 @@ def chosen(values: Values, key: str, names: Mapping[str, str], default: str) -> 
 def settled(values: Mapping[str, Any]) -> ModelConfig:
     """Our config, or a sentence about what another's file asks for that cannot be."""
     try:
-        return read(ModelConfig, values, prefix="model.")
+        return parse_settings(ModelConfig, values, prefix="model.")
     except ConfigError as error:
         raise UsageError(f"The model's config cannot be: {error}") from error
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
-from chumoku.nn.positions import Scaling, frequencies
+from chumoku.nn.positions import RotaryScaling, frequencies
 from chumoku.weights.families import gpt2, llama
 from chumoku.weights.families.family import Values, number, obstacles, settled
 from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
@@ -99,7 +99,7 @@ def _rotary(values: Values, source: Source, *, head_width: int) -> dict[str, Any
 def _factors(rotary: RotarySettings, head_width: int) -> Tensor:
     """By how much each frequency is divided."""
     plain = frequencies(head_width, base=rotary.base, dtype=torch.float64)
-    scaling = Scaling("llama3", rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original)
+    scaling = RotaryScaling("llama3", rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original)
     return (plain / scaling(plain)).float()
 
 

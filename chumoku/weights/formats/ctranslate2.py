@@ -33,7 +33,7 @@ from chumoku.nn.attention import Attention
 from chumoku.nn.block import Block
 from chumoku.nn.feedforward import ACTIVATIONS, FeedForward
 from chumoku.nn.norms import LayerNorm
-from chumoku.nn.positions import Rotary, frequencies
+from chumoku.nn.positions import RotaryPositions, frequencies
 from chumoku.text import Tokenizer
 from chumoku.weights.bundle import SOURCE_TOKENIZER, TOKENIZER, Tokenizers
 from chumoku.weights.certificate_peers import needed
@@ -176,7 +176,7 @@ def _positions(config: ModelConfig, stack: Stack) -> Tensor | None:
     return None if stack.position is None else stack.position(places, config.context)
 
 
-def _rotary(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
+def _rotary(library: Any, config: ModelConfig, rotary: RotaryPositions) -> Any:
     """Their attention with rotary positions; stretched ones as the number that divides each frequency."""
     scaled = rotary.scaling is not None
     attention = library.specs.attention_spec.MultiHeadAttentionSpec(

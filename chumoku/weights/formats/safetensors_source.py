@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
-from chumoku.safe_files import check_header
+from chumoku.safe_files import check_safetensors_header
 
 MOST_FILES = 1 << 10
 MOST_TENSORS = 1 << 14
@@ -60,7 +60,7 @@ class Stored:
 
 def headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and type of every tensor of a file that has `most` tensors or fewer."""
-    check_header(path)
+    check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())

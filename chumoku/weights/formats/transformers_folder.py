@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from chumoku import text
-from chumoku.config import write
+from chumoku.config import settings_to_dict
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.safe_files import check_links, inside, read_any_json, read_json
+from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, framed
@@ -54,7 +54,7 @@ def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
 def describe_folder(folder: Path, *, device: torch.device | str = "cpu") -> Described:
     """What kind of model it is; no tensor is read, but for Marian's positions."""
     check_links(folder)
-    values = read_json(inside(folder, CONFIG), largest=1 << 20)
+    values = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20)
     family = family_named(values, folder)
     source = Stored(weight_files(folder), prefix=family.prefix, device=device)
     config = family.read(values, source)
@@ -72,12 +72,12 @@ def family_named(values: dict[str, Any], folder: Path) -> Family:
 def weight_files(folder: Path) -> list[Path]:
     """The safetensors files of a folder, all of one model."""
     if (folder / WEIGHTS).is_file():
-        return [inside(folder, WEIGHTS)]
+        return [file_inside(folder, WEIGHTS)]
     if (folder / INDEX).is_file():
-        places = read_json(inside(folder, INDEX)).get("weight_map")
+        places = read_json(file_inside(folder, INDEX)).get("weight_map")
         if not isinstance(places, dict) or not places or len(set(map(str, places.values()))) > MOST_FILES:
             raise UsageError(f"{folder / INDEX} names no files, or too many.")
-        files = [inside(folder, name) for name in sorted(set(map(str, places.values())))]
+        files = [file_inside(folder, name) for name in sorted(set(map(str, places.values())))]
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
             raise UsageError(f"{missing} is missing: {INDEX} names it. Download it too.")
@@ -94,14 +94,14 @@ def weight_files(folder: Path) -> list[Path]:
 
 def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
     """Pooling as sentence-transformers' modules say."""
-    modules = read_any_json(inside(folder, MODULES), largest=1 << 20)
+    modules = read_any_json(file_inside(folder, MODULES), max_bytes=1 << 20)
     modules = modules if isinstance(modules, list) else []
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
         raise UsageError(
             f"{folder / MODULES} asks for {', '.join(kinds)[:200]}; Transformer, Pooling, Normalize are known."
         )
-    values = read_json(inside(folder / POOLING, CONFIG))
+    values = read_json(file_inside(folder / POOLING, CONFIG))
     modes = {key.removeprefix("pooling_mode_") for key, on in values.items() if key.startswith("pooling_mode_") and on}
     asked = modes or {str(values.get("pooling_mode", "mean"))}
     known = {"mean_tokens": "mean", "mean": "mean", "cls_token": "first", "cls": "first"}
@@ -111,14 +111,14 @@ def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
         )
     normalize = "Normalize" in kinds
     changes = {"head": "vector", "pooling": known[asked.pop()], "normalize": normalize, "output_bias": False}
-    return settled({**write(config), **changes, **read_length(folder, config)})
+    return settled({**settings_to_dict(config), **changes, **read_length(folder, config)})
 
 
 def read_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
     """How many tokens of a text sentence-transformers reads; nothing where its file does not say so."""
     if not os.path.lexists(folder / SENTENCES):
         return {}
-    values = read_json(inside(folder, SENTENCES), largest=1 << 20)
+    values = read_json(file_inside(folder, SENTENCES), max_bytes=1 << 20)
     if values.get("max_seq_length") is None:
         return {}
     return {"max_seq_length": min(number(values, "max_seq_length"), config.context)}

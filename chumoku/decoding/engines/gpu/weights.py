@@ -34,7 +34,7 @@ class Matrix(NamedTuple):
         return len(self.weight if isinstance(self.weight, Tensor) else self.weight[0])
 
     def floats(self, dtype: torch.dtype) -> Tensor:
-        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantized().to(dtype)
+        return self.weight if isinstance(self.weight, Tensor) else self.weight.dequantize().to(dtype)
 
 
 class Norm(NamedTuple):
@@ -106,7 +106,7 @@ def matrix(parts: Sequence[nn.Linear | Quantized]) -> Matrix:
     """Several linear maps of one input as one."""
     biases = [part.bias for part in parts if part.bias is not None]
     bias = joined(biases) if biases else None
-    stored = [part.stored for part in parts if isinstance(part, Quantized)]
+    stored = [part.stored_weight for part in parts if isinstance(part, Quantized)]
     if stored:
         made = type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True)))
         return Matrix(made, bias)  # type: ignore[arg-type]

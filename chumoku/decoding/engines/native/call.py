@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantized import QuantisedEmbedding, Quantized
+from chumoku.nn.quantized import Quantized, QuantizedEmbedding
 
 PIECE = 1 << 22  # bytes that one thread looks through at a time
 
@@ -131,8 +131,8 @@ def fingerprint(model: Model) -> list[object]:
 
     Whole numbers are not trained: of them it is enough to know that they are the same tensors, unchanged.
     """
-    wholes = [module for module in model.modules() if isinstance(module, Quantized | QuantisedEmbedding)]
-    fixed = [part for module in wholes for part in module.stored]
+    wholes = [module for module in model.modules() if isinstance(module, Quantized | QuantizedEmbedding)]
+    fixed = [part for module in wholes for part in module.stored_weight]
     known = {id(tensor) for tensor in fixed if not tensor.is_inference()}
     tensors = [t.detach().contiguous() for t in (*model.parameters(), *model.buffers()) if id(t) not in known]
     pieces = [(t.data_ptr() + at, min(PIECE, t.nbytes - at)) for t in tensors for at in range(0, t.nbytes, PIECE)]

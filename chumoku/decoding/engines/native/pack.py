@@ -26,7 +26,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantized import GROUP, Bf16, Int8, Quantized, Stored
+from chumoku.nn.quantized import GROUP, Bf16, Int8, Quantized, StoredWeight
 
 INPUTS = 64  # products of int8 take so many at a time
 KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
@@ -34,7 +34,7 @@ SIGNS = 0x80808080  # the signs of four int8: flipped, q is q + 128, which the l
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
 
-Weight = Tensor | Stored
+Weight = Tensor | StoredWeight
 
 
 class Product(ctypes.Structure):
@@ -184,7 +184,7 @@ class Packed:
         biases = [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
         biased = any(part.bias is not None for part in parts)
         outputs = sum(part.out_features for part in parts)
-        weights = [part.stored if isinstance(part, Quantized) else part.weight.detach() for part in parts]
+        weights = [part.stored_weight if isinstance(part, Quantized) else part.weight.detach() for part in parts]
         weights = [weight.weight if isinstance(weight, Bf16) else weight for weight in weights]
         return Product(
             KINDS[kind],
