@@ -162,13 +162,13 @@ def test_each_reason_is_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_names_and_numbers_pass_the_script_check() -> None:
-    from chumoku.data.pairs import in_script
+    from chumoku.data.pairs import is_in_script
 
-    assert in_script("2023 !?", "ja")
-    assert in_script("NHKの番組", "ja")
-    assert not in_script("English only", "ja")
-    assert not in_script("これは日本語", "en")
-    assert in_script("Größe", "de")
+    assert is_in_script("2023 !?", "ja")
+    assert is_in_script("NHKの番組", "ja")
+    assert not is_in_script("English only", "ja")
+    assert not is_in_script("これは日本語", "en")
+    assert is_in_script("Größe", "de")
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {}

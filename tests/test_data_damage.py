@@ -24,12 +24,12 @@ from rich.console import Console
 
 from chumoku.data import ragged_array
 from chumoku.data.corpus import Corpus
-from chumoku.data.manifest import fresh_folder, read_manifest
+from chumoku.data.manifest import read_manifest, replace_folder
 from chumoku.data.pairs import read_pairs
 from chumoku.data.prepared import open_pairs, prepare_pairs
-from chumoku.data.ragged_array import Ragged, RaggedWriter, digest_of
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, compute_digest
 from chumoku.data.shards import Shards, prepare_text
-from chumoku.data.text_files import LONGEST_RECORD
+from chumoku.data.text_files import MAX_RECORD_BYTES
 from chumoku.data.tokenizer_cache import prepare_tokenizer
 from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
 from chumoku.partial_output import LOCK
@@ -79,7 +79,7 @@ def test_changed_pairs_are_found(tmp_path: Path) -> None:
 
 def test_a_file_is_verified_once_in_a_process(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(ragged_array, "digest_of", lambda *both: seen.append(1) or digest_of(*both))
+    monkeypatch.setattr(ragged_array, "compute_digest", lambda *both: seen.append(1) or compute_digest(*both))
     monkeypatch.setattr(ragged_array, "_verified", set())
     for _ in range(3):
         Shards(shards)
@@ -95,23 +95,23 @@ def test_the_digest_is_the_writers(tmp_path: Path, block: int, monkeypatch: pyte
     monkeypatch.setattr(ragged_array, "BLOCK", block)
     dice = np.random.default_rng(block)
     for trial, dtype in enumerate((np.dtype("<u2"), np.dtype("<u4"))):
-        writer = RaggedWriter(tmp_path / f"part{trial}", dtype)
+        writer = RaggedArrayWriter(tmp_path / f"part{trial}", dtype)
         for _ in range(41):
             for part in range(int(dice.integers(1, 4))):
                 writer.add(dice.integers(0, 999, int(dice.choice([0, 1, 5, 83]))).tolist(), ends=not part)
         writer.add([5, 3], ends=False)  # a sequence that nobody ended
-        assert len(Ragged(tmp_path, writer.close())) == writer.sequences
+        assert len(RaggedArray(tmp_path, writer.close())) == writer.sequences
 
 
 @pytest.mark.parametrize("ends", [[-1, 5], [5, 3], [3, 1 << 60]])
 def test_ends_that_cannot_be_are_damage(tmp_path: Path, ends: list[int]) -> None:
-    with RaggedWriter(tmp_path / "part", np.dtype("<u2")) as writer:
+    with RaggedArrayWriter(tmp_path / "part", np.dtype("<u2")) as writer:
         writer.add([1, 2, 3])
         writer.add([4, 5])
         entry = writer.close()
     (tmp_path / "part.ends").write_bytes(np.array(ends, "<i8").tobytes())
     with pytest.raises(DamagedError, match=r"part.ends was changed"):
-        Ragged(tmp_path, entry)
+        RaggedArray(tmp_path, entry)
 
 
 def test_a_manifest_without_its_entries_is_a_sentence(shards: Path) -> None:
@@ -181,8 +181,8 @@ def test_a_run_goes_on_after_damage(tmp_path: Path) -> None:
 def killed_while_preparing(folder: Path) -> None:
     """A process that began to prepare a folder and died."""
     code = (
-        "import sys, os, signal; from pathlib import Path; from chumoku.data.manifest import fresh_folder\n"
-        "with fresh_folder(Path(sys.argv[1])) as working:\n"
+        "import sys, os, signal; from pathlib import Path; from chumoku.data.manifest import replace_folder\n"
+        "with replace_folder(Path(sys.argv[1])) as working:\n"
         "    (working / 'shard-00000.tokens').write_bytes(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -195,7 +195,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
     killed_while_preparing(folder)
     left = tmp_path / "shards.incomplete"
     assert (left / "new" / "shard-00000.tokens").read_bytes() == b"half"
-    with fresh_folder(folder) as working:
+    with replace_folder(folder) as working:
         assert not list(working.iterdir())
         (working / "made").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
@@ -204,7 +204,7 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> No
 
 def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
     def interrupted() -> None:
-        with fresh_folder(tmp_path / "shards") as working:
+        with replace_folder(tmp_path / "shards") as working:
             (working / "half").write_text("")
             raise KeyboardInterrupt
 
@@ -214,10 +214,10 @@ def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_being_prepared_is_left_alone(tmp_path: Path) -> None:
-    with fresh_folder(tmp_path / "shards") as working:
+    with replace_folder(tmp_path / "shards") as working:
         (working / "mine").write_text("mine")
         with pytest.raises(BusyError, match=rf"in use: process {os.getpid()} is preparing"):
-            fresh_folder(tmp_path / "shards").__enter__()
+            replace_folder(tmp_path / "shards").__enter__()
         assert (working / "mine").read_text() == "mine"
     assert (tmp_path / "shards" / "mine").exists()
 
@@ -236,7 +236,7 @@ def test_somebody_elses_files_are_not_removed(tmp_path: Path, what: str) -> None
     else:
         place.symlink_to("other")
     with pytest.raises(UsageError, match=r"something else is there\. Move it away"):
-        fresh_folder(tmp_path / "shards").__enter__()
+        replace_folder(tmp_path / "shards").__enter__()
     assert (tmp_path / "other" / "thesis.txt").exists()
     assert what != "folder" or (place / "thesis.txt").exists()
 
@@ -255,7 +255,7 @@ def packed(path: Path, first: bytes, repeated: bytes, times: int) -> Path:
 
 @pytest.mark.parametrize("archive", ["gz", "zip"])
 def test_an_enormous_line_is_counted_by_file_and_line_and_takes_little_memory(tmp_path: Path, archive: str) -> None:
-    file = packed(tmp_path / "a.jsonl.gz", b'{"text": [[]', b",[]", LONGEST_RECORD)
+    file = packed(tmp_path / "a.jsonl.gz", b'{"text": [[]', b",[]", MAX_RECORD_BYTES)
     if archive == "zip":
         content = gzip.decompress(file.read_bytes())
         file = tmp_path / "a.zip"
@@ -281,7 +281,7 @@ def test_an_enormous_line_is_counted_by_file_and_line_and_takes_little_memory(tm
 
 def test_a_long_line_within_the_limit_stays_small_in_memory(tmp_path: Path) -> None:
     """The worst that a line just within the limit can be: as many objects as it has room for."""
-    file = packed(tmp_path / "a.jsonl.gz", b'{"text": "x", "y": [[]', b",[]", LONGEST_RECORD // 3 - 20)
+    file = packed(tmp_path / "a.jsonl.gz", b'{"text": "x", "y": [[]', b",[]", MAX_RECORD_BYTES // 3 - 20)
     code = (
         "import sys, resource; from chumoku.data.corpus import Corpus\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"

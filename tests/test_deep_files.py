@@ -13,7 +13,7 @@ from chumoku.config import load_toml, override, parse_value
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import read_pairs
-from chumoku.data.text_files import fingerprint
+from chumoku.data.text_files import compute_fingerprint
 from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
 from chumoku.safe_files import check_depth, check_file, check_header, read_json
 from chumoku.text import load
@@ -137,7 +137,7 @@ def test_only_regular_files_are_opened(endless: Path) -> None:
         read_json,
         load_toml,
         load,
-        fingerprint,
+        compute_fingerprint,
         lambda path: list(Corpus([path]).documents()),
         lambda path: read_pairs([path, path]),
         lambda path: Corpus([str(path)]),

@@ -28,8 +28,8 @@ from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.text import Tokenizer, train, training_process
 from chumoku.text import training as tokenizer_training
-from chumoku.text.progress import ShowProgress, counted
-from chumoku.text.sample_texts import sampled
+from chumoku.text.progress import ShowProgress, track_progress
+from chumoku.text.sample_texts import sample_evenly
 from chumoku.training import plan as planning
 from chumoku.training.recipe import read_recipe
 
@@ -92,7 +92,7 @@ def test_a_reader_that_left_stops_nothing() -> None:
 
 
 def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
     told = Told()
     tokenizer = train(TEXTS, kind="bpe", vocabulary=300, progress=told)
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
@@ -104,7 +104,7 @@ def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest
     assert set(steps) <= set(told.steps)
     assert told.steps["looking for near-duplicates"] > 18
     split_pairs([Pair("a", "b")], progress=told)
-    assert list(counted("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+    assert list(track_progress("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
@@ -112,8 +112,8 @@ def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.Monkey
     texts = [text + str(number) for number, text in enumerate(TEXTS)]
     settings: dict[str, Any] = {"kind": kind, "vocabulary": 600, "languages": ["ja"], "segment": False}
     here = train(texts, **settings)
-    monkeypatch.setattr(tokenizer_training, "QUICK", {})
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS", {})
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
     found: list[Tokenizer] = []
     thread = threading.Thread(target=lambda: found.append(train(texts, **settings)))
     thread.start()
@@ -126,7 +126,7 @@ def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.Monkey
 
 
 def test_what_goes_wrong_in_a_child_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
     with pytest.raises(UsageError, match="The kind bpe needs a vocabulary of 261 or more"):
         train(TEXTS, kind="bpe", vocabulary=99)
     for command, said in (
@@ -223,12 +223,12 @@ def test_a_sample_is_spread_evenly() -> None:
     dice = random.Random(0)
     texts = ["x" * dice.randrange(1, 40) + str(number) for number in range(5000)]
     total = sum(map(len, texts))
-    kept = sampled(texts, total // 3)
+    kept = sample_evenly(texts, total // 3)
     assert 0.3 < sum(map(len, kept)) / total < 0.36
     places = [texts.index(text) for text in kept[:99]]
     assert max(b - a for a, b in itertools.pairwise(places)) == 3
-    assert sampled(texts, total) == texts
-    assert sampled([], 5) == []
+    assert sample_evenly(texts, total) == texts
+    assert sample_evenly([], 5) == []
 
 
 def quick_recipe(tmp_path: Path, optimizer: str) -> Any:

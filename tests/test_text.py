@@ -25,7 +25,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from chumoku import text as chumoku_text
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.text import KINDS, Tokenizer, japanese, load, train
-from chumoku.text.sample_texts import thinned
+from chumoku.text.sample_texts import subsample
 
 ENGLISH = ["The quick brown fox jumps over the lazy dog.", "Hello, world! 1234", "def f(x): return x + 1\n"] * 30
 JAPANESE = ["サンディーが元気に走る。", "こたつでみかんを食べる。", "吾輩は猫である。名前はまだ無い。"] * 30
@@ -233,7 +233,7 @@ def test_japanese_words_are_cut_by_the_dictionary() -> None:
 
 def test_without_the_dictionary_there_is_a_kind_message(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sudachipy", None)
-    monkeypatch.setattr(japanese, "_own", threading.local())
+    monkeypatch.setattr(japanese, "_thread", threading.local())
     japanese._dictionary.cache_clear()
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[ja\]'. Or choose the kind unigram or bpe"):
         train(JAPANESE, kind="word", vocabulary=200)
@@ -275,7 +275,7 @@ def test_a_long_text_is_cut_where_nothing_changes(
 
     text = " ".join([*ENGLISH[:3], *JAPANESE[:3], "  two  spaces "] * 20)
     whole = trained[kind].encode(text)
-    monkeypatch.setattr(module, "PIECE", 97)
+    monkeypatch.setattr(module, "MAX_PIECE_LENGTH", 97)
     assert trained[kind].encode(text) == whole
     assert trained[kind].decode(trained[kind].encode("x" * 1000)) == trained[kind].decode(whole[:0]) + (
         "" if trained[kind].roles.unknown in trained[kind].encode("xx") else "x" * 1000
@@ -313,7 +313,7 @@ def test_gpt2_files_give_the_ids_of_tiktoken(trained: dict[str, Tokenizer], tmp_
     merges = "\n".join(" ".join(pair) for pair in model["merges"])
     (tmp_path / "vocab.bpe").write_text(f"#version: 0.2\n{merges}\n", encoding="utf-8")
     ours = load(tmp_path)
-    letters = ours._letters
+    letters = ours._unicode_to_bytes
     ranks = {bytes(letters[c] for c in token): n for token, n in vocabulary.items() if token != "<|endoftext|>"}
     pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     reference = tiktoken.Encoding("small", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
@@ -396,11 +396,11 @@ def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
 
 def test_thinning_keeps_an_even_spread() -> None:
     texts = [f"{number:04}" for number in range(1000)]
-    kept = thinned(texts, 1000)
+    kept = subsample(texts, 1000)
     assert sum(map(len, kept)) <= 1000
     steps = {int(b) - int(a) for a, b in itertools.pairwise(kept)}
     assert len(steps) == 1
-    assert thinned(texts, 10**6) == texts
+    assert subsample(texts, 10**6) == texts
 
 
 def test_the_room_needs_no_torch() -> None:

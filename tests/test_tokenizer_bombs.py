@@ -12,8 +12,8 @@ from bombs import added, bombs, character_map, definition, replace, sequence
 
 from chumoku.errors import UsageError
 from chumoku.text import load
-from chumoku.text.backend import MOST_ADDED, check_added
-from chumoku.text.formats.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, Model, Piece, backend_of
+from chumoku.text.backend import MAX_ADDED_TOKENS, check_added_tokens
+from chumoku.text.formats.sentencepiece import CONTROL, NORMAL, UNIGRAM, UNKNOWN, Model, Piece, build_backend
 from chumoku.text.tokenizer_limits import check_definition
 
 BOMBS = dict(bombs())
@@ -77,11 +77,11 @@ def test_parts_of_real_tokenizers_open(name: str, tmp_path: Path) -> None:
 
 def test_added_tokens_of_other_formats_are_bounded_too() -> None:
     with pytest.raises(ValueError, match=r"131,073 added tokens"):
-        check_added(str(number) for number in range(MOST_ADDED + 1))
+        check_added_tokens(str(number) for number in range(MAX_ADDED_TOKENS + 1))
     pieces = [Piece("<unk>", 0.0, UNKNOWN), Piece("a", -1.0, NORMAL)]
-    pieces += [Piece(f"<{number}>", 0.0, CONTROL) for number in range(MOST_ADDED)]
+    pieces += [Piece(f"<{number}>", 0.0, CONTROL) for number in range(MAX_ADDED_TOKENS)]
     with pytest.raises(ValueError, match="added tokens"):
-        backend_of(Model(pieces, UNIGRAM, False, b"", True, True))
+        build_backend(Model(pieces, UNIGRAM, False, b"", True, True))
 
 
 def test_a_growing_text_is_found_step_by_step() -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chumoku.data.order import Permutation, generator
 from chumoku.data.prepared import Pairs
-from chumoku.data.ragged_array import Ragged
+from chumoku.data.ragged_array import RaggedArray
 from chumoku.data.shards import Shards
 from chumoku.errors import CorpusError, UsageError
 from chumoku.text.special_tokens import Roles
@@ -34,7 +34,7 @@ class Share(NamedTuple):
     rank: int = 0
     world: int = 1
 
-    def of(self, samples: Indices) -> Indices:
+    def select(self, samples: Indices) -> Indices:
         if len(samples) < self.world:
             raise UsageError(
                 f"A batch of {len(samples)} rows cannot be shared by {self.world} processes. Use larger batches."
@@ -82,21 +82,21 @@ class WindowBatches:
         return self._windows // self.rows
 
     def samples(self, epoch: int, index: int) -> Indices:
-        check_batch(self, index)
+        check_index(self, index)
         places = np.arange(index * self.rows, (index + 1) * self.rows)
         return Permutation(self._windows, seed=self.seed, epoch=epoch)(places)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
+        samples = share.select(self.samples(epoch, index))
         windows = np.stack([self._window(sample) for sample in samples])
-        made = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
+        batch = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
         if self.documents:
             numbers = np.stack([self._documents(sample) for sample in samples])
             # What follows a document's end is another document: nothing to be learned there.
-            made["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
-            made["documents"] = torch.from_numpy(numbers[:, :-1].copy())
-            made["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
-        return made
+            batch["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
+            batch["documents"] = torch.from_numpy(numbers[:, :-1].copy())
+            batch["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
+        return batch
 
     def _window(self, sample: int) -> Indices:
         start = self._first + int(sample) * self.length
@@ -107,7 +107,7 @@ class WindowBatches:
         return self.shards.document_numbers(start, start + self.length + 1)
 
 
-def check_batch(batches: Batches, index: int) -> None:
+def check_index(batches: Batches, index: int) -> None:
     if not 0 <= index < len(batches):
         raise UsageError(
             f"Batch {index} was asked for, and an epoch has {len(batches):,}, counted from 0. Is this another corpus, "
@@ -125,12 +125,19 @@ def positions_within(documents: Indices) -> Indices:
 class MaskedBatches:
     """Windows with some tokens hidden; the labels are the hidden ones."""
 
-    def __init__(self, windows: WindowBatches, *, roles: Roles, vocabulary: int, share_hidden: float = 0.15) -> None:
+    def __init__(
+        self, windows: WindowBatches, *, roles: Roles, vocabulary: int, mask_probability: float = 0.15
+    ) -> None:
         if roles.mask is None:
             raise UsageError("This tokenizer has no mask token, so nothing can be hidden. Train one with <mask>.")
-        if not 0 < share_hidden < 1:
-            raise UsageError(f"The share of hidden tokens is {share_hidden}; it must lie between 0 and 1.")
-        self.windows, self.mask, self.vocabulary, self.share_hidden = windows, roles.mask, vocabulary, share_hidden
+        if not 0 < mask_probability < 1:
+            raise UsageError(f"The share of hidden tokens is {mask_probability}; it must lie between 0 and 1.")
+        self.windows, self.mask, self.vocabulary, self.mask_probability = (
+            windows,
+            roles.mask,
+            vocabulary,
+            mask_probability,
+        )
         special = (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask, *roles.languages.values())
         self._special = np.array([number for number in special if number is not None])
 
@@ -141,19 +148,19 @@ class MaskedBatches:
         return self.windows.samples(epoch, index)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
-        made = self.windows.batch(epoch, index, share)
-        rows = [self._hide(row, epoch, int(s)) for row, s in zip(made["tokens"].numpy(), samples, strict=True)]
-        made["tokens"] = torch.from_numpy(np.stack([tokens for tokens, _ in rows]))
-        made["labels"] = torch.from_numpy(np.stack([labels for _, labels in rows]))
-        return made
+        samples = share.select(self.samples(epoch, index))
+        batch = self.windows.batch(epoch, index, share)
+        rows = [self._mask_row(row, epoch, int(s)) for row, s in zip(batch["tokens"].numpy(), samples, strict=True)]
+        batch["tokens"] = torch.from_numpy(np.stack([tokens for tokens, _ in rows]))
+        batch["labels"] = torch.from_numpy(np.stack([labels for _, labels in rows]))
+        return batch
 
-    def _hide(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
+    def _mask_row(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
         random = generator(self.windows.seed, epoch, sample)
-        hidden = (random.random(len(row)) < self.share_hidden) & ~np.isin(row, self._special)
-        fate = random.random(len(row))
-        replaced = np.where(fate < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
-        tokens = np.where(hidden & (fate < 0.9), replaced, row)
+        hidden = (random.random(len(row)) < self.mask_probability) & ~np.isin(row, self._special)
+        draw = random.random(len(row))
+        replaced = np.where(draw < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
+        tokens = np.where(hidden & (draw < 0.9), replaced, row)
         return tokens, np.where(hidden, row, IGNORE)
 
 
@@ -179,21 +186,21 @@ class PairBatches:
                 f"The longest pair has {longest} tokens and a batch may have {tokens}. Allow more tokens a batch, or "
                 "drop long pairs when preparing."
             )
-        self._cuts = self._plan()
+        self._starts = self._plan_batches()
 
     def __len__(self) -> int:
-        return len(self._cuts) - 1
+        return len(self._starts) - 1
 
     def samples(self, epoch: int, index: int) -> Indices:
-        check_batch(self, index)
+        check_index(self, index)
         place = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
-        return self._order(epoch)[self._cuts[place] : self._cuts[place + 1]]
+        return self._order(epoch)[self._starts[place] : self._starts[place + 1]]
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
-        source, real = padded(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
-        target, _ = padded(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
-        labels, _ = padded(self.pairs.target, samples, filler=IGNORE, after=self._end)
+        samples = share.select(self.samples(epoch, index))
+        source, real = pad_sequences(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
+        target, _ = pad_sequences(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
+        labels, _ = pad_sequences(self.pairs.target, samples, filler=IGNORE, after=self._end)
         return {"source": source, "source_mask": real, "target": target, "labels": labels}
 
     @property
@@ -201,7 +208,7 @@ class PairBatches:
         """The share of an epoch's cells that hold no token, sources and targets together."""
         cells = real = 0
         order = self._order(0)
-        for start, stop in zip(self._cuts[:-1], self._cuts[1:], strict=True):
+        for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True):
             rows = order[start:stop]
             for lengths in (self._source[rows], self._target[rows]):
                 cells += len(rows) * int(lengths.max())
@@ -211,20 +218,20 @@ class PairBatches:
     @property
     def fewest_rows(self) -> int:
         """In the batch that has fewest: a batch can be shared by so many processes."""
-        return int(np.diff(self._cuts).min())
+        return int(np.diff(self._starts).min())
 
     def _order(self, epoch: int) -> Indices:
         """All pairs by target length, then source length; ties, and so the company a pair keeps, by chance."""
         if getattr(self, "_ordered", (None, None))[0] != epoch:
-            chance = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
-            self._ordered = (epoch, np.lexsort((chance, *self._keys())))
+            tie_breaker = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
+            self._ordered = (epoch, np.lexsort((tie_breaker, *self._keys())))
         return self._ordered[1]
 
     def _keys(self) -> tuple[Indices, Indices]:
         # Within a target length, sources run up and down in turn, so that neighbors are alike across its edges too.
         return np.where(self._target % 2 == 0, self._source, -self._source), self._target
 
-    def _plan(self) -> Indices:
+    def _plan_batches(self) -> Indices:
         """Where batches begin in that order: lengths stand in the same sequence every epoch, so the cuts do too."""
         order = np.lexsort(self._keys())
         sizes = np.maximum(self._source[order], self._target[order])
@@ -236,8 +243,8 @@ class PairBatches:
         return np.array(cuts)
 
 
-def padded(
-    ragged: Ragged, samples: Indices, *, filler: int, before: int | None = None, after: int | None = None
+def pad_sequences(
+    ragged: RaggedArray, samples: Indices, *, filler: int, before: int | None = None, after: int | None = None
 ) -> tuple[Tensor, Tensor]:
     """Sequences as a table filled up on the right, and a mask that is True where a token is real."""
     stops = np.asarray(ragged.ends)[samples]

@@ -34,8 +34,8 @@ def load(
 ) -> Iterator[tuple[Cursor, dict[str, Tensor]]]:
     """Batches without end (or up to `stop`), each with its cursor. Workers only make them ahead of time."""
     loader: DataLoader[tuple[Cursor, dict[str, Tensor]]] = DataLoader(
-        _Made(batches, share),
-        sampler=_Places(cursor, len(batches), stop),
+        _BatchDataset(batches, share),
+        sampler=_CursorSampler(cursor, len(batches), stop),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
@@ -43,7 +43,7 @@ def load(
     yield from loader
 
 
-class _Made(Dataset[tuple[Cursor, dict[str, Tensor]]]):
+class _BatchDataset(Dataset[tuple[Cursor, dict[str, Tensor]]]):
     def __init__(self, batches: Batches, share: Share) -> None:
         self._batches, self._share = batches, share
 
@@ -51,7 +51,7 @@ class _Made(Dataset[tuple[Cursor, dict[str, Tensor]]]):
         return cursor, self._batches.batch(cursor.epoch, cursor.batch, self._share)
 
 
-class _Places(Sampler[Cursor]):
+class _CursorSampler(Sampler[Cursor]):
     def __init__(self, cursor: Cursor, length: int, stop: Cursor | None) -> None:
         self._cursor, self._length, self._stop = cursor, length, stop
 

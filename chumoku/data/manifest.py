@@ -18,11 +18,13 @@ from chumoku.errors import ChumokuError, CorpusError, UsageError
 from chumoku.partial_output import incomplete, remove_leftovers
 from chumoku.safe_files import read_any_json
 
-NAME = "manifest.json"
+FILE_NAME = "manifest.json"
 VERSION = 1
-LARGEST = 1 << 28
+MAX_BYTES = 1 << 28
 # The names of all files that preparing writes: a folder of such files with a torn manifest is ours.
-OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
+OUR_FILES = re.compile(
+    r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)"
+)
 
 
 class UnreadableManifestError(CorpusError):
@@ -31,11 +33,11 @@ class UnreadableManifestError(CorpusError):
 
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What a prepared folder was made of, and its files."""
-    path = folder / NAME
+    path = folder / FILE_NAME
     if not path.exists():
-        raise CorpusError(f"{folder} holds no prepared corpus: {NAME} is missing. Prepare it first.")
+        raise CorpusError(f"{folder} holds no prepared corpus: {FILE_NAME} is missing. Prepare it first.")
     try:
-        manifest = read_any_json(path, largest=LARGEST)
+        manifest = read_any_json(path, largest=MAX_BYTES)
     except UsageError as error:
         raise CorpusError(f"{error} Prepare the corpus again.") from error
     except ChumokuError as error:
@@ -46,18 +48,18 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return values
 
 
-def unchanged(folder: Path, made_of: dict[str, Any]) -> bool:
+def is_up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:
     """Whether the folder was already made of exactly this, and its files are all there, of their sizes."""
     try:
         manifest = read_manifest(folder)
         sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
     except (CorpusError, OSError):
         return False
-    return bool(manifest["made_of"] == json.loads(json.dumps(made_of)) and sizes == manifest["files"])
+    return bool(manifest["made_of"] == json.loads(json.dumps(inputs)) and sizes == manifest["files"])
 
 
 @contextlib.contextmanager
-def fresh_folder(folder: Path) -> Iterator[Path]:
+def replace_folder(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
@@ -79,9 +81,9 @@ def check_replaceable(folder: Path) -> None:
         raise CorpusError(f"{folder} is a file, and a folder is to be made there. Choose another place.")
     present = {file.name for file in folder.iterdir()}
     try:
-        ours = {NAME, *read_manifest(folder)["files"]} if present else set()
+        ours = {FILE_NAME, *read_manifest(folder)["files"]} if present else set()
     except UnreadableManifestError:
-        ours = {name for name in present if OURS.fullmatch(name)}
+        ours = {name for name in present if OUR_FILES.fullmatch(name)}
     except CorpusError:
         ours = set()
     if present - ours:
@@ -91,7 +93,7 @@ def check_replaceable(folder: Path) -> None:
         )
 
 
-def write_manifest(folder: Path, made_of: dict[str, Any], **rest: Any) -> None:
+def write_manifest(folder: Path, inputs: dict[str, Any], **rest: Any) -> None:
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    values = {"version": VERSION, "made_of": made_of, "files": files, **rest}
-    (folder / NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+    values = {"version": VERSION, "made_of": inputs, "files": files, **rest}
+    (folder / FILE_NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")

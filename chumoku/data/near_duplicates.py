@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.order import mix, random_numbers
-from chumoku.data.pairs import Pair, simplified
+from chumoku.data.order import mix_bits, random_numbers
+from chumoku.data.pairs import Pair, keep_letters
 from chumoku.text.progress import Progress, silent
 
-ALIKE = 0.8
+MIN_SIMILARITY = 0.8
 HASHES, BAND = 24, 3
 BLOCK = 1 << 14
-MOST_MET = 1024
+MAX_CANDIDATES = 1024
 
 
 def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]:
@@ -30,45 +30,45 @@ def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]
     groups = Groups(len(pairs))
     rounds = 0
 
-    def told() -> None:
+    def report() -> None:
         progress("looking for near-duplicates", rounds, 2 * (1 + HASHES // BAND), "rounds")
 
     for name in Pair._fields:
         sides: list[str] = []
         first: dict[str, int] = {}
         for index, pair in enumerate(pairs):
-            sides.append(simplified(getattr(pair, name)))
+            sides.append(keep_letters(getattr(pair, name)))
             groups.join(first.setdefault(sides[-1], index), index)
-            told()
-        signatures = minhash(sides, told)
+            report()
+        signatures = minhash(sides, report)
         for band in range(0, HASHES, BAND):
             rounds += 1
-            link_alike(sides, signatures[:, band : band + BAND], groups, told)
+            join_similar(sides, signatures[:, band : band + BAND], groups, report)
         rounds += 1
     return [groups.root(index) for index in range(len(pairs))]
 
 
-def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups, told: Callable[[], object]) -> None:
+def join_similar(texts: list[str], keys: NDArray[np.uint64], groups: Groups, report: Callable[[], object]) -> None:
     """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
     long = np.flatnonzero(np.diff(edges) > 1)
     for start, stop in zip(edges[long], edges[long + 1], strict=True):
-        met: list[tuple[int, set[str]]] = []
-        told()
+        candidates: list[tuple[int, set[str]]] = []
+        report()
         for index in map(int, order[start:stop]):
-            mine = triples_of(texts[index])
-            friend = next((other for other, theirs in met if alike(mine, theirs)), None)
-            if friend is not None:
-                groups.join(friend, index)
-            elif len(met) < MOST_MET:
-                met.append((index, mine))
+            triples = letter_triples(texts[index])
+            match = next((other for other, other_triples in candidates if is_similar(triples, other_triples)), None)
+            if match is not None:
+                groups.join(match, index)
+            elif len(candidates) < MAX_CANDIDATES:
+                candidates.append((index, triples))
 
 
-def alike(one: set[str], other: set[str]) -> bool:
+def is_similar(one: set[str], other: set[str]) -> bool:
     shorter, longer = sorted((len(one), len(other)))
     # The larger set alone may already rule it out.
-    return shorter >= ALIKE * longer and len(one & other) >= ALIKE * len(one | other)
+    return shorter >= MIN_SIMILARITY * longer and len(one & other) >= MIN_SIMILARITY * len(one | other)
 
 
 class Groups:
@@ -88,17 +88,17 @@ class Groups:
         self._parent[high] = low
 
 
-def triples_of(text: str) -> set[str]:
+def letter_triples(text: str) -> set[str]:
     padded = f" {text} "
     return {padded[i : i + 3] for i in range(max(1, len(padded) - 2))}
 
 
-def minhash(texts: Sequence[str], told: Callable[[], object] = lambda: None) -> NDArray[np.uint64]:
+def minhash(texts: Sequence[str], report: Callable[[], object] = lambda: None) -> NDArray[np.uint64]:
     """[N, 24]: for each of 24 hash functions, the smallest hash among a text's letter triples."""
     keys = random_numbers(HASHES, 20170612)
     blocks = []
     for start in range(0, len(texts), BLOCK):
-        told()
+        report()
         blocks.append(_minhash_block(texts[start : start + BLOCK], keys))
     return np.concatenate(blocks) if blocks else np.empty((0, HASHES), np.uint64)
 
@@ -116,4 +116,4 @@ def _minhash_block(texts: Sequence[str], keys: NDArray[np.uint64]) -> NDArray[np
     for back in (2, 1):
         places = starts + lengths - back
         hashes[places] = hashes[starts + np.maximum(lengths - 3, 0)]
-    return np.stack([np.minimum.reduceat(mix(hashes ^ key), starts) for key in keys], axis=1)
+    return np.stack([np.minimum.reduceat(mix_bits(hashes ^ key), starts) for key in keys], axis=1)

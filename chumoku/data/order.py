@@ -44,11 +44,11 @@ class Permutation:
     def _scramble(self, numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
         left, right = numbers >> self._shift, numbers & self._mask
         for key in self._keys:
-            left, right = right, left ^ (mix(right + key) & self._mask)
+            left, right = right, left ^ (mix_bits(right + key) & self._mask)
         return (left << self._shift) | right
 
 
-def mix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mix_bits(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """SplitMix64's finisher: every bit of the input moves every bit of the output."""
     with np.errstate(over="ignore"):
         numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

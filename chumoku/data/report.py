@@ -6,16 +6,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from chumoku.data.text_files import LONGEST_LINE, LONGEST_RECORD
-from chumoku.text.tokenizer import whole
+from chumoku.data.text_files import MAX_LINE_BYTES, MAX_RECORD_BYTES
+from chumoku.text.byte_chars import fix_surrogates
 
-EXAMPLES = 3
-SHOWN = 80
+MAX_EXAMPLES = 3
+MAX_EXAMPLE_LENGTH = 80
 
 REASONS = {
     "invalid UTF-8": "bytes that are no text",
     "too long": "more characters than allowed",
-    "line too long": f"a line of more than {LONGEST_RECORD:,} bytes in JSONL or {LONGEST_LINE:,} elsewhere is not read",
+    "line too long": f"a line of more than {MAX_RECORD_BYTES:,} bytes in JSONL or {MAX_LINE_BYTES:,} elsewhere is not read",
     "empty": "nothing but spaces on a side",
     "length ratio": "one side far longer than the other",
     "duplicate": "the same pair again",
@@ -41,9 +41,11 @@ class Report:
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1
-        shown, text = self.examples.setdefault(reason, []), whole(text)
-        if len(shown) < EXAMPLES:
-            shown.append(Example(file, line, text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"))
+        shown, text = self.examples.setdefault(reason, []), fix_surrogates(text)
+        if len(shown) < MAX_EXAMPLES:
+            shown.append(
+                Example(file, line, text if len(text) <= MAX_EXAMPLE_LENGTH else text[: MAX_EXAMPLE_LENGTH - 1] + "…")
+            )
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.corpus import Corpus, Piece
-from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
-from chumoku.data.ragged_array import Ragged, RaggedWriter, Tokens, dtype_for
-from chumoku.data.text_files import at_rest, fingerprints
+from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, Tokens, dtype_for
+from chumoku.data.text_files import compute_fingerprints, refuse_if_changed
 from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
@@ -34,29 +34,29 @@ def prepare_text(
 ) -> Shards:
     """Tokenize a corpus into `folder`, or open it when nothing has changed; `progress` is told how far it is."""
     folder = Path(folder)
-    made_of = {
-        "sources": fingerprints(corpus.files, progress),
+    inputs = {
+        "sources": compute_fingerprints(corpus.files, progress),
         "tokenizer": tokenizer.fingerprint,
-        "documents": corpus.cut,
+        "documents": corpus.document_mode,
         "field": corpus.field,
         "shard_tokens": shard_tokens,
     }
-    if unchanged(folder, made_of):
+    if is_up_to_date(folder, inputs):
         return Shards(folder)
-    with fresh_folder(folder) as working, at_rest(corpus.files):
-        entries = _write(corpus, tokenizer, working, shard_tokens, progress)
-        write_manifest(working, made_of, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
+    with replace_folder(folder) as working, refuse_if_changed(corpus.files):
+        entries = _write_shards(corpus, tokenizer, working, shard_tokens, progress)
+        write_manifest(working, inputs, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
     return Shards(folder)
 
 
-def _write(
+def _write_shards(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, shard_tokens: int, progress: Progress
 ) -> list[dict[str, object]]:
     dtype, end = dtype_for(tokenizer.size), tokenizer.roles.end
     entries: list[dict[str, object]] = []
-    writer = RaggedWriter(folder / "shard-00000", dtype)
+    writer = RaggedArrayWriter(folder / "shard-00000", dtype)
     tokens = 0
-    for ids, document_ends in _encoded(corpus, tokenizer):
+    for ids, document_ends in _encode_pieces(corpus, tokenizer):
         if document_ends and end is not None:
             ids.append(end)
         writer.add(ids, ends=document_ends)
@@ -64,36 +64,36 @@ def _write(
         progress("tokenizing", tokens, unit="tokens")
         if document_ends and writer.total >= shard_tokens:
             entries.append(writer.close())
-            writer = RaggedWriter(folder / f"shard-{len(entries):05}", dtype)
+            writer = RaggedArrayWriter(folder / f"shard-{len(entries):05}", dtype)
     entries.append(writer.close())
     return [entry for entry in entries if entry["tokens"]]
 
 
-def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
+def _encode_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
     """Numbers of each piece. One batch is encoded while the one before is written and the one after is read.
 
     A document begins as the tokenizer's own frame says; its end is known by its place.
     """
-    begins = True
+    at_start = True
 
     def results(pieces: list[Piece], future: Future[list[list[int]]]) -> Iterator[tuple[list[int], bool]]:
-        nonlocal begins
+        nonlocal at_start
         for piece, ids in zip(pieces, future.result(), strict=True):
-            yield [*(tokenizer.frame[0] if begins else ()), *ids], piece.ends
-            begins = piece.ends
+            yield [*(tokenizer.prefix_and_suffix[0] if at_start else ()), *ids], piece.ends
+            at_start = piece.ends
 
     with ThreadPoolExecutor(1) as pool:
-        waiting: tuple[list[Piece], Future[list[list[int]]]] | None = None
-        for pieces in _batches(corpus.pieces()):
+        pending: tuple[list[Piece], Future[list[list[int]]]] | None = None
+        for pieces in _group_pieces(corpus.pieces()):
             future = pool.submit(tokenizer.encode_batch, [piece.text for piece in pieces])
-            if waiting is not None:
-                yield from results(*waiting)
-            waiting = pieces, future
-        if waiting is not None:
-            yield from results(*waiting)
+            if pending is not None:
+                yield from results(*pending)
+            pending = pieces, future
+        if pending is not None:
+            yield from results(*pending)
 
 
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _group_pieces(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
     characters, inside = 0, False
     for piece in pieces:
@@ -115,7 +115,7 @@ class Shards:
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
-        self._shards = [Ragged(self.folder, entry) for entry in self.manifest.get("shards", [])]
+        self._shards = [RaggedArray(self.folder, entry) for entry in self.manifest.get("shards", [])]
         self._ends = np.cumsum([len(shard.tokens) for shard in self._shards], dtype=np.int64)
         if not self._shards:
             raise CorpusError(f"{self.folder} holds no tokens. Prepare the corpus again.")
@@ -142,7 +142,7 @@ class Shards:
             so_far = int(numbers[-1][-1]) + 1
         return np.concatenate(numbers)
 
-    def _spans(self, start: int, stop: int) -> Iterator[tuple[Ragged, int, int]]:
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[RaggedArray, int, int]]:
         if not 0 <= start < stop <= self.tokens:
             raise CorpusError(f"Tokens {start} to {stop} were asked for, and {self.folder} has {self.tokens:,}.")
         for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._shards)):

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from chumoku.data.near_duplicates import group_pairs
-from chumoku.data.pairs import Pair, simplified
+from chumoku.data.pairs import Pair, keep_letters
 from chumoku.errors import UsageError
 from chumoku.text.progress import Progress, silent
 
@@ -33,14 +33,14 @@ def split_pairs(
     members: dict[int, list[int]] = {}
     for index, group in enumerate(group_pairs(pairs, progress)):
         members.setdefault(group, []).append(index)
-    train: list[int] = []
-    held: list[int] = []
+    train_indices: list[int] = []
+    validation_indices: list[int] = []
     for indices in members.values():
-        key = min(f"{simplified(pairs[i].source)}\t{simplified(pairs[i].target)}" for i in indices)
+        key = min(f"{keep_letters(pairs[i].source)}\t{keep_letters(pairs[i].target)}" for i in indices)
         digest = hashlib.blake2b(f"{seed}\t{key}".encode("utf-8", "replace"), digest_size=8).digest()
         chosen = int.from_bytes(digest) < validation * 2**64 and len(indices) <= max(1, validation * len(pairs))
-        (held if chosen else train).extend(indices)
-    return sorted(train), sorted(held)
+        (validation_indices if chosen else train_indices).extend(indices)
+    return sorted(train_indices), sorted(validation_indices)
 
 
 def check_share(validation: float) -> None:

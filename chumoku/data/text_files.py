@@ -22,10 +22,10 @@ from chumoku.errors import CorpusError
 from chumoku.safe_files import check_file
 from chumoku.text.progress import Progress, silent
 
-TEXT = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
-PACKED = (".gz", ".zip")
-LONGEST_LINE = 1 << 20
-LONGEST_RECORD = 1 << 23  # of JSONL: as Python objects, a record may take 25 times its bytes
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
+COMPRESSED_SUFFIXES = (".gz", ".zip")
+MAX_LINE_BYTES = 1 << 20
+MAX_RECORD_BYTES = 1 << 23  # of JSONL: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -35,7 +35,7 @@ class Line(NamedTuple):
     problem: str | None = None
 
 
-def expand(patterns: Iterable[str | Path]) -> list[Path]:
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """The files that paths, folders and globs stand for, in order, each once."""
     found: dict[Path, None] = {}
     for pattern in patterns:
@@ -43,9 +43,13 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
             raise CorpusError("An empty name was given where a file, folder or pattern is needed.")
         path = Path(pattern)
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT, ".zip"))
+            files = sorted(
+                file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT_SUFFIXES, ".zip")
+            )
             if not files:
-                raise CorpusError(f"The folder {path} holds no text. Files there should end in {', '.join(TEXT)}.")
+                raise CorpusError(
+                    f"The folder {path} holds no text. Files there should end in {', '.join(TEXT_SUFFIXES)}."
+                )
         elif path.exists():
             check_file(path)
             files = [path]
@@ -67,27 +71,27 @@ def inner_suffix(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix == ".gz" else suffix
 
 
-DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
-FAILURES = (*DAMAGE, OSError, RuntimeError, NotImplementedError)
+DAMAGE_ERRORS = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
+READ_ERRORS = (*DAMAGE_ERRORS, OSError, RuntimeError, NotImplementedError)
 
 
-def named(path: Path, error: Exception) -> CorpusError:
+def read_error(path: Path, error: Exception) -> CorpusError:
     """A failure of reading as a sentence with the file's name."""
-    if isinstance(error, DAMAGE):
+    if isinstance(error, DAMAGE_ERRORS):
         return CorpusError(f"{path} is damaged or not what its ending says: {error}. Fetch or pack it again.")
     reason = getattr(error, "strerror", None) or error
     return CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.")
 
 
 @contextlib.contextmanager
-def named_failures(path: Path) -> Iterator[None]:
+def explain_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except FAILURES as error:
-        raise named(path, error) from error
+    except READ_ERRORS as error:
+        raise read_error(path, error) from error
 
 
-class Stream:
+class ByteStream:
     """A byte stream whose failures while reading name the file."""
 
     def __init__(self, path: Path, stream: IO[bytes] | gzip.GzipFile) -> None:
@@ -96,11 +100,11 @@ class Stream:
     def readline(self, limit: int) -> bytes:
         try:
             return self._stream.readline(limit)
-        except FAILURES as error:
-            raise named(self._path, error) from error
+        except READ_ERRORS as error:
+            raise read_error(self._path, error) from error
 
     def copy_to(self, target: IO[bytes]) -> None:
-        with named_failures(self._path):
+        with explain_read_errors(self._path):
             shutil.copyfileobj(self._stream, target)
 
 
@@ -109,13 +113,13 @@ class Member(NamedTuple):
 
     name: str
     suffix: str
-    stream: Stream
+    stream: ByteStream
 
 
-def members(path: Path) -> Iterator[Member]:
+def open_members(path: Path) -> Iterator[Member]:
     """The texts in a file: one, or one for each member of a zip that is not hidden."""
     check_file(path)
-    with named_failures(path):
+    with explain_read_errors(path):
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
                 inside = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
@@ -124,11 +128,11 @@ def members(path: Path) -> Iterator[Member]:
                 for info in inside:
                     with archive.open(info) as member:
                         suffix = inner_suffix(Path(info.filename))
-                        yield Member(f"{path}:{info.filename}", suffix, Stream(path, member))
+                        yield Member(f"{path}:{info.filename}", suffix, ByteStream(path, member))
             return
-        opening = gzip.open if path.suffix.lower() == ".gz" else open
-        with opening(path, "rb") as stream:
-            yield Member(str(path), inner_suffix(path), Stream(path, stream))
+        open_file = gzip.open if path.suffix.lower() == ".gz" else open
+        with open_file(path, "rb") as stream:
+            yield Member(str(path), inner_suffix(path), ByteStream(path, stream))
 
 
 def _hidden(name: str) -> bool:
@@ -136,20 +140,20 @@ def _hidden(name: str) -> bool:
     return any(part.startswith(("_", ".")) for part in name.split("/") if part not in (".", ".."))
 
 
-def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
-    """Numbered lines without their ends. A line past `longest` bytes is skipped and reported, never held."""
+def read_lines(stream: ByteStream, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """Numbered lines without their ends. A line past `max_bytes` bytes is skipped and reported, never held."""
     number = 0
     while True:
-        raw = stream.readline(longest + 2)
+        raw = stream.readline(max_bytes + 2)
         if not raw:
             return
         number += 1
         if number == 1:
             raw = raw.removeprefix(BOM)
-        if len(raw) > longest and not raw.endswith(b"\n"):
+        if len(raw) > max_bytes and not raw.endswith(b"\n"):
             start = raw[:200].decode("utf-8", "replace")
             while raw and not raw.endswith(b"\n"):
-                raw = stream.readline(LONGEST_LINE)
+                raw = stream.readline(MAX_LINE_BYTES)
             yield Line(number, start, "line too long")
             continue
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -167,24 +171,24 @@ class Fingerprint(NamedTuple):
     sha256: str
 
 
-def fingerprint(path: Path) -> Fingerprint:
+def compute_fingerprint(path: Path) -> Fingerprint:
     check_file(path)
-    with named_failures(path), path.open("rb") as stream:
+    with explain_read_errors(path), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Fingerprint(str(path), stream.tell(), digest)
 
 
-def fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
+def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
     """What all of these files are."""
     found = []
     for number, file in enumerate(files):
         progress("checking files", number, len(files), "files")
-        found.append(fingerprint(file)._asdict())
+        found.append(compute_fingerprint(file)._asdict())
     return found
 
 
 @contextlib.contextmanager
-def at_rest(files: Iterable[Path]) -> Iterator[None]:
+def refuse_if_changed(files: Iterable[Path]) -> Iterator[None]:
     """Refuse what was made of files that changed meanwhile."""
     files = list(files)
     before = [file.stat().st_mtime_ns for file in files]

@@ -18,8 +18,8 @@ from chumoku.errors import MissingExtraError
 SEPARATOR = "\u2063"
 JAPANESE = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uff66-\uff9f々〆]")
 # Sudachi takes at most 49,149 bytes at a time; a character has at most four.
-LONGEST = 12_000
-_own = threading.local()
+MAX_CHARACTERS = 12_000
+_thread = threading.local()
 
 
 def share_of_japanese(text: str) -> float:
@@ -30,28 +30,28 @@ def share_of_japanese(text: str) -> float:
 
 def segment(text: str) -> str:
     """The text with the separator between its words. Separators already in it are dropped."""
-    words = [word for piece in _pieces(text.replace(SEPARATOR, "")) for word in _cut(piece)]
+    words = [word for piece in _split_pieces(text.replace(SEPARATOR, "")) for word in _split_words(piece)]
     return SEPARATOR.join(words)
 
 
-def _pieces(text: str) -> list[str]:
+def _split_pieces(text: str) -> list[str]:
     """Cut after line ends and full stops; what is still too long, anywhere."""
     pieces: list[str] = []
     for piece in re.findall(r"[^\n。]*[\n。]|[^\n。]+", text):
-        pieces.extend(piece[start : start + LONGEST] for start in range(0, len(piece), LONGEST))
+        pieces.extend(piece[start : start + MAX_CHARACTERS] for start in range(0, len(piece), MAX_CHARACTERS))
     return pieces
 
 
-def _cut(piece: str) -> list[str]:
+def _split_words(piece: str) -> list[str]:
     return [word.surface() for word in _sudachi().tokenize(piece) if word.surface()]
 
 
 def _sudachi() -> Any:
     """This thread's own: while one cuts, another cannot."""
-    if not hasattr(_own, "sudachi"):
+    if not hasattr(_thread, "sudachi"):
         dictionary, split = _dictionary()
-        _own.sudachi = dictionary.tokenizer(split)
-    return _own.sudachi
+        _thread.sudachi = dictionary.tokenizer(split)
+    return _thread.sudachi
 
 
 @functools.cache

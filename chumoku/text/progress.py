@@ -11,8 +11,8 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 Progress = Callable[..., object]  # of a step's name, and how much is done, of how much, in which unit
-EVERY = 3.0  # seconds between lines where there is no bar
-BAR_EVERY = 0.1
+LINE_SECONDS = 3.0  # seconds between lines where there is no bar
+BAR_SECONDS = 0.1
 T = TypeVar("T")
 
 
@@ -20,7 +20,9 @@ def silent(step: str, done: int | None = None, total: int | None = None, unit: s
     """Show nothing."""
 
 
-def counted(items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]) -> Iterator[T]:
+def track_progress(
+    items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]
+) -> Iterator[T]:
     """The same items; `progress` is told the sum of their sizes so far."""
     done = 0
     for item in items:
@@ -32,28 +34,30 @@ def counted(items: Iterable[T], progress: Progress, step: str, *, unit: str, siz
 class ShowProgress:
     """Shows the steps of some work on a console, one after another. Without a console it shows nothing."""
 
-    def __init__(self, console: Any = None, *, every: float = EVERY) -> None:
+    def __init__(self, console: Any = None, *, every: float = LINE_SECONDS) -> None:
         """`console` is rich's."""
         self._console, self._every = console, every
         self._step: str | None = None
-        self._began = self._shown = time.monotonic()
+        self._start_time = self._shown = time.monotonic()
         self._bar: Any = None
 
     def __call__(self, step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
         now = time.monotonic()
         if step != self._step:
-            self._step, self._began = step, now
+            self._step, self._start_time = step, now
             self._stop_bar()
         if self._console is None:
             return
         if self._console.is_terminal:
-            if self._bar is None or now - self._shown >= BAR_EVERY:
+            if self._bar is None or now - self._shown >= BAR_SECONDS:
                 self._shown = now
                 self._show_bar(step, _amount(done, total, unit), done, total)
         elif now - self._shown >= self._every:
             self._shown = now
             amount = _amount(done, total, unit)
-            self._say(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._began:.0f} s.")
+            self._print(
+                f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._start_time:.0f} s."
+            )
 
     def close(self) -> None:
         self._stop_bar()
@@ -65,7 +69,7 @@ class ShowProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # nobody reads any more, which is no reason to stop the work

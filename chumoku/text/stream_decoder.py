@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-UNFINISHED = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 
 class Stream:
     """`push` each number and show what it returns; `finish` at the end."""
 
-    def __init__(self, decode: Callable[[list[int]], str], open_ended: Callable[[list[int]], bool]) -> None:
-        """`open_ended` says of tokens that what they mean depends on the next one, whatever their text looks like."""
-        self._decode, self._open_ended = decode, open_ended
+    def __init__(self, decode: Callable[[list[int]], str], is_incomplete: Callable[[list[int]], bool]) -> None:
+        """`is_incomplete` says of tokens that what they mean depends on the next one, whatever their text looks like."""
+        self._decode, self._is_incomplete = decode, is_incomplete
         self._ids: list[int] = []
         self._context = 0  # decoding starts here …
         self._shown = 0  # … and what comes before this token has been shown
@@ -26,7 +26,7 @@ class Stream:
         """The text that this token completes; "" while a character is still open."""
         self._ids.append(number)
         before, after = self._texts()
-        if self._open_ended(self._ids[self._shown :]) or after.endswith(UNFINISHED) or not after.startswith(before):
+        if self._is_incomplete(self._ids[self._shown :]) or after.endswith(REPLACEMENT) or not after.startswith(before):
             return ""
         if after != before:
             # What was shown before this ended between characters: decoding may start there from now on.

@@ -22,19 +22,26 @@ from tokenizers import decoders, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
-from chumoku.text.backend import Frame, frame, in_turns, kept_roles, plain_twin, set_frame
-from chumoku.text.byte_chars import byte_letters, readable, whole
+from chumoku.text.backend import (
+    PrefixAndSuffix,
+    copy_with_specials_as_text,
+    encode_in_batches,
+    find_prefix_and_suffix,
+    read_roles,
+    set_prefix_and_suffix,
+)
+from chumoku.text.byte_chars import fix_surrogates, show_piece, unicode_to_bytes
 from chumoku.text.special_tokens import Roles, find_roles
 from chumoku.text.stream_decoder import Stream
 
-__all__ = ["Tokenizer", "load", "whole"]
+__all__ = ["Tokenizer", "load"]
 
 # Longer texts are cut before a space or line end (or, where there is none, anywhere), so that time grows with length
 # alone.
-PIECE = 1 << 13
-GAPS_TRIED = 100
-LARGEST = 1 << 23
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+MAX_PIECE_LENGTH = 1 << 13
+MAX_SPLITS_TRIED = 100
+MAX_TOKEN_ID = 1 << 23
+BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
 
 
 class Tokenizer:
@@ -48,11 +55,11 @@ class Tokenizer:
         added = backend.get_added_tokens_decoder()
         self.specials = {token.content: number for number, token in added.items() if token.special}
         self.size = size = _size(backend) if size is None else size
-        self._plain = plain_twin(backend) if added else backend
-        self.frame: Frame = frame(backend, size)
-        given = kept_roles(backend)
-        self._checked(given.values())
-        self.roles: Roles = find_roles({**self.specials, **self._known_names()}, given)
+        self._plain = copy_with_specials_as_text(backend) if added else backend
+        self.prefix_and_suffix: PrefixAndSuffix = find_prefix_and_suffix(backend, size)
+        given = read_roles(backend)
+        self._check_ids(given.values())
+        self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, given)
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
 
@@ -71,7 +78,7 @@ class Tokenizer:
         return self._special.to_str(pretty=True)
 
     @property
-    def cutter(self) -> pre_tokenizers.PreTokenizer | None:
+    def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer | None:
         """What cuts a text before the model does."""
         found: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
         return found
@@ -109,7 +116,7 @@ class Tokenizer:
         after = [self._role("end")] if end else []
         backend = self._special if special else self._plain
         pieces = [self._pieces_of(self._prepare(text, special=special), special=special) for text in texts]
-        encoded = in_turns(backend, itertools.chain(*pieces))
+        encoded = encode_in_batches(backend, itertools.chain(*pieces))
         return [[*before, *itertools.chain(*(next(encoded) for _ in parts)), *after] for parts in pieces]
 
     def encode_bytes(self, data: bytes) -> list[int]:
@@ -128,16 +135,16 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, special: bool = False) -> str:
         """Text of numbers; special tokens are shown when `special` is true."""
-        return self._special.decode(self._checked(ids), skip_special_tokens=not special)
+        return self._special.decode(self._check_ids(ids), skip_special_tokens=not special)
 
     def decode_batch(self, batch: Sequence[Iterable[int]], *, special: bool = False) -> list[str]:
-        return self._special.decode_batch([self._checked(ids) for ids in batch], skip_special_tokens=not special)
+        return self._special.decode_batch([self._check_ids(ids) for ids in batch], skip_special_tokens=not special)
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
         """The bytes of numbers: in byte-level kinds exactly those encoded."""
         if not self.byte_level:
             return self.decode(ids).encode()
-        pieces = (self._special.id_to_token(number) or "" for number in self._checked(ids))
+        pieces = (self._special.id_to_token(number) or "" for number in self._check_ids(ids))
         return b"".join(self._bytes_of(piece) for piece in pieces if piece not in self.specials)
 
     def pieces(self, text: str) -> list[str]:
@@ -146,11 +153,11 @@ class Tokenizer:
         if not self.byte_level:
             return [self._special.id_to_token(number) or "" for number in ids]
         raw = [self.decode_bytes([number]) for number in ids]
-        return [readable(piece) for piece in raw]
+        return [show_piece(piece) for piece in raw]
 
     def token(self, number: int) -> str:
         """The name of a token in the vocabulary."""
-        return self._special.id_to_token(self._checked([number])[0]) or ""
+        return self._special.id_to_token(self._check_ids([number])[0]) or ""
 
     def stream(self) -> Stream:
         """Decode one number at a time."""
@@ -169,29 +176,29 @@ class Tokenizer:
         return path
 
     @functools.cached_property
-    def _gaps(self) -> str:
+    def _split_chars(self) -> str:
         """Where a long text may be cut."""
         return "".join(gap for gap in " \n" if self._splits_before(gap))
 
     @property
-    def _letters(self) -> dict[str, int]:
+    def _unicode_to_bytes(self) -> dict[str, int]:
         """Byte-level tokens write each byte as one printable letter: letter → byte."""
-        return byte_letters()
+        return unicode_to_bytes()
 
     @functools.cached_property
     def _byte_ids(self) -> list[int]:
         numbers = self._special.get_vocab(with_added_tokens=False)
-        if not self._letters.keys() <= numbers.keys():
+        if not self._unicode_to_bytes.keys() <= numbers.keys():
             raise UsageError("This tokenizer has no token for some bytes, so it cannot write just any bytes.")
-        return [numbers[letter] for letter in sorted(self._letters, key=self._letters.__getitem__)]
+        return [numbers[letter] for letter in sorted(self._unicode_to_bytes, key=self._unicode_to_bytes.__getitem__)]
 
     def _bytes_of(self, piece: str) -> bytes:
         """Tokens added later are written as themselves."""
-        if any(char not in self._letters for char in piece):
+        if any(char not in self._unicode_to_bytes for char in piece):
             return piece.encode()
-        return bytes(self._letters[char] for char in piece)
+        return bytes(self._unicode_to_bytes[char] for char in piece)
 
-    def _known_names(self) -> dict[str, int]:
+    def _unmarked_specials(self) -> dict[str, int]:
         """Role names that stand in the vocabulary without being marked as special, as in SentencePiece models."""
         names = ("<unk>", "[UNK]")
         numbers = {name: self._special.token_to_id(name) for name in names}
@@ -200,10 +207,10 @@ class Tokenizer:
     def _ends_in_byte(self, ids: list[int]) -> bool:
         """Whether the last token to be shown is one byte of a character that the vocabulary does not hold."""
         shown = (token for token in map(self._special.id_to_token, reversed(ids)) if token not in self.specials)
-        return BYTE.fullmatch(next(shown, None) or "") is not None
+        return BYTE_TOKEN.fullmatch(next(shown, None) or "") is not None
 
     def _prepare(self, text: str, *, special: bool) -> str:
-        text = whole(text)
+        text = fix_surrogates(text)
         if not self.segments:
             return text
         if not special:
@@ -211,18 +218,18 @@ class Tokenizer:
         parts = self._around_specials(text)
         return "".join(part if part in self.specials else japanese.segment(part) for part in parts)
 
-    def _encode_whole(self, text: str) -> list[int]:
+    def _encode_unsplit(self, text: str) -> list[int]:
         return self._plain.encode(text, add_special_tokens=False).ids
 
     def _pieces_of(self, text: str, *, special: bool) -> list[str]:
         """The text, a long one in pieces that can be encoded each by itself."""
-        if len(text) <= PIECE or not self._gaps:
+        if len(text) <= MAX_PIECE_LENGTH or not self._split_chars:
             return [text]
         pieces = []
         for part in self._around_specials(text) if special else [text]:
             start = 0
-            while len(part) - start > PIECE:
-                cut = _gap(part, start + PIECE // 2, start + PIECE, self._gaps)
+            while len(part) - start > MAX_PIECE_LENGTH:
+                cut = _find_split(part, start + MAX_PIECE_LENGTH // 2, start + MAX_PIECE_LENGTH, self._split_chars)
                 pieces.append(part[start:cut])
                 start = cut
             pieces.append(part[start:])
@@ -238,11 +245,11 @@ class Tokenizer:
         """Whether a text may be cut before a space or line end: tried out on what pre-tokenizers treat differently."""
         pairs = itertools.product(("a", "word.", "猫。", "x!?", "12", "'s"), ("b", "猫", "34", '"q', "(c"))
         return all(
-            self._encode_whole(left + gap + right) == self._encode_whole(left) + self._encode_whole(gap + right)
+            self._encode_unsplit(left + gap + right) == self._encode_unsplit(left) + self._encode_unsplit(gap + right)
             for left, right in pairs
         )
 
-    def _checked(self, ids: Iterable[int]) -> list[int]:
+    def _check_ids(self, ids: Iterable[int]) -> list[int]:
         ids = list(ids)
         wrong = next((number for number in ids if not 0 <= number < self.size), None)
         if wrong is not None:
@@ -262,33 +269,35 @@ class Tokenizer:
         return self.roles.languages[code]
 
 
-def framed(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Tokenizer:
+def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Tokenizer:
     """The same tokenizer with these tokens in its frame."""
     backend = tokenizers.Tokenizer.from_str(tokenizer.json)
-    set_frame(backend, before, after, {role: tokenizer.token(number) for role, number in kept_roles(backend).items()})
+    set_prefix_and_suffix(
+        backend, before, after, {role: tokenizer.token(number) for role, number in read_roles(backend).items()}
+    )
     return Tokenizer(backend)
 
 
 def load(path: Path | str) -> Tokenizer:
     """Open a tokenizer: ours, or a public one in any of its usual files (`text.formats.tokenizer_files`)."""
-    from chumoku.text.formats.tokenizer_files import guarded, open_backend
+    from chumoku.text.formats.tokenizer_files import explain_errors, open_backend
 
     path = Path(path)
-    return guarded(path, lambda: Tokenizer(open_backend(path)))
+    return explain_errors(path, lambda: Tokenizer(open_backend(path)))
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:
     size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
-    if size > LARGEST:
+    if size > MAX_TOKEN_ID:
         # The library walks through all numbers up to the last, whether there are tokens or not.
-        raise UsageError(f"A token has the number {size - 1:,}, and {LARGEST:,} can be. Is the file whole?")
+        raise UsageError(f"A token has the number {size - 1:,}, and {MAX_TOKEN_ID:,} can be. Is the file whole?")
     return size
 
 
-def _gap(text: str, low: int, high: int, gaps: str) -> int:
+def _find_split(text: str, low: int, high: int, gaps: str) -> int:
     """The last single space or line end between two other characters, where kinds begin a new piece anyway."""
     place = high
-    for _ in range(GAPS_TRIED):
+    for _ in range(MAX_SPLITS_TRIED):
         place = max(text.rfind(gap, low, place) for gap in gaps)
         if place < 0:
             break

@@ -23,38 +23,38 @@ from typing import Any
 import tokenizers
 
 from chumoku.safe_files import check_depth
-from chumoku.text.backend import check_added
-from chumoku.text.formats.sentencepiece import LONGEST_MAPPED, check_character_map
+from chumoku.text.backend import check_added_tokens
+from chumoku.text.formats.sentencepiece import MAX_MAPPED_LENGTH, check_character_map
 
-MOST_STEPS = 256  # of a normalizer, a pre-tokenizer, a decoder
-MOST_GROWTH = 16  # times as many characters
-MOST_PREPENDED = 1 << 10
-MOST_TEMPLATES = 8
-LONGEST_TEMPLATE = 32  # parts, and tokens of each special token
-MOST_TEMPLATE_TOKENS = 1 << 12
-LONGEST_PATTERN = 1 << 13
-LONGEST_WORD = 1 << 10  # WordPiece's time grows with the square of a word
-SLOW = 0.02  # seconds of this thread for a text of up to 256 characters; usual are 0.0001
-PROBED = 256
+MAX_STEPS = 256  # of a normalizer, a pre-tokenizer, a decoder
+MAX_GROWTH = 16  # times as many characters
+MAX_PREPENDED = 1 << 10
+MAX_TEMPLATES = 8
+MAX_TEMPLATE_LENGTH = 32  # parts, and tokens of each special token
+MAX_TEMPLATE_TOKENS = 1 << 12
+MAX_PATTERN_LENGTH = 1 << 13
+MAX_WORD_LENGTH = 1 << 10  # WordPiece's time grows with the square of a word
+MAX_SECONDS = 0.02  # seconds of this thread for a text of up to 256 characters; usual are 0.0001
+MAX_PROBE_LENGTH = 256
 
 # One of these may match nothing at all, and then what replaces it comes between all characters.
-_EMPTY = re.compile(r"[*?|^$()]|\{[0,]|\\[bBAzZGKyYRXO]")
+_MAY_MATCH_EMPTY = re.compile(r"[*?|^$()]|\{[0,]|\\[bBAzZGKyYRXO]")
 _INNER = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
 _STRUCTURE = {"type", "pattern", "content", "ids", "id", "single", "pair", "special_tokens", "prepend", "added_tokens"}
 _STRUCTURE |= {"normalizers", "pretokenizers", "decoders", "processors", "precompiled_charsmap", "model", *_INNER}
 
 
-def checked_backend(data: bytes) -> tokenizers.Tokenizer:
+def load_checked_backend(data: bytes) -> tokenizers.Tokenizer:
     """The library's tokenizer from a tokenizer.json; ValueError where it asks for too much."""
     text = data.decode("utf-8")
-    state = json.loads(text, object_pairs_hook=_table)
+    state = json.loads(text, object_pairs_hook=_check_object)
     check_definition(state)
     backend = tokenizers.Tokenizer.from_str(text)
     check_speed(backend, state)
     return backend
 
 
-def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _check_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """A JSON object. Of a key that comes twice the library may read the other one."""
     table = dict(pairs)
     if len(table) != len(pairs):
@@ -70,21 +70,21 @@ def check_definition(state: Any) -> None:
     if not isinstance(state, dict):
         raise ValueError("it holds no table")
     check_depth({key: value for key, value in state.items() if key != "model"})
-    check_added(token.get("content") for token in _list(state.get("added_tokens")) if isinstance(token, dict))
+    check_added_tokens(token.get("content") for token in _as_list(state.get("added_tokens")) if isinstance(token, dict))
     for part in _INNER:
         _check_steps(part, list(_steps(state.get(part), _INNER[part])))
     templates = list(_steps(state.get("post_processor"), "processors"))
-    if len(templates) > MOST_TEMPLATES:
-        raise ValueError(f"its post_processor has {len(templates):,} steps, and {MOST_TEMPLATES} are the most")
+    if len(templates) > MAX_TEMPLATES:
+        raise ValueError(f"its post_processor has {len(templates):,} steps, and {MAX_TEMPLATES} are the most")
     for step in templates:
         _check_template(step)
     model = state.get("model")
     longest = model.get("max_input_chars_per_word") if isinstance(model, dict) else None
-    if isinstance(longest, (int, float)) and longest > LONGEST_WORD:
-        raise ValueError(f"it takes words of {longest:,} characters, and {LONGEST_WORD:,} are the most")
+    if isinstance(longest, (int, float)) and longest > MAX_WORD_LENGTH:
+        raise ValueError(f"it takes words of {longest:,} characters, and {MAX_WORD_LENGTH:,} are the most")
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
@@ -100,8 +100,8 @@ def _steps(part: Any, inner: str) -> Iterator[dict[str, Any]]:
 
 
 def _check_steps(name: str, steps: list[dict[str, Any]]) -> None:
-    if len(steps) > MOST_STEPS:
-        raise ValueError(f"its {name} has {len(steps):,} steps, and {MOST_STEPS} are the most")
+    if len(steps) > MAX_STEPS:
+        raise ValueError(f"its {name} has {len(steps):,} steps, and {MAX_STEPS} are the most")
     growth, prepended = 1.0, 0.0
     written = ""  # characters that steps so far may have written
     for number, step in enumerate(steps):
@@ -109,9 +109,9 @@ def _check_steps(name: str, steps: list[dict[str, Any]]) -> None:
         written += _texts(step)
         growth, prepended = growth * times, prepended * times
         prepended += len(step["prepend"]) if isinstance(step.get("prepend"), str) else 0
-        if growth > MOST_GROWTH or prepended > MOST_PREPENDED:
+        if growth > MAX_GROWTH or prepended > MAX_PREPENDED:
             raise ValueError(
-                f"its {name} may make a text more than {MOST_GROWTH} times as long (step {number + 1} of {len(steps)})"
+                f"its {name} may make a text more than {MAX_GROWTH} times as long (step {number + 1} of {len(steps)})"
             )
 
 
@@ -124,7 +124,7 @@ def _growth(step: dict[str, Any], written: str, *, first: bool) -> float:
     kind, pattern = step.get("type"), step.get("pattern")
     if isinstance(step.get("precompiled_charsmap"), str):
         check_character_map(base64.b64decode(step["precompiled_charsmap"]))
-        return LONGEST_MAPPED if written else 1.0
+        return MAX_MAPPED_LENGTH if written else 1.0
     if isinstance(pattern, dict):
         return _replaced_growth(pattern, step.get("content"))
     if isinstance(pattern, str) or kind == "Split":
@@ -148,31 +148,31 @@ def _replaced_growth(pattern: dict[str, Any], content: Any) -> float:
         return max(1.0, size / len(text)) if text else 1.0 + size
     if isinstance(expression, str):
         _check_pattern(expression)
-        return 1.0 + size if not expression or _EMPTY.search(expression) else max(1.0, size)
+        return 1.0 + size if not expression or _MAY_MATCH_EMPTY.search(expression) else max(1.0, size)
     return 1.0
 
 
 def _check_pattern(pattern: str) -> None:
-    if len(pattern) > LONGEST_PATTERN:
-        raise ValueError(f"it has a pattern of {len(pattern):,} characters, and {LONGEST_PATTERN:,} are the most")
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise ValueError(f"it has a pattern of {len(pattern):,} characters, and {MAX_PATTERN_LENGTH:,} are the most")
 
 
 def _check_template(step: dict[str, Any]) -> None:
     """A template names special tokens and texts; each special token is a list of numbers."""
     table = step.get("special_tokens")
     entries = [entry for entry in table.values() if isinstance(entry, dict)] if isinstance(table, dict) else []
-    sizes = [len(_list(entry.get("ids"))) for entry in entries]
-    if len(entries) > MOST_TEMPLATE_TOKENS or max(sizes, default=0) > LONGEST_TEMPLATE:
+    sizes = [len(_as_list(entry.get("ids"))) for entry in entries]
+    if len(entries) > MAX_TEMPLATE_TOKENS or max(sizes, default=0) > MAX_TEMPLATE_LENGTH:
         raise ValueError(
             f"its template has {len(entries):,} special tokens of up to {max(sizes, default=0):,} numbers; up to "
-            f"{MOST_TEMPLATE_TOKENS:,} of {LONGEST_TEMPLATE} can be"
+            f"{MAX_TEMPLATE_TOKENS:,} of {MAX_TEMPLATE_LENGTH} can be"
         )
     for form, most in (("single", 1), ("pair", 2)):
-        parts = _list(step.get(form))
+        parts = _as_list(step.get(form))
         texts = sum(isinstance(part, dict) and "Sequence" in part for part in parts)
-        if len(parts) > LONGEST_TEMPLATE or texts > most:
+        if len(parts) > MAX_TEMPLATE_LENGTH or texts > most:
             raise ValueError(
-                f"its template '{form}' has {len(parts):,} parts, {texts:,} of them texts; up to {LONGEST_TEMPLATE} "
+                f"its template '{form}' has {len(parts):,} parts, {texts:,} of them texts; up to {MAX_TEMPLATE_LENGTH} "
                 f"parts with {most} text(s) can be"
             )
 
@@ -192,13 +192,13 @@ def check_speed(backend: tokenizers.Tokenizer, state: dict[str, Any]) -> None:
     tail = "\n" + "".join(letters)
     for letter in letters:
         size = 8
-        while size <= PROBED:
+        while size <= MAX_PROBE_LENGTH:
             text = letter * (size // len(letter)) + tail
             start = time.thread_time()
             ids = backend.encode(text, add_special_tokens=False).ids
             backend.decode(ids)
             seconds = time.thread_time() - start
-            if seconds > SLOW:
+            if seconds > MAX_SECONDS:
                 raise ValueError(
                     f"it takes {seconds:.2f} s for a text of {len(text)} characters; a pattern is too slow"
                 )

@@ -21,14 +21,14 @@ import tokenizers
 
 from chumoku.errors import ChumokuError, UsageError
 
-HEARD_EVERY = 0.2  # seconds
+POLL_SECONDS = 0.2  # seconds
 COMMAND = "from chumoku.text.training_worker import main; main()"
 
 
 def train_in_child(
-    texts: Sequence[str], settings: dict[str, Any], waiting: Callable[[], object]
+    texts: Sequence[str], settings: dict[str, Any], on_wait: Callable[[], object]
 ) -> tokenizers.Tokenizer:
-    """What the trainer of a kind makes of these texts; `waiting` is called every moment."""
+    """What the trainer of a kind makes of these texts; `on_wait` is called every moment."""
     search = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search)}
     with (
@@ -46,13 +46,13 @@ def train_in_child(
             _send(child, texts, settings)
             answer = None
             while answer is None:
-                waiting()
+                on_wait()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    answer, _ = child.communicate(timeout=HEARD_EVERY)
+                    answer, _ = child.communicate(timeout=POLL_SECONDS)
         except BaseException:
             child.kill()
             raise
-        return _read(answer, errors)
+        return _read_answer(answer, errors)
 
 
 def _send(child: subprocess.Popen[bytes], texts: Sequence[str], settings: dict[str, Any]) -> None:
@@ -67,14 +67,14 @@ def _send(child: subprocess.Popen[bytes], texts: Sequence[str], settings: dict[s
     child.stdin = None
 
 
-def _read(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
+def _read_answer(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
     try:
         found = json.loads(answer)
     except ValueError:
         errors.seek(0)
-        said = errors.read(1 << 20).decode("utf-8", "replace").strip().rpartition("\n")[2]
+        last_line = errors.read(1 << 20).decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ChumokuError(
-            f"Training the tokenizer failed: {said[:200] or 'its process was ended'}. Is there enough memory? Train on "
+            f"Training the tokenizer failed: {last_line[:200] or 'its process was ended'}. Is there enough memory? Train on "
             "less text, or choose another kind."
         ) from None
     if "error" in found:

@@ -11,13 +11,13 @@ import time
 from chumoku.errors import UsageError
 from chumoku.text.training import TRAINERS
 
-LOOKS_EVERY = 0.2  # seconds
+POLL_SECONDS = 0.2  # seconds
 
 
 def main() -> None:
     """The child: settings and texts in, a tokenizer out."""
     parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     settings, *texts = map(json.loads, sys.stdin.buffer)
     if not texts or texts.pop() is not None:
         sys.exit("The texts did not arrive.")  # the parent is gone
@@ -29,7 +29,7 @@ def main() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOKS_EVERY)
+        time.sleep(POLL_SECONDS)
     os._exit(1)

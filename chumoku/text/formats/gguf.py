@@ -21,37 +21,37 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from chumoku.errors import UsageError
 from chumoku.text import pretokenizers
-from chumoku.text.backend import check_added, set_frame
+from chumoku.text.backend import check_added_tokens, set_prefix_and_suffix
 from chumoku.text.formats.gguf_export import NO_MERGES, PREFIX, to_ggml
 from chumoku.text.formats.sentencepiece import (
     BPE,
     BYTE,
     CONTROL,
-    LONGEST_PIECE,
-    MOST_PIECES,
+    MAX_PIECE_LENGTH,
+    MAX_PIECES,
     NORMAL,
     UNIGRAM,
     UNKNOWN,
     USER,
     Model,
     Piece,
-    backend_of,
+    build_backend,
 )
-from chumoku.text.formats.tokenizer_files import guarded, uncased
+from chumoku.text.formats.tokenizer_files import explain_errors, is_uncased
 from chumoku.text.special_tokens import find_roles
 from chumoku.text.tokenizer import Tokenizer
 
 __all__ = ["from_ggml", "to_ggml"]
 
-LARGEST_MAP = 1 << 24
+MAX_MAP_BYTES = 1 << 24
 # The key of each role's number; GGUF's own spelling.
-KEYS = {"begin": "bos_token_id", "end": "eos_token_id", "pad": "padding_token_id", "mask": "mask_token_id"}
+ROLE_KEYS = {"begin": "bos_token_id", "end": "eos_token_id", "pad": "padding_token_id", "mask": "mask_token_id"}
 SEPARATOR = "seperator_token_id"
 
 
 def from_ggml(fields: Mapping[str, Any]) -> Tokenizer:
     """The tokenizer of a GGUF file from its metadata."""
-    return guarded("The tokenizer in this GGUF file", lambda: _open(_Fields(fields)))
+    return explain_errors("The tokenizer in this GGUF file", lambda: _open(_Fields(fields)))
 
 
 class _Fields:
@@ -62,8 +62,8 @@ class _Fields:
         self.tokens: list[str] = self.values("tokens", (str, bytes))
         if bytes in set(map(type, self.tokens)):
             self.tokens = [token.decode("utf-8") if isinstance(token, bytes) else token for token in self.tokens]
-        if not 0 < len(self.tokens) <= MOST_PIECES or max(map(len, self.tokens)) > LONGEST_PIECE:
-            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MOST_PIECES:,} of short text can be")
+        if not 0 < len(self.tokens) <= MAX_PIECES or max(map(len, self.tokens)) > MAX_PIECE_LENGTH:
+            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MAX_PIECES:,} of short text can be")
         self.numbers = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(self.numbers) < len(self.tokens):
             raise ValueError(f"of its {len(self.tokens):,} tokens, only {len(self.numbers):,} are different")
@@ -110,25 +110,27 @@ def _open(fields: _Fields) -> Tokenizer:
     model = fields.get("model", str, "")
     if model not in _MODELS:
         raise UsageError(f"A GGUF tokenizer of model '{model}' cannot be read; {', '.join(_MODELS)} can.")
-    check_added([*fields.control, *fields.user])
+    check_added_tokens([*fields.control, *fields.user])
     backend = _MODELS[model](fields)
-    own = {"begin": 1, "end": 2} if model == "llama" else {}
-    roles = {role: fields.token(key, own.get(role)) for role, key in KEYS.items()}
+    default_ids = {"begin": 1, "end": 2} if model == "llama" else {}
+    roles = {role: fields.token(key, default_ids.get(role)) for role, key in ROLE_KEYS.items()}
     if model == "bert":
         roles["end"] = fields.token(SEPARATOR) or roles["end"]
         roles["begin"] = fields.token("cls_token_id") or roles["begin"]
-    given = {role: name for role, name in roles.items() if name is not None}
-    backend.add_special_tokens(_added([*given.values(), *fields.control], special=True))
+    role_tokens = {role: name for role, name in roles.items() if name is not None}
+    backend.add_special_tokens(_added([*role_tokens.values(), *fields.control], special=True))
     backend.add_tokens(_added(fields.user, special=False))
-    begun = {"llama": True, "bert": True, "gpt2": fields.get("pre", str, "default") in pretokenizers.BEGUN}.get(
-        model, False
-    )
-    before = [given["begin"]] if fields.get("add_bos_token", bool, begun) and "begin" in given else []
-    ended = fields.get("add_eos_token", bool, model == "t5") or model == "bert"
-    after = [given["end"]] if ended and "end" in given else []
-    known = find_roles({name: fields.numbers[name] for name in (*given.values(), *fields.control)})
-    untold = {role: name for role, name in given.items() if fields.numbers[name] != getattr(known, role)}
-    set_frame(backend, before, after, untold)
+    adds_bos = {
+        "llama": True,
+        "bert": True,
+        "gpt2": fields.get("pre", str, "default") in pretokenizers.STARTS_WITH_BOS,
+    }.get(model, False)
+    before = [role_tokens["begin"]] if fields.get("add_bos_token", bool, adds_bos) and "begin" in role_tokens else []
+    adds_eos = fields.get("add_eos_token", bool, model == "t5") or model == "bert"
+    after = [role_tokens["end"]] if adds_eos and "end" in role_tokens else []
+    known = find_roles({name: fields.numbers[name] for name in (*role_tokens.values(), *fields.control)})
+    unrecognized = {role: name for role, name in role_tokens.items() if fields.numbers[name] != getattr(known, role)}
+    set_prefix_and_suffix(backend, before, after, unrecognized)
     return Tokenizer(backend, size=len(fields.tokens))
 
 
@@ -143,12 +145,12 @@ def _gpt2(fields: _Fields) -> tokenizers.Tokenizer:
             f"This GGUF's tokenizer cuts texts by the rule '{pre[:80]}', which is not known here; known are "
             f"{', '.join(pretokenizers.PATTERNS)}."
         )
-    written = fields.values("merges", (str,))
+    stored_merges = fields.values("merges", (str,))
     # That both parts and the whole are tokens, the library checks itself.
-    merges = [merge.partition(" ")[::2] for merge in written] if written != NO_MERGES else []
-    model = models.BPE(vocab=fields.numbers, merges=merges, ignore_merges=pre in pretokenizers.WORDS_FIRST)
+    merges = [merge.partition(" ")[::2] for merge in stored_merges] if stored_merges != NO_MERGES else []
+    model = models.BPE(vocab=fields.numbers, merges=merges, ignore_merges=pre in pretokenizers.IGNORE_MERGES)
     backend = tokenizers.Tokenizer(model)
-    backend.pre_tokenizer = pretokenizers.cutter(pre)
+    backend.pre_tokenizer = pretokenizers.build_pretokenizer(pre)
     backend.decoder = decoders.ByteLevel()
     return backend
 
@@ -162,9 +164,9 @@ def _sentencepiece(fields: _Fields, kind: int) -> tokenizers.Tokenizer:
         number = fields.numbers[fields.unknown]
         pieces[number] = pieces[number]._replace(kind=UNKNOWN)
     character_map = fields._fields.get(PREFIX + "precompiled_charsmap", b"")
-    if not isinstance(character_map, (bytes, bytearray, list)) or len(character_map) > LARGEST_MAP:
+    if not isinstance(character_map, (bytes, bytearray, list)) or len(character_map) > MAX_MAP_BYTES:
         raise ValueError(f"{PREFIX}precompiled_charsmap is no list of bytes")
-    return backend_of(
+    return build_backend(
         Model(
             pieces,
             kind,
@@ -182,15 +184,15 @@ def _bert(fields: _Fields) -> tokenizers.Tokenizer:
     special = {*fields.control, *fields.user, fields.unknown}
     special |= {token for token in fields.tokens if token[:1] == "[" and token[-1:] == "]"}
 
-    def written(token: str) -> str:
+    def stored_merges(token: str) -> str:
         return token if token in special else token[1:] if token.startswith("▁") else f"##{token}"
 
-    tokens = [written(token) for token in fields.tokens]
+    tokens = [stored_merges(token) for token in fields.tokens]
     numbers = dict(zip(tokens, range(len(tokens)), strict=True))
     if len(numbers) < len(tokens):
         raise ValueError("two of its tokens are the same word")
     backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token=fields.unknown))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=uncased(tokens))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=is_uncased(tokens))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(_added([fields.unknown], special=True))

@@ -13,36 +13,36 @@ from __future__ import annotations
 import math
 import struct
 
-from chumoku.text.backend import set_frame
+from chumoku.text.backend import set_prefix_and_suffix
 from chumoku.text.formats.sentencepiece import (
     BPE,
     BYTE,
     CONTROL,
-    LONGEST_PIECE,
-    MOST_PIECES,
+    MAX_PIECE_LENGTH,
+    MAX_PIECES,
     NORMAL,
     UNKNOWN,
     Model,
     Piece,
-    backend_of,
+    build_backend,
 )
-from chumoku.text.formats.tokenizer_files import guarded
+from chumoku.text.formats.tokenizer_files import explain_errors
 from chumoku.text.special_tokens import BEGIN, END
 from chumoku.text.special_tokens import UNKNOWN as UNKNOWN_TOKEN
 from chumoku.text.tokenizer import Tokenizer
 
-HEAD = struct.Struct("<i")
+HEADER = struct.Struct("<i")
 ENTRY = struct.Struct("<fi")
-NAMED = {0: Piece(UNKNOWN_TOKEN, 0.0, UNKNOWN), 1: Piece(BEGIN, 0.0, CONTROL), 2: Piece(END, 0.0, CONTROL)}
+SPECIAL_PIECES = {0: Piece(UNKNOWN_TOKEN, 0.0, UNKNOWN), 1: Piece(BEGIN, 0.0, CONTROL), 2: Piece(END, 0.0, CONTROL)}
 
 
 def read_llama2c(data: bytes, vocabulary: int) -> Tokenizer:
     """The tokenizer of a llama2.c model with so many tokens."""
-    return guarded("llama2.c's tokenizer", lambda: _open(data, vocabulary))
+    return explain_errors("llama2.c's tokenizer", lambda: _open(data, vocabulary))
 
 
 def _open(data: bytes, vocabulary: int) -> Tokenizer:
-    backend = backend_of(
+    backend = build_backend(
         Model(
             _pieces(data, vocabulary),
             BPE,
@@ -52,25 +52,25 @@ def _open(data: bytes, vocabulary: int) -> Tokenizer:
             remove_extra_spaces=False,
         )
     )
-    set_frame(backend, [BEGIN], [])
+    set_prefix_and_suffix(backend, [BEGIN], [])
     return Tokenizer(backend, size=vocabulary)
 
 
 def _pieces(data: bytes, vocabulary: int) -> list[Piece]:
-    if not len(NAMED) <= vocabulary <= min(MOST_PIECES, len(data) // ENTRY.size):
+    if not len(SPECIAL_PIECES) <= vocabulary <= min(MAX_PIECES, len(data) // ENTRY.size):
         raise ValueError(f"{len(data):,} bytes cannot hold {vocabulary:,} tokens with <unk>, <s> and </s>")
     pieces: list[Piece] = []
-    place = HEAD.size
+    place = HEADER.size
     for number in range(vocabulary):
         if place + ENTRY.size > len(data):
             raise ValueError(f"it ends at token {number:,} of {vocabulary:,}")
         score, length = ENTRY.unpack_from(data, place)
         place += ENTRY.size
-        if not 0 <= length <= min(LONGEST_PIECE, len(data) - place) or not math.isfinite(score):
+        if not 0 <= length <= min(MAX_PIECE_LENGTH, len(data) - place) or not math.isfinite(score):
             raise ValueError(f"token {number:,} has {length:,} bytes and the score {score}")
         text = data[place : place + length].decode("utf-8").replace(" ", "▁")
         place += length
-        pieces.append(NAMED.get(number) or _piece(number - len(NAMED), text, score))
+        pieces.append(SPECIAL_PIECES.get(number) or _piece(number - len(SPECIAL_PIECES), text, score))
     if place != len(data):
         raise ValueError(f"{len(data) - place:,} bytes lie behind its {vocabulary:,} tokens")
     different = len({piece.text for piece in pieces})

@@ -17,18 +17,18 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from chumoku.text.backend import check_added
+from chumoku.text.backend import check_added_tokens
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
-MOST_PIECES = 1 << 22
-LONGEST_PIECE = 1 << 12
-MOST_WORK = 1 << 27
-LONGEST_MAPPED = 20  # characters that a character map writes for one; NFKC needs 18
-MOST_MAPPED = 4  # times as many characters as NFKC writes, for a letter of a usual script
+MAX_PIECES = 1 << 22
+MAX_PIECE_LENGTH = 1 << 12
+MAX_MERGE_WORK = 1 << 27
+MAX_MAPPED_LENGTH = 20  # characters that a character map writes for one; NFKC needs 18
+MAX_MAP_GROWTH = 4  # times as many characters as NFKC writes, for a letter of a usual script
 MANY_SPACES, OUTER_SPACES = " {2,}", r"\A | \z"
 _PAIRS = [*(kana + "ﾞ" for kana in "ｳｶｷｸｹｺｻｼｽｾｿﾀﾁﾂﾃﾄﾊﾋﾌﾍﾎﾜｦ"), *(kana + "ﾟ" for kana in "ﾊﾋﾌﾍﾎ")]
-VOICED = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
+VOICED_KANA = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
 
 
 class Piece(NamedTuple):
@@ -48,15 +48,15 @@ class Model(NamedTuple):
 
 def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
     """The library's tokenizer that cuts text as the SentencePiece model does."""
-    return backend_of(read_model(data))
+    return build_backend(read_model(data))
 
 
-def backend_of(model: Model) -> tokenizers.Tokenizer:
+def build_backend(model: Model) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(_bpe(model) if model.kind == BPE else _unigram(model))
-    backend.normalizer, backend.pre_tokenizer = dress(model)
+    backend.normalizer, backend.pre_tokenizer = build_preprocessing(model)
     after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
-    check_added(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
+    check_added_tokens(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
     special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     user = [piece.text for piece in model.pieces if piece.kind == USER]
@@ -64,13 +64,15 @@ def backend_of(model: Model) -> tokenizers.Tokenizer:
     return backend
 
 
-def dress(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
+def build_preprocessing(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
     """What happens to a text before the model cuts it."""
     steps: list[normalizers.Normalizer] = []
     if model.character_map:
         check_character_map(model.character_map)
         # The library looks up characters, and of longer ones only those of up to five bytes: ｶﾞ has six.
-        steps += [normalizers.Replace(pair, one) for pair, one in VOICED.items() if one.encode() in model.character_map]
+        steps += [
+            normalizers.Replace(pair, one) for pair, one in VOICED_KANA.items() if one.encode() in model.character_map
+        ]
         steps.append(normalizers.Precompiled(model.character_map))
     if model.remove_extra_spaces:
         steps += [normalizers.Replace(Regex(MANY_SPACES), " "), normalizers.Replace(Regex(OUTER_SPACES), "")]
@@ -103,11 +105,13 @@ def check_character_map(data: bytes) -> None:
     if values.max(initial=0) >= max(len(texts), 1) or not starts[values].all():
         raise ValueError("the character map's trie leads out of its texts")
     longest = max(map(len, texts.decode("utf-8").split("\0")))
-    if longest > LONGEST_MAPPED:
-        raise ValueError(f"the character map writes {longest:,} characters for one, and {LONGEST_MAPPED} are the most")
+    if longest > MAX_MAPPED_LENGTH:
+        raise ValueError(
+            f"the character map writes {longest:,} characters for one, and {MAX_MAPPED_LENGTH} are the most"
+        )
     mapping = normalizers.Precompiled(data)
     for letter in map(chr, (*range(0x20, 0x250), *range(0x370, 0x530), *range(0x3000, 0x3100), 0x65E5, 0xAC00)):
-        if len(mapping.normalize_str(letter)) > MOST_MAPPED * len(unicodedata.normalize("NFKD", letter.lower())):
+        if len(mapping.normalize_str(letter)) > MAX_MAP_GROWTH * len(unicodedata.normalize("NFKD", letter.lower())):
             raise ValueError(f"the character map makes a long text of the letter {letter!r}")
 
 
@@ -115,15 +119,15 @@ def read_model(data: bytes) -> Model:
     pieces: list[Piece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
-    for number, value in fields(data):
+    for number, value in read_fields(data):
         if number == 1 and isinstance(value, bytes):
             pieces.append(_piece(value))
         elif number == 2 and isinstance(value, bytes):
-            trainer = dict(fields(value))
+            trainer = dict(read_fields(value))
         elif number == 3 and isinstance(value, bytes):
-            normalizer = dict(fields(value))
-        if len(pieces) > MOST_PIECES:
-            raise ValueError(f"more than {MOST_PIECES:,} pieces")
+            normalizer = dict(read_fields(value))
+        if len(pieces) > MAX_PIECES:
+            raise ValueError(f"more than {MAX_PIECES:,} pieces")
     if not pieces:
         raise ValueError("it holds no pieces")
     kind = trainer.get(3, UNIGRAM)
@@ -140,7 +144,7 @@ def read_model(data: bytes) -> Model:
     )
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """The numbered fields of a protobuf message; lengths are checked before anything is cut out."""
     place = 0
     while place < len(data):
@@ -177,11 +181,11 @@ def _varint(data: bytes, place: int) -> tuple[int, int]:
 
 
 def _piece(data: bytes) -> Piece:
-    values = dict(fields(data))
+    values = dict(read_fields(data))
     text, score, kind = values.get(1, b""), values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
     if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
         raise ValueError("a piece has fields of the wrong type")
-    if len(text) > LONGEST_PIECE:
+    if len(text) > MAX_PIECE_LENGTH:
         raise ValueError(f"a piece of {len(text):,} bytes")
     number = struct.unpack("<f", score)[0]
     if not math.isfinite(number):
@@ -199,7 +203,7 @@ def _unigram(model: Model) -> models.Model:
 
 def _bpe(model: Model) -> models.Model:
     numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
-    merges = merges_of(model.pieces)
+    merges = derive_merges(model.pieces)
     unknown = next((piece.text for piece in model.pieces if piece.kind == UNKNOWN), None)
     return models.BPE(
         vocab=numbers,
@@ -210,13 +214,13 @@ def _bpe(model: Model) -> models.Model:
     )
 
 
-def merges_of(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+def derive_merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
     """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first.
 
     Of equal scores SentencePiece takes the leftmost, the library's merges the lowest numbers: with Llama's own pieces,
     whose runs of spaces share one score, the same comes out.
     """
-    if sum(len(piece.text) ** 2 for piece in pieces) > MOST_WORK:
+    if sum(len(piece.text) ** 2 for piece in pieces) > MAX_MERGE_WORK:
         raise ValueError("its pieces are so long that they are none of a text")
     numbers = {piece.text: number for number, piece in enumerate(pieces)}
     merges = []

@@ -1,4 +1,4 @@
-"""A tokenizer seen as a SentencePiece model: the way back from `sentencepiece.backend_of`.
+"""A tokenizer seen as a SentencePiece model: the way back from `sentencepiece.build_backend`.
 
     normalizer   character map or NFKC · spaces stripped and joined · ▁ put before
     cutter       ▁ for each space, before the first word too or not
@@ -28,24 +28,23 @@ from chumoku.text.formats.sentencepiece import (
     UNKNOWN,
     UNUSED,
     USER,
-    VOICED,
+    VOICED_KANA,
     Model,
     Piece,
-    fields,
-    merges_of,
+    derive_merges,
+    read_fields,
 )
-from chumoku.text.tokenizer import BYTE as BYTE_NAME
-from chumoku.text.tokenizer import Tokenizer
+from chumoku.text.tokenizer import BYTE_TOKEN, Tokenizer
 
 
 def write_sentencepiece(tokenizer: Tokenizer) -> bytes:
     """A ModelProto that cuts texts into the same pieces."""
     if tokenizer.kind != "unigram":
         raise UsageError(f"A tokenizer of kind {tokenizer.kind} cannot be written for SentencePiece; unigram can.")
-    return proto(model_of(tokenizer))
+    return serialize_model(to_sentencepiece_model(tokenizer))
 
 
-def model_of(tokenizer: Tokenizer) -> Model:
+def to_sentencepiece_model(tokenizer: Tokenizer) -> Model:
     """The SentencePiece model that does what this tokenizer does."""
     state = json.loads(tokenizer.json)
     model = state["model"]
@@ -70,12 +69,12 @@ def model_of(tokenizer: Tokenizer) -> Model:
     for number in range(len(numbered), tokenizer.size):
         text = placed.get(number, f"<hole {number}>")
         pieces.append(Piece(text, 0.0, kinds.get(text, UNUSED)))
-    character_map, dummy_prefix, remove_extra_spaces = _dressing(state["normalizer"], state["pre_tokenizer"])
+    character_map, dummy_prefix, remove_extra_spaces = _read_preprocessing(state["normalizer"], state["pre_tokenizer"])
     return Model(pieces, kind, model["byte_fallback"], character_map, dummy_prefix, remove_extra_spaces)
 
 
 def _kind(text: str, kinds: dict[str, int], bytewise: bool) -> int:
-    return kinds.get(text) or (BYTE if bytewise and BYTE_NAME.fullmatch(text) else NORMAL)
+    return kinds.get(text) or (BYTE if bytewise and BYTE_TOKEN.fullmatch(text) else NORMAL)
 
 
 def _scored(model: dict[str, Any]) -> list[tuple[str, float]]:
@@ -95,13 +94,13 @@ def _scored(model: dict[str, Any]) -> list[tuple[str, float]]:
     if [number for _, number in ordered] != list(range(len(ordered))):
         raise UsageError("The numbers of this tokenizer's tokens have holes, which a SentencePiece model has not.")
     scored = [(text, scores.get(text, -float(len(merges)))) for text, _ in ordered]
-    made = merges_of([Piece(text, score, NORMAL if text in scores else UNUSED) for text, score in scored])
+    made = derive_merges([Piece(text, score, NORMAL if text in scores else UNUSED) for text, score in scored])
     if set(made) != set(merges):
         raise UsageError("This tokenizer's merges do not follow from scores of its tokens, as SentencePiece's do.")
     return scored
 
 
-def _dressing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) -> tuple[bytes, bool, bool]:
+def _read_preprocessing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) -> tuple[bytes, bool, bool]:
     """Character map, dummy prefix, remove extra spaces."""
     character_map, prefixed, stripped, replaced = b"", False, False, False
     for step in _flat(normalizer, "normalizers"):
@@ -114,14 +113,14 @@ def _dressing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) 
                 stripped = True
             case {"type": "Replace", "pattern": {"Regex": str(spaces)}} if spaces in (MANY_SPACES, OUTER_SPACES):
                 stripped = True
-            case {"type": "Replace", "pattern": {"String": str(pair)}} if pair in VOICED:
+            case {"type": "Replace", "pattern": {"String": str(pair)}} if pair in VOICED_KANA:
                 pass  # a part of the character map
             case {"type": "Prepend", "prepend": "▁"}:
                 prefixed = True
             case {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}:
                 replaced = True
             case _:
-                raise _inexpressible("normalizer", step)
+                raise _unsupported_step("normalizer", step)
     for step in _flat(cutter, "pretokenizers"):
         match step:
             case {"type": "Metaspace", "replacement": "▁"}:
@@ -129,7 +128,7 @@ def _dressing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) 
             case {"type": "WhitespaceSplit"}:
                 stripped = True
             case _:
-                raise _inexpressible("cutter", step)
+                raise _unsupported_step("cutter", step)
     if not replaced:
         raise UsageError("This tokenizer does not write spaces as ▁, as every SentencePiece model does.")
     return character_map, prefixed, stripped
@@ -141,7 +140,7 @@ def _flat(state: dict[str, Any] | None, inner: str) -> Iterable[dict[str, Any]]:
     return [step for one in state[inner] for step in _flat(one, inner)] if state["type"] == "Sequence" else [state]
 
 
-def _inexpressible(part: str, step: dict[str, Any]) -> UsageError:
+def _unsupported_step(part: str, step: dict[str, Any]) -> UsageError:
     return UsageError(f"The {part} of this tokenizer, {json.dumps(step)[:100]}, is none that SentencePiece has.")
 
 
@@ -154,14 +153,14 @@ def nfkc_map() -> bytes:
             "Writing a tokenizer with NFKC for others needs SentencePiece's table of it. Install it with: pip install "
             "sentencepiece. Or train the tokenizer with normalize=False."
         ) from error
-    normalizer = dict(fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
-    found = dict(fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
+    normalizer = dict(read_fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
+    found = dict(read_fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
     if not isinstance(found, bytes):
         raise UsageError("This version of SentencePiece does not give its table of NFKC. Train with normalize=False.")
     return found
 
 
-def proto(model: Model) -> bytes:
+def serialize_model(model: Model) -> bytes:
     """The model as a ModelProto."""
     pieces = b"".join(_field(1, _piece(piece)) for piece in model.pieces)
     names = {piece.kind: number for number, piece in reversed(list(enumerate(model.pieces)))}

@@ -18,12 +18,12 @@ import tokenizers
 from tokenizers import AddedToken
 
 from chumoku.errors import UsageError
-from chumoku.text.backend import frame_names, set_frame
+from chumoku.text.backend import prefix_and_suffix_names, set_prefix_and_suffix
 from chumoku.text.special_tokens import find_roles
 from chumoku.text.tokenizer import Tokenizer
 
 SETTINGS, TOKENIZER = "tokenizer_config.json", "tokenizer.json"
-LARGEST = 1 << 24
+MAX_BYTES = 1 << 24
 KEYS = {
     "begin": ("bos_token", "cls_token"),
     "end": ("eos_token", "sep_token"),
@@ -32,8 +32,8 @@ KEYS = {
     "unknown": ("unk_token",),
 }
 # Where the file does not say: classes that put a begin token before, or an end token behind a text.
-BEGUN = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast")
-ENDED = ("T5Tokenizer", "T5TokenizerFast")
+ADDS_BOS = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast")
+ADDS_EOS = ("T5Tokenizer", "T5TokenizerFast")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -41,54 +41,62 @@ def read_settings(folder: Path) -> dict[str, Any]:
     path = folder / SETTINGS
     if not path.is_file():
         return {}
-    if path.stat().st_size > LARGEST:
-        raise UsageError(f"{path} has more than {LARGEST:,} bytes, and no settings of a tokenizer do.")
+    if path.stat().st_size > MAX_BYTES:
+        raise UsageError(f"{path} has more than {MAX_BYTES:,} bytes, and no settings of a tokenizer do.")
     try:
-        found = json.loads(path.read_bytes())
+        settings_read = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is no JSON: {str(error)[:200]}. Is the file whole?") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings_read, dict):
         raise UsageError(f"{path} holds no table of settings. Is the file whole?")
-    return found
+    return settings_read
 
 
 def token_names(settings: dict[str, Any]) -> dict[str, str]:
     """The token of each role that the settings name."""
-    found: dict[str, str] = {}
+    settings_read: dict[str, str] = {}
     for role, keys in KEYS.items():
         values = (settings.get(key) for key in keys)
         texts = (value.get("content") if isinstance(value, dict) else value for value in values)
         name = next((text for text in texts if isinstance(text, str) and text), None)
         if name is not None:
-            found[role] = name
-    return found
+            settings_read[role] = name
+    return settings_read
 
 
-def respected(backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> tokenizers.Tokenizer:
+def apply_settings(backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> tokenizers.Tokenizer:
     """The tokenizer with the roles and the frame of its settings."""
     backend.no_padding()
     backend.no_truncation()
     # A name that is no token would be added by others, as one that no model has seen: here it has no role.
-    named = {role: name for role, name in token_names(settings).items() if backend.token_to_id(name) is not None}
-    named.pop("unknown", None)
+    role_tokens = {role: name for role, name in token_names(settings).items() if backend.token_to_id(name) is not None}
+    role_tokens.pop("unknown", None)
     added = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
-    missing = [name for name in named.values() if name not in added]
+    missing = [name for name in role_tokens.values() if name not in added]
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
-    before, after = frame_names(backend)
+    before, after = prefix_and_suffix_names(backend)
     kind = settings.get("tokenizer_class")
-    if backend.post_processor is None and "begin" in named and _says(settings, "add_bos_token", kind in BEGUN):
-        before = [named["begin"]]
-    if backend.post_processor is None and "end" in named and _says(settings, "add_eos_token", kind in ENDED):
-        after = [named["end"]]
-    numbers = {name: backend.token_to_id(name) for name in {*added, *named.values()}}
+    if (
+        backend.post_processor is None
+        and "begin" in role_tokens
+        and _get_bool(settings, "add_bos_token", kind in ADDS_BOS)
+    ):
+        before = [role_tokens["begin"]]
+    if (
+        backend.post_processor is None
+        and "end" in role_tokens
+        and _get_bool(settings, "add_eos_token", kind in ADDS_EOS)
+    ):
+        after = [role_tokens["end"]]
+    numbers = {name: backend.token_to_id(name) for name in {*added, *role_tokens.values()}}
     known = find_roles({name: number for name, number in numbers.items() if number is not None})
-    untold = {role: name for role, name in named.items() if numbers[name] != getattr(known, role)}
-    if untold or (backend.post_processor is None and (before or after)):
-        set_frame(backend, before, after, untold)
+    unrecognized = {role: name for role, name in role_tokens.items() if numbers[name] != getattr(known, role)}
+    if unrecognized or (backend.post_processor is None and (before or after)):
+        set_prefix_and_suffix(backend, before, after, unrecognized)
     return backend
 
 
-def _says(settings: dict[str, Any], key: str, default: bool) -> bool:
+def _get_bool(settings: dict[str, Any], key: str, default: bool) -> bool:
     value = settings.get(key)
     return value if isinstance(value, bool) else default
 
