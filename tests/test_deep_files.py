@@ -70,7 +70,7 @@ def test_json_nested_too_deeply_is_a_sentence(content: str, tmp_path: Path) -> N
     with pytest.raises(CorpusError, match=r"manifest.json .*Prepare"):
         read_manifest(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UsageError, match=r"tokenizer.json is not a tokenizer that can be read"):
+    with pytest.raises(UsageError, match=r"tokenizer.json is not a readable tokenizer"):
         load(tmp_path / "tokenizer.json")
 
 
@@ -148,7 +148,7 @@ def test_only_regular_files_are_opened(endless: Path) -> None:
 
 def test_a_tokenizer_folder_with_a_pipe_in_it_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(UsageError, match="holds no tokenizer"):
+    with pytest.raises(UsageError, match="has no tokenizer"):
         load(tmp_path)
     (tmp_path / "vocab.json").write_text("{}")
     os.mkfifo(tmp_path / "merges.txt")

@@ -154,7 +154,7 @@ def test_numbers_may_have_holes(tmp_path: Path) -> None:
 def test_language_codes_are_checked() -> None:
     tokenizer = train(ENGLISH, kind="byte", languages=["zh-Hans", "pt_BR"])
     assert set(tokenizer.roles.languages) == {"zh-Hans", "pt_BR"}
-    with pytest.raises(UsageError, match="'japanese language' is no language code"):
+    with pytest.raises(UsageError, match="'japanese language' is not a language code"):
         train(ENGLISH, kind="byte", languages=["japanese language"])
 
 
@@ -179,7 +179,7 @@ def test_roles_and_languages(trained: dict[str, Tokenizer], kind: str) -> None:
     assert (around[:2], around[-1]) == ([5, 1], 2)
     assert tokenizer.decode(around) == "dog"
     assert tokenizer.decode(around, special=True) == "<2ja><s>dog</s>"
-    with pytest.raises(UsageError, match=r"knows no language 'fr'. The languages it knows: ja, en"):
+    with pytest.raises(UsageError, match=r"has no language 'fr'. Its languages: ja, en"):
         tokenizer.encode("chien", language="fr")
     with pytest.raises(UsageError, match="There is no token 99999"):
         tokenizer.decode([99999])
@@ -212,7 +212,7 @@ def test_a_vocabulary_is_filled_up_to_a_multiple() -> None:
     [
         ({"kind": "morpheme"}, "There is no tokenizer kind 'morpheme'; choose character, byte, word"),
         ({"vocabulary": 0}, "A vocabulary has 1 to"),
-        ({"vocabulary": 100}, "The kind bpe needs a vocabulary of 261 or more; 100 was asked for"),
+        ({"vocabulary": 100}, "The kind bpe needs a vocabulary of 261 or more, not 100"),
     ],
 )
 def test_impossible_training_is_refused(changes: dict[str, object], message: str) -> None:
@@ -369,15 +369,15 @@ def test_bert_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("tokenizer.json", b"{", "is not a tokenizer that can be read"),
-        ("tokenizer.json", b"[]", "is not a tokenizer that can be read"),
-        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "is not a tokenizer that can be read"),
-        ("tokenizer.json", b"\xff\xfe", "is not a tokenizer that can be read"),
-        ("small.model", b"", "holds no pieces"),
+        ("tokenizer.json", b"{", "is not a readable tokenizer"),
+        ("tokenizer.json", b"[]", "is not a readable tokenizer"),
+        ("tokenizer.json", b'{"model": {"type": "BPE"}}', "is not a readable tokenizer"),
+        ("tokenizer.json", b"\xff\xfe", "is not a readable tokenizer"),
+        ("small.model", b"", "has no pieces"),
         ("small.model", b"\x0a\xff\xff\xff\xff\x0f", "runs past the end"),
         ("small.model", b"\xff" * 11, "does not end"),
         ("small.model", b"\x0f", "wire type 7"),
-        ("vocab.txt", b"the\nfox", r"a BERT vocabulary has \[PAD\]"),
+        ("vocab.txt", b"the\nfox", r"a BERT vocabulary needs \[PAD\]"),
     ],
 )
 def test_a_broken_tokenizer_file_is_named(tmp_path: Path, name: str, content: bytes, message: str) -> None:
@@ -390,7 +390,7 @@ def test_a_broken_tokenizer_file_is_named(tmp_path: Path, name: str, content: by
 def test_missing_and_empty_folders_are_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"absent.json could not be read: No such file"):
         load(tmp_path / "absent.json")
-    with pytest.raises(UsageError, match=r"holds no tokenizer. It may hold tokenizer.json"):
+    with pytest.raises(UsageError, match=r"has no tokenizer. Expected tokenizer.json"):
         load(tmp_path)
 
 

@@ -1,6 +1,6 @@
-"""How far a long step is: a bar on a terminal; elsewhere a plain line every few seconds.
+"""Progress of long steps: a bar on a terminal, otherwise a plain line every few seconds.
 
-Whoever does long work takes a `Progress` and calls it often: `progress("tokenizing", 120_000, unit="tokens")`.
+A long-running function takes a `Progress` and calls it often: `progress("tokenizing", 120_000, unit="tokens")`.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-Progress = Callable[..., object]  # of a step's name, and how much is done, of how much, in which unit
-LINE_SECONDS = 3.0  # seconds between lines where there is no bar
+Progress = Callable[..., object]  # (step, done, total, unit)
+LINE_SECONDS = 3.0  # between lines where there is no bar
 BAR_SECONDS = 0.1
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def silent(step: str, done: int | None = None, total: int | None = None, unit: s
 def track_progress(
     items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]
 ) -> Iterator[T]:
-    """The same items; `progress` is told the sum of their sizes so far."""
+    """Yield the same items and report the sum of their sizes so far to `progress`."""
     done = 0
     for item in items:
         yield item
@@ -32,10 +32,12 @@ def track_progress(
 
 
 class ShowProgress:
-    """Shows the steps of some work on a console, one after another. Without a console it shows nothing."""
+    """A `Progress` that shows one step after another on a console. Without a console it shows nothing.
+
+    `console` is a rich Console; `every` is the number of seconds between lines where there is no bar.
+    """
 
     def __init__(self, console: Any = None, *, every: float = LINE_SECONDS) -> None:
-        """`console` is rich's."""
         self._console, self._every = console, every
         self._step: str | None = None
         self._start_time = self._shown = time.monotonic()
@@ -72,7 +74,7 @@ class ShowProgress:
     def _print(self, line: str) -> None:
         try:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        except (OSError, SystemExit):  # nobody reads any more, which is no reason to stop the work
+        except (OSError, SystemExit):  # a closed console must not stop the work
             self._console = None
 
     def _show_bar(self, step: str, amount: str, done: int | None, total: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Which texts a tokenizer is trained on when there are more than it needs: some of them, spread over the whole."""
+"""Sampling texts for tokenizer training when there are more than needed, spread over the whole corpus."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 
 from chumoku.text.byte_chars import fix_surrogates
 
-MAX_TEXT_LENGTH = 1 << 14  # a line of a gigabyte becomes many texts
+MAX_TEXT_LENGTH = 1 << 14
 
 
 def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
-    """All texts, or, once they exceed `max_characters` characters, every second, fourth, eighth …, spread over the whole."""
+    """All texts, or every 2nd, 4th, 8th … text if they have more than `max_characters` together. Reads texts once."""
     chosen: list[str] = []
     characters, step = 0, 1
     for number, text in enumerate(texts):
@@ -25,7 +25,7 @@ def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
 
 
 def sample_evenly(texts: list[str], max_characters: int) -> list[str]:
-    """All texts, or as many as have about `max_characters` characters, spread evenly over the whole."""
+    """All texts, or evenly spaced ones that have about `max_characters` together."""
     share = min(1.0, max_characters / max(1, sum(map(len, texts))))
     return [text for number, text in enumerate(texts) if int((number + 1) * share) > int(number * share)]
 

@@ -1,13 +1,12 @@
-"""The kinds of tokenizer, and training them.
+"""Training tokenizers of each kind.
 
-    character   every character a token               byte       every byte a token
-    word        every word a token                    bpe        bytes, merged by how often they meet
-    unigram     pieces chosen by a language model     wordpiece  pieces of words, greedily the longest
+    character   each character is a token             byte       each byte is a token
+    word        each word is a token                  bpe        bytes, the most frequent pairs merged
+    unigram     pieces chosen by a language model     wordpiece  pieces of words, longest match first
 
-byte and bpe write any text. unigram falls back to bytes for what it has not seen; character, word and wordpiece have
-<unk> for that. unigram, word and wordpiece write a space as ▁, so that decoding puts it back where it was (and a ▁ in
-a text comes back as a space). Training the same texts again gives the same tokenizer, but for wordpiece and unigram,
-whose trainers break ties by chance.
+byte and bpe encode any text. unigram falls back to bytes for unseen characters; character, word and wordpiece have
+<unk>. unigram, word and wordpiece write a space as ▁, so that decoding restores it (and a ▁ in a text becomes a space).
+The same texts give the same tokenizer, except for wordpiece and unigram, whose trainers break ties at random.
 """
 
 from __future__ import annotations
@@ -34,14 +33,14 @@ Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
 MAX_VOCABULARY = 1 << 22
-MAX_CHARACTERS = 1 << 27  # that a trainer sees
-# Unigram training weighs every piece of every text, again and again: it learns from a sample of passages, and begins
-# with a few times the pieces that it keeps.
+MAX_CHARACTERS = 1 << 27  # in the training sample
+# Unigram training repeatedly scores every piece of every text, so it uses a sample of passages and starts with only
+# a few times as many pieces as the vocabulary needs.
 MAX_UNIGRAM_CHARACTERS = 1 << 20
 UNIGRAM_SEED_FACTOR = 3
 PASSAGE = re.compile(r".{256,}?\n+|.+", re.DOTALL)
 CHARACTER_COVERAGE = 0.9995
-# Fewer characters are trained on in this process, because that takes less than a second.
+# Up to so many characters, training runs in this process, because it takes less than a second.
 IN_PROCESS_CHARACTERS = {"unigram": 1 << 15}
 IN_PROCESS_CHARACTERS_OTHERS = 1 << 20
 
@@ -59,30 +58,31 @@ def train(
 ) -> Tokenizer:
     """Train a tokenizer on texts.
 
-    `normalize` (NFKC: full-width and half-width forms become one) is on for all kinds but byte and bpe; `segment` cuts
-    Japanese into words first and is on for the kind word on Japanese text; `multiple` fills the vocabulary up with
-    unused tokens. Ctrl-C stops the training at once; `progress` is told how far it is.
+    normalize   apply NFKC (full-width and half-width forms become equal); default: all kinds but byte and bpe
+    segment     split Japanese into words first; default: the kind word on Japanese text
+    languages   codes such as "ja" that get a token (<2ja>)
+    multiple    pad the vocabulary with unused tokens to a multiple of this
+
+    Ctrl-C stops the training at once.
     """
     if kind not in KINDS:
         raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
     if not 1 <= vocabulary <= MAX_VOCABULARY or not 1 <= multiple <= MAX_VOCABULARY:
-        raise UsageError(
-            f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens; {vocabulary} (in steps of {multiple}) cannot be."
-        )
+        raise UsageError(f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens, not {vocabulary} (multiple of {multiple}).")
     specials = special_tokens(languages)
     if vocabulary <= len(specials):
-        raise UsageError(f"A vocabulary of {vocabulary} has no room beside its {len(specials)} special tokens.")
+        raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
     if normalize is None:
         normalize = kind not in ("byte", "bpe")
     texts = track_progress(texts, progress, "reading", unit="characters", size=len)
     sample = subsample(split_long_texts(texts), MAX_CHARACTERS)
     if not any(piece.strip() for piece in sample):
-        raise UsageError("There is no text to train a tokenizer on. Check the files that were given.")
+        raise UsageError("There is no text to train a tokenizer on. Check the input files.")
     if segment is None:
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
     if segment:
         segmented = (japanese.segment(piece) for piece in sample)
-        sample = list(track_progress(segmented, progress, "cutting into words", unit="characters", size=len))
+        sample = list(track_progress(segmented, progress, "splitting into words", unit="characters", size=len))
     if kind == "unigram":
         sample = sample_evenly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
@@ -100,27 +100,27 @@ def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progr
     return train_in_child(texts, {"kind": kind, **settings}, lambda: progress(step))
 
 
-def _character(
+def _train_character(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
-    kept = [char for char, _ in _count_characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
-    numbers = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(kept)]))}
-    # Byte pairs without a single merge are characters.
-    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=[], unk_token=UNKNOWN))
+    common = [char for char, _ in _count_characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
+    vocab = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(common)]))}
+    # BPE without merges gives single characters.
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN))
     return _set_steps(backend, normalize, [], decoders.Fuse(), segment)
 
 
-def _byte(
+def _train_byte(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    numbers = {token: number for number, token in enumerate([*specials, *alphabet])}
-    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=[]))
+    vocab = {token: number for number, token in enumerate([*specials, *alphabet])}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment)
 
 
-def _bpe(
+def _train_bpe(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
@@ -136,7 +136,7 @@ def _bpe(
     return backend
 
 
-def _word(
+def _train_word(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
@@ -146,17 +146,17 @@ def _word(
     return backend
 
 
-def _wordpiece(
+def _train_wordpiece(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
-    # A kanji is its own word, as in BERT: without spaces, a whole clause would be one word too long to look up.
+    # Each kanji is a word of its own, as in BERT: without spaces, a clause would be one word that is too long to match.
     splitters = [*_word_pretokenizers(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
     _set_steps(backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary,
         special_tokens=specials,
-        # Each letter counts twice: as the beginning of a word, and with ## inside one.
+        # Each letter is in the alphabet twice: at the start of a word, and with ## inside a word.
         limit_alphabet=max(1, (vocabulary - len(specials)) // 3),
         show_progress=False,
     )
@@ -164,14 +164,14 @@ def _wordpiece(
     return backend
 
 
-def _unigram(
+def _train_unigram(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.Unigram())
     splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
     _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment)
     size = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
-    trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub does not know seed_size
+    trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub lacks seed_size
         vocab_size=size,
         special_tokens=specials,
         unk_token=UNKNOWN,
@@ -190,12 +190,12 @@ def _unigram(
 
 
 TRAINERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
-    "character": _character,
-    "byte": _byte,
-    "word": _word,
-    "bpe": _bpe,
-    "unigram": _unigram,
-    "wordpiece": _wordpiece,
+    "character": _train_character,
+    "byte": _train_byte,
+    "word": _train_word,
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "wordpiece": _train_wordpiece,
 }
 
 
@@ -206,7 +206,7 @@ def _set_steps(
     decoder: decoders.Decoder,
     segment: bool,
 ) -> tokenizers.Tokenizer:
-    """What stands around a model: normalizer, cutters, decoder."""
+    """Set the normalizer, the pre-tokenizers and the decoder of a backend."""
     if normalize:
         backend.normalizer = normalizers.NFKC()
     if segment:
@@ -226,7 +226,7 @@ def _word_pretokenizers() -> list[pre_tokenizers.PreTokenizer]:
 
 
 def _restore_spaces(*first: decoders.Decoder) -> decoders.Decoder:
-    """Pieces joined without gaps, ▁ turned back into a space."""
+    """A decoder that joins pieces and turns ▁ back into a space."""
     return decoders.Sequence([*first, decoders.Fuse(), decoders.Replace("▁", " ")])
 
 
@@ -240,7 +240,7 @@ def _count_characters(texts: list[str], normalize: bool) -> Counter[str]:
 
 
 def _split_at_rare_characters(texts: list[str], normalize: bool, max_characters: int) -> Iterator[str]:
-    """The texts cut at their rarest characters, which bytes will write: a vocabulary cannot hold every kanji."""
+    """The texts split at their rarest characters, which bytes will encode: a vocabulary cannot hold every kanji."""
     counts = _count_characters(texts, normalize)
     needed, rare = CHARACTER_COVERAGE * counts.total(), []
     for rank, (char, times) in enumerate(counts.most_common()):
@@ -268,5 +268,5 @@ def _pad_vocabulary(backend: tokenizers.Tokenizer, multiple: int) -> None:
 
 def _check_vocabulary(vocabulary: int, minimum: int, kind: str) -> int:
     if vocabulary < minimum:
-        raise UsageError(f"The kind {kind} needs a vocabulary of {minimum} or more; {vocabulary} was asked for.")
+        raise UsageError(f"The kind {kind} needs a vocabulary of {minimum} or more, not {vocabulary}.")
     return vocabulary

@@ -1,13 +1,12 @@
 """The tokenizer inside a GGUF file: its fields `tokenizer.ggml.*`.
 
     model    gpt2 (byte-level BPE)    llama (SentencePiece BPE)    t5 (Unigram)    bert (WordPiece)
-    tokens, token_type                text and type of each number; gpt2: merges, pre; llama, t5: scores
+    tokens, token_type                text and type of each token; gpt2: merges, pre; llama, t5: scores
     bos_token_id, eos_token_id …      which token has which role
-    add_bos_token, add_eos_token      what stands around a text
-    add_space_prefix …                llama, t5: what happens to the spaces of a text
+    add_bos_token, add_eos_token      tokens added around a text
+    add_space_prefix …                llama, t5: how spaces are treated
 
-bert writes ▁word for a word's beginning and bare what BERT writes ##. Fields are untrusted: counts, lengths and numbers
-are checked, and what is none becomes a sentence.
+bert writes ▁word for the start of a word, and omits BERT's ##. Fields are untrusted: types, counts and ids are checked.
 """
 
 from __future__ import annotations
@@ -44,13 +43,13 @@ from chumoku.text.tokenizer import Tokenizer
 __all__ = ["from_ggml", "to_ggml"]
 
 MAX_MAP_BYTES = 1 << 24
-# The key of each role's number; GGUF's own spelling.
+# The misspelling below is GGUF's own.
 ROLE_KEYS = {"begin": "bos_token_id", "end": "eos_token_id", "pad": "padding_token_id", "mask": "mask_token_id"}
 SEPARATOR = "seperator_token_id"
 
 
 def from_ggml(fields: Mapping[str, Any]) -> Tokenizer:
-    """The tokenizer of a GGUF file from its metadata."""
+    """The tokenizer described by the metadata of a GGUF file."""
     return explain_errors("The tokenizer in this GGUF file", lambda: _open(_Fields(fields)))
 
 
@@ -63,10 +62,10 @@ class _Fields:
         if bytes in set(map(type, self.tokens)):
             self.tokens = [token.decode("utf-8") if isinstance(token, bytes) else token for token in self.tokens]
         if not 0 < len(self.tokens) <= MAX_PIECES or max(map(len, self.tokens)) > MAX_PIECE_LENGTH:
-            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MAX_PIECES:,} of short text can be")
-        self.numbers = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
-        if len(self.numbers) < len(self.tokens):
-            raise ValueError(f"of its {len(self.tokens):,} tokens, only {len(self.numbers):,} are different")
+            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MAX_PIECES:,} short ones are allowed")
+        self.vocab = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
+        if len(self.vocab) < len(self.tokens):
+            raise ValueError(f"of its {len(self.tokens):,} tokens, only {len(self.vocab):,} are different")
         self.types: list[int] = self.aligned("token_type", (int,), NORMAL)
         kinds = set(self.types) - {NORMAL}
         rare = [(token, kind) for token, kind in zip(self.tokens, self.types, strict=True) if kind in kinds]
@@ -77,17 +76,18 @@ class _Fields:
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self._fields.get(PREFIX + key, default)
         if value is not default and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
-            raise ValueError(f"{PREFIX}{key} is {str(value)[:40]!r}, which is no {kind.__name__}")
+            raise ValueError(f"{PREFIX}{key} is {str(value)[:40]!r}, which is not of type {kind.__name__}")
         return value
 
     def values(self, key: str, kinds: tuple[type, ...]) -> list[Any]:
         value = self._fields.get(PREFIX + key)
         if not isinstance(value, list) or not set(map(type, value)) <= {*kinds}:
-            raise ValueError(f"{PREFIX}{key} is missing, or no list of {' or '.join(kind.__name__ for kind in kinds)}")
+            names = " or ".join(kind.__name__ for kind in kinds)
+            raise ValueError(f"{PREFIX}{key} is missing or not a list of {names}")
         return value
 
     def aligned(self, key: str, kinds: tuple[type, ...], default: Any) -> list[Any]:
-        """A list with a value for each token."""
+        """A list with one value per token."""
         if PREFIX + key not in self._fields:
             return [default] * len(self.tokens)
         values = self.values(key, kinds)
@@ -96,14 +96,14 @@ class _Fields:
         return values
 
     def token(self, key: str, default: int | None = None) -> str | None:
-        """The token whose number stands under a key."""
-        number = self.get(key, int, default)
-        # Some files write −1 (or its unsigned twin) for none.
-        if number is None or number in (-1, 0xFFFFFFFF):
+        """The token whose id is stored under a key."""
+        token_id = self.get(key, int, default)
+        # Some files write −1, signed or unsigned, if there is no such token.
+        if token_id is None or token_id in (-1, 0xFFFFFFFF):
             return None
-        if not 0 <= number < len(self.tokens):
-            raise ValueError(f"{PREFIX}{key} is {number}, and there are {len(self.tokens):,} tokens")
-        return str(self.tokens[number])
+        if not 0 <= token_id < len(self.tokens):
+            raise ValueError(f"{PREFIX}{key} is {token_id}, but there are {len(self.tokens):,} tokens")
+        return str(self.tokens[token_id])
 
 
 def _open(fields: _Fields) -> Tokenizer:
@@ -128,8 +128,8 @@ def _open(fields: _Fields) -> Tokenizer:
     before = [role_tokens["begin"]] if fields.get("add_bos_token", bool, adds_bos) and "begin" in role_tokens else []
     adds_eos = fields.get("add_eos_token", bool, model == "t5") or model == "bert"
     after = [role_tokens["end"]] if adds_eos and "end" in role_tokens else []
-    known = find_roles({name: fields.numbers[name] for name in (*role_tokens.values(), *fields.control)})
-    unrecognized = {role: name for role, name in role_tokens.items() if fields.numbers[name] != getattr(known, role)}
+    known = find_roles({name: fields.vocab[name] for name in (*role_tokens.values(), *fields.control)})
+    unrecognized = {role: name for role, name in role_tokens.items() if fields.vocab[name] != getattr(known, role)}
     set_prefix_and_suffix(backend, before, after, unrecognized)
     return Tokenizer(backend, size=len(fields.tokens))
 
@@ -142,13 +142,13 @@ def _gpt2(fields: _Fields) -> tokenizers.Tokenizer:
     pre = fields.get("pre", str, "default")
     if pre not in pretokenizers.PATTERNS:
         raise UsageError(
-            f"This GGUF's tokenizer cuts texts by the rule '{pre[:80]}', which is not known here; known are "
+            f"The tokenizer of this GGUF file has the pre-tokenizer '{pre[:80]}', which is not supported. Supported: "
             f"{', '.join(pretokenizers.PATTERNS)}."
         )
     stored_merges = fields.values("merges", (str,))
-    # That both parts and the whole are tokens, the library checks itself.
+    # The library itself checks that both parts and their result are tokens.
     merges = [merge.partition(" ")[::2] for merge in stored_merges] if stored_merges != NO_MERGES else []
-    model = models.BPE(vocab=fields.numbers, merges=merges, ignore_merges=pre in pretokenizers.IGNORE_MERGES)
+    model = models.BPE(vocab=fields.vocab, merges=merges, ignore_merges=pre in pretokenizers.IGNORE_MERGES)
     backend = tokenizers.Tokenizer(model)
     backend.pre_tokenizer = pretokenizers.build_pretokenizer(pre)
     backend.decoder = decoders.ByteLevel()
@@ -158,14 +158,14 @@ def _gpt2(fields: _Fields) -> tokenizers.Tokenizer:
 def _sentencepiece(fields: _Fields, kind: int) -> tokenizers.Tokenizer:
     scores = fields.aligned("scores", (float, int), 0.0)
     if not all(map(math.isfinite, scores)):
-        raise ValueError(f"{PREFIX}scores holds what is no finite number")
+        raise ValueError(f"{PREFIX}scores has values that are not finite")
     pieces = list(map(Piece, fields.tokens, scores, fields.types))
     if fields.unknown is not None and UNKNOWN not in fields.types:
-        number = fields.numbers[fields.unknown]
-        pieces[number] = pieces[number]._replace(kind=UNKNOWN)
+        token_id = fields.vocab[fields.unknown]
+        pieces[token_id] = pieces[token_id]._replace(kind=UNKNOWN)
     character_map = fields._fields.get(PREFIX + "precompiled_charsmap", b"")
     if not isinstance(character_map, (bytes, bytearray, list)) or len(character_map) > MAX_MAP_BYTES:
-        raise ValueError(f"{PREFIX}precompiled_charsmap is no list of bytes")
+        raise ValueError(f"{PREFIX}precompiled_charsmap is not a list of bytes")
     return build_backend(
         Model(
             pieces,
@@ -184,14 +184,14 @@ def _bert(fields: _Fields) -> tokenizers.Tokenizer:
     special = {*fields.control, *fields.user, fields.unknown}
     special |= {token for token in fields.tokens if token[:1] == "[" and token[-1:] == "]"}
 
-    def stored_merges(token: str) -> str:
+    def to_wordpiece(token: str) -> str:
         return token if token in special else token[1:] if token.startswith("▁") else f"##{token}"
 
-    tokens = [stored_merges(token) for token in fields.tokens]
-    numbers = dict(zip(tokens, range(len(tokens)), strict=True))
-    if len(numbers) < len(tokens):
+    tokens = [to_wordpiece(token) for token in fields.tokens]
+    vocab = dict(zip(tokens, range(len(tokens)), strict=True))
+    if len(vocab) < len(tokens):
         raise ValueError("two of its tokens are the same word")
-    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token=fields.unknown))
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=fields.unknown))
     backend.normalizer = normalizers.BertNormalizer(lowercase=is_uncased(tokens))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()

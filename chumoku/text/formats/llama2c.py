@@ -1,11 +1,11 @@
-"""llama2.c's tokenizer.bin: the pieces of a SentencePiece model, spaces as spaces.
+"""llama2.c's tokenizer.bin: the pieces of a SentencePiece model, with plain spaces instead of ▁.
 
     int32 longest piece    then for each token: float32 score, int32 length, bytes
 
-    text → a space before it → characters (or byte + 3) → the best-scored neighbors merged, again and again
+    text → add a leading space → characters (or byte + 3) → repeatedly merge the neighbors with the best score
 
-Tokens 0, 1 and 2 are <unk>, <s> and </s>, 3 to 258 the bytes, named <0x21> or, in older files, by the character of that
-number; a text begins with <s>. How many tokens there are stands in the model's file.
+Tokens 0, 1 and 2 are <unk>, <s> and </s>; 3 to 258 are the bytes, named <0x21> or, in older files, by the character
+with that code. A text begins with <s>. The number of tokens is stored in the model's file.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SPECIAL_PIECES = {0: Piece(UNKNOWN_TOKEN, 0.0, UNKNOWN), 1: Piece(BEGIN, 0.0, CO
 
 
 def read_llama2c(data: bytes, vocabulary: int) -> Tokenizer:
-    """The tokenizer of a llama2.c model with so many tokens."""
+    """The tokenizer of a llama2.c model with `vocabulary` tokens."""
     return explain_errors("llama2.c's tokenizer", lambda: _open(data, vocabulary))
 
 
@@ -60,19 +60,19 @@ def _pieces(data: bytes, vocabulary: int) -> list[Piece]:
     if not len(SPECIAL_PIECES) <= vocabulary <= min(MAX_PIECES, len(data) // ENTRY.size):
         raise ValueError(f"{len(data):,} bytes cannot hold {vocabulary:,} tokens with <unk>, <s> and </s>")
     pieces: list[Piece] = []
-    place = HEADER.size
-    for number in range(vocabulary):
-        if place + ENTRY.size > len(data):
-            raise ValueError(f"it ends at token {number:,} of {vocabulary:,}")
-        score, length = ENTRY.unpack_from(data, place)
-        place += ENTRY.size
-        if not 0 <= length <= min(MAX_PIECE_LENGTH, len(data) - place) or not math.isfinite(score):
-            raise ValueError(f"token {number:,} has {length:,} bytes and the score {score}")
-        text = data[place : place + length].decode("utf-8").replace(" ", "▁")
-        place += length
-        pieces.append(SPECIAL_PIECES.get(number) or _piece(number - len(SPECIAL_PIECES), text, score))
-    if place != len(data):
-        raise ValueError(f"{len(data) - place:,} bytes lie behind its {vocabulary:,} tokens")
+    offset = HEADER.size
+    for token_id in range(vocabulary):
+        if offset + ENTRY.size > len(data):
+            raise ValueError(f"it ends at token {token_id:,} of {vocabulary:,}")
+        score, length = ENTRY.unpack_from(data, offset)
+        offset += ENTRY.size
+        if not 0 <= length <= min(MAX_PIECE_LENGTH, len(data) - offset) or not math.isfinite(score):
+            raise ValueError(f"token {token_id:,} has {length:,} bytes and the score {score}")
+        text = data[offset : offset + length].decode("utf-8").replace(" ", "▁")
+        offset += length
+        pieces.append(SPECIAL_PIECES.get(token_id) or _piece(token_id - len(SPECIAL_PIECES), text, score))
+    if offset != len(data):
+        raise ValueError(f"there are {len(data) - offset:,} bytes after its {vocabulary:,} tokens")
     different = len({piece.text for piece in pieces})
     if different < vocabulary:
         raise ValueError(f"of its {vocabulary:,} tokens, only {different:,} are different")

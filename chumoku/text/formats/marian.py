@@ -1,14 +1,14 @@
-"""Marian's tokenizers: two SentencePiece models that share one table of numbers, or have one each.
+"""Marian's tokenizers: two SentencePiece models with one shared vocabulary, or with one each.
 
-    source.spm, target.spm      how each side cuts a text into pieces
-    vocab.json                  piece → number, of both sides together
-    target_vocab.json           the target's own numbers, where tokenizer_config.json says separate_vocabs
+    source.spm, target.spm      how each side splits a text into pieces
+    vocab.json                  piece → id, for both sides
+    target_vocab.json           the target's own ids, if tokenizer_config.json has separate_vocabs
 
-    text → pieces of source.spm → numbers + </s>          decoding begins with <pad>, if the settings name no bos_token
+    text → pieces of source.spm → ids + </s>          decoding begins with <pad> unless the settings name a bos_token
 
-The source side never gives a piece that only the target's model knows: its place holds a text that no text can contain.
-The target side can decode every piece, and gives the source's own only where nothing else would be left but <unk>.
-A piece of a model that has no number is left out; the reference would give <unk> for it.
+The source side never encodes a piece that only the target's model has: that id gets a name that no text can contain.
+The target side can decode every piece, and encodes a source-only piece only where it would otherwise give <unk>.
+A piece without an id is left out; the reference gives <unk> for it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SOURCE, TARGET = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 NAMES = {"end": "</s>", "unknown": "<unk>", "pad": "<pad>"}
 LOWEST_SCORE = -1e4
-# Spaces become ▁ before a text is cut, so that nothing typed can match a piece with a space in it.
+# Spaces become ▁ before a text is split, so no text can match a piece that contains a space.
 UNREACHABLE = "<other side {}>"
 
 
@@ -54,7 +54,7 @@ def is_marian(folder: Path) -> bool:
 
 
 def load_marian(folder: Path | str) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target."""
+    """The source and target tokenizers of a Marian folder."""
     folder = Path(folder)
     configured = token_names(read_settings(folder))
     names = {role: configured.get(role, name) for role, name in NAMES.items()}
@@ -67,14 +67,14 @@ def load_marian(folder: Path | str) -> tuple[Tokenizer, Tokenizer]:
 
 
 def _read_vocabulary(path: Path) -> list[str]:
-    """The pieces by their numbers."""
+    """The pieces in the order of their ids."""
 
     def parse() -> list[str]:
         table = json.loads(read_limited(path))
         if not isinstance(table, dict) or not 0 < len(table) <= MAX_PIECES:
-            raise ValueError("it is no table of pieces and numbers")
+            raise ValueError("it is not a table of pieces and ids")
         if set(map(type, table.values())) != {int} or sorted(table.values()) != list(range(len(table))):
-            raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without holes")
+            raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without gaps")
         return sorted(table, key=table.__getitem__)
 
     return explain_errors(path, parse)
@@ -90,14 +90,14 @@ def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target
     special = {text: CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
     special[names["unknown"]] = UNKNOWN
 
-    def piece_for(number: int, text: str) -> Piece:
+    def piece_for(token_id: int, text: str) -> Piece:
         if text in special:
             return Piece(text, 0.0, special[text])
         if text in known:
             return known[text]
-        return Piece(text, LOWEST_SCORE, NORMAL) if is_target else Piece(UNREACHABLE.format(number), 0.0, UNUSED)
+        return Piece(text, LOWEST_SCORE, NORMAL) if is_target else Piece(UNREACHABLE.format(token_id), 0.0, UNUSED)
 
-    pieces = [piece_for(number, text) for number, text in enumerate(table)]
+    pieces = [piece_for(token_id, text) for token_id, text in enumerate(table)]
     backend = build_backend(model._replace(pieces=pieces))
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     set_prefix_and_suffix(backend, [], [], {role: name for role, name in names.items() if role != "unknown"})
@@ -105,11 +105,11 @@ def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target
 
 
 def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> None:
-    """The files that transformers' MarianTokenizer opens, in a folder that is there."""
+    """Write the files of transformers' MarianTokenizer into an existing folder."""
     folder = Path(folder)
     models = [_check_side(side, name) for side, name in ((source, "source"), (target, "target"))]
     texts = [[piece.text for piece in model.pieces] for model in models]
-    own = [text != UNREACHABLE.format(number) for number, text in enumerate(texts[0])]
+    own = [text != UNREACHABLE.format(token_id) for token_id, text in enumerate(texts[0])]
     shared = len(texts[0]) == len(texts[1]) and all(
         one == other for one, other, is_own in zip(*texts, own, strict=True) if is_own
     )
@@ -117,8 +117,8 @@ def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> No
     for name, model in zip((SOURCE, TARGET), models, strict=True):
         (folder / name).write_bytes(serialize_model(model))
     for name, table in zip((VOCABULARY, TARGET_VOCABULARY), tables, strict=False):
-        numbers = {text: number for number, text in enumerate(table)}
-        (folder / name).write_text(json.dumps(numbers, ensure_ascii=False, indent=0), encoding="utf-8")
+        vocab = {text: token_id for token_id, text in enumerate(table)}
+        (folder / name).write_text(json.dumps(vocab, ensure_ascii=False, indent=0), encoding="utf-8")
     settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
     for key, role in (("eos_token", "end"), ("pad_token", "pad"), ("unk_token", "unknown")):
         settings[key] = source.token(getattr(source.roles, role))
@@ -129,8 +129,8 @@ def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> No
 
 def _check_side(side: Tokenizer, name: str) -> Model:
     if side.kind != "unigram":
-        raise UsageError(f"Marian's tokenizers are unigram models, and the {name}'s here is of kind {side.kind}.")
+        raise UsageError(f"Marian's tokenizers are unigram models, but the {name}'s is of kind {side.kind}.")
     model = to_sentencepiece_model(side)
     if model.kind != UNIGRAM or any(getattr(side.roles, role) is None for role in NAMES):
-        raise UsageError(f"Marian needs tokens for end, pad and unknown; the {name}'s tokenizer lacks one of them.")
+        raise UsageError(f"Marian needs tokens for end, pad and unknown; the {name}'s tokenizer lacks at least one.")
     return model

@@ -1,11 +1,11 @@
-"""tokenizer_config.json: which token has which role, and what stands around a text.
+"""tokenizer_config.json: which token has which role, and which tokens are added around a text.
 
     bos_token, eos_token, pad_token, mask_token, unk_token     names, as "</s>" or {"content": "</s>"}
-    cls_token, sep_token                                       BERT's words for the first and the last
-    add_bos_token, add_eos_token                               the frame, where the tokenizer's own file has none
-    model_max_length                                           how long a text may be
+    cls_token, sep_token                                       BERT's names for begin and end
+    add_bos_token, add_eos_token                               used if the tokenizer's own file does not say
+    model_max_length                                           the maximum number of tokens
 
-It is read as JSON and nothing else: templates in it are not run, classes in it are not loaded.
+The file is only parsed as JSON: templates in it are not run, classes in it are not loaded.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ KEYS = {
     "mask": ("mask_token",),
     "unknown": ("unk_token",),
 }
-# Where the file does not say: classes that put a begin token before, or an end token behind a text.
+# Classes that add a begin or an end token if the file does not say.
 ADDS_BOS = ("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast")
 ADDS_EOS = ("T5Tokenizer", "T5TokenizerFast")
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """What tokenizer_config.json says; nothing where there is none."""
+    """The content of tokenizer_config.json, or {} if there is no such file."""
     path = folder / SETTINGS
     if not path.is_file():
         return {}
     if path.stat().st_size > MAX_BYTES:
-        raise UsageError(f"{path} has more than {MAX_BYTES:,} bytes, and no settings of a tokenizer do.")
+        raise UsageError(f"{path} has more than {MAX_BYTES:,} bytes, the limit for a tokenizer's settings.")
     try:
         settings_read = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON: {str(error)[:200]}. Is the file whole?") from error
+        raise UsageError(f"{path} is not JSON: {str(error)[:200]}. Is the file complete?") from error
     if not isinstance(settings_read, dict):
-        raise UsageError(f"{path} holds no table of settings. Is the file whole?")
+        raise UsageError(f"{path} is not a JSON object. Is the file complete?")
     return settings_read
 
 
 def token_names(settings: dict[str, Any]) -> dict[str, str]:
-    """The token of each role that the settings name."""
+    """The token of each role in the settings: role → token."""
     settings_read: dict[str, str] = {}
     for role, keys in KEYS.items():
         values = (settings.get(key) for key in keys)
@@ -65,10 +65,10 @@ def token_names(settings: dict[str, Any]) -> dict[str, str]:
 
 
 def apply_settings(backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> tokenizers.Tokenizer:
-    """The tokenizer with the roles and the frame of its settings."""
+    """Give a backend the roles, prefix and suffix of its settings, and return it."""
     backend.no_padding()
     backend.no_truncation()
-    # A name that is no token would be added by others, as one that no model has seen: here it has no role.
+    # Other programs would add a missing token, which the model was never trained on; here it gets no role.
     role_tokens = {role: name for role, name in token_names(settings).items() if backend.token_to_id(name) is not None}
     role_tokens.pop("unknown", None)
     added = {token.content for token in backend.get_added_tokens_decoder().values() if token.special}
@@ -76,22 +76,15 @@ def apply_settings(backend: tokenizers.Tokenizer, settings: dict[str, Any]) -> t
     backend.add_special_tokens([AddedToken(name, special=True, normalized=False) for name in missing])
     before, after = prefix_and_suffix_names(backend)
     kind = settings.get("tokenizer_class")
-    if (
-        backend.post_processor is None
-        and "begin" in role_tokens
-        and _get_bool(settings, "add_bos_token", kind in ADDS_BOS)
-    ):
+    undecided = backend.post_processor is None
+    if undecided and "begin" in role_tokens and _get_bool(settings, "add_bos_token", kind in ADDS_BOS):
         before = [role_tokens["begin"]]
-    if (
-        backend.post_processor is None
-        and "end" in role_tokens
-        and _get_bool(settings, "add_eos_token", kind in ADDS_EOS)
-    ):
+    if undecided and "end" in role_tokens and _get_bool(settings, "add_eos_token", kind in ADDS_EOS):
         after = [role_tokens["end"]]
-    numbers = {name: backend.token_to_id(name) for name in {*added, *role_tokens.values()}}
-    known = find_roles({name: number for name, number in numbers.items() if number is not None})
-    unrecognized = {role: name for role, name in role_tokens.items() if numbers[name] != getattr(known, role)}
-    if unrecognized or (backend.post_processor is None and (before or after)):
+    vocab = {name: backend.token_to_id(name) for name in {*added, *role_tokens.values()}}
+    known = find_roles({name: token_id for name, token_id in vocab.items() if token_id is not None})
+    unrecognized = {role: name for role, name in role_tokens.items() if vocab[name] != getattr(known, role)}
+    if unrecognized or (undecided and (before or after)):
         set_prefix_and_suffix(backend, before, after, unrecognized)
     return backend
 
@@ -102,9 +95,9 @@ def _get_bool(settings: dict[str, Any], key: str, default: bool) -> bool:
 
 
 def write_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, context: int) -> None:
-    """tokenizer.json and its settings, as transformers opens them."""
+    """Write tokenizer.json and tokenizer_config.json for transformers. `context` is the maximum number of tokens."""
     if tokenizer.segments:
-        raise UsageError("This tokenizer cuts Japanese by a dictionary first, which transformers does not.")
+        raise UsageError("This tokenizer splits Japanese with a dictionary first, which transformers cannot do.")
     folder = Path(folder)
     tokenizer.save(folder / TOKENIZER)
     settings: dict[str, Any] = {
@@ -113,6 +106,6 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path | str, *, context: int) -
         "clean_up_tokenization_spaces": False,
     }
     for role, (key, *_) in KEYS.items():
-        number = getattr(tokenizer.roles, role)
-        settings |= {} if number is None else {key: tokenizer.token(number)}
+        token_id = getattr(tokenizer.roles, role)
+        settings |= {} if token_id is None else {key: tokenizer.token(token_id)}
     (folder / SETTINGS).write_text(json.dumps(settings, ensure_ascii=False, indent=1), encoding="utf-8")
