@@ -178,12 +178,12 @@ def test_nothing_is_learned_across_documents(made: dict[str, Batches]) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_that_are_not_there_are_refused(made: dict[str, Batches], kind: str) -> None:
     for index in (-1, len(made[kind]), 10**9):
-        with pytest.raises(UsageError, match="was asked for, and an epoch has"):
+        with pytest.raises(UsageError, match="There is no batch .*: an epoch has"):
             made[kind].samples(0, index)
-    with pytest.raises(UsageError, match="cannot be shared by 10000 processes"):
+    with pytest.raises(UsageError, match="cannot be divided among 10000 processes"):
         made[kind].batch(0, 0, Share(0, 10000))
     for place in (-1, 100, 10**9):
-        with pytest.raises(UsageError, match="were asked for, and there are 100"):
+        with pytest.raises(UsageError, match="are not within the 100 samples"):
             Permutation(100, seed=0, epoch=0)(np.array([place]))
 
 

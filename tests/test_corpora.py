@@ -198,7 +198,7 @@ def pattern_without_files(d: Path) -> object:
     return corpus(d / "*.md")
 
 
-@broken(r"The folder .* holds no text. Files there should end in \.txt")
+@broken(r"The folder .* has no text files. They end in \.txt")
 def folder_without_text(d: Path) -> object:
     write(d / "a.bin", b"x")
     return corpus(d)
@@ -224,7 +224,7 @@ def another_encoding(d: Path) -> object:
     return corpus(write(d / "a.txt", "猫が好きだ".encode("shift_jis")))
 
 
-@broken(r"a\.txt\.gz is damaged or not what its ending says: .*Fetch or pack it again")
+@broken(r"a\.txt\.gz is damaged or not of the type of its suffix: .*Download or pack it again")
 def not_gzip(d: Path) -> object:
     return corpus(write(d / "a.txt.gz", b"plain text"))
 
@@ -241,24 +241,24 @@ def gzip_changed(d: Path) -> object:
     return corpus(write(d / "a.txt.gz", bytes(data)))
 
 
-@broken(r"b\.zip is damaged or not what its ending says")
+@broken(r"b\.zip is damaged or not of the type of its suffix")
 def not_zip(d: Path) -> object:
     return corpus(write(d / "b.zip", b"plain text"))
 
 
-@broken(r"b\.zip is a zip with no files in it")
+@broken(r"b\.zip is a zip archive without files")
 def empty_zip(d: Path) -> object:
     with zipfile.ZipFile(d / "b.zip", "w") as archive:
         archive.mkdir("folder")
     return corpus(d / "b.zip")
 
 
-@broken(r"c\.jsonl:1 has no text under 'text'; its fields are body, id. Name the right one with field")
+@broken(r"c\.jsonl:1 has no text field 'text'; its fields are body, id. Choose one of them with field")
 def wrong_field(d: Path) -> object:
     return corpus(write(d / "c.jsonl", '{"body": "x", "id": 1}\n'))
 
 
-@broken(r"c\.jsonl:1 has no text under 'text'")
+@broken(r"c\.jsonl:1 has no text field 'text'")
 def field_of_numbers(d: Path) -> object:
     return corpus(write(d / "c.jsonl", '{"text": 3}\n'))
 
@@ -273,7 +273,7 @@ def json_bomb(d: Path) -> object:
     return corpus(write(d / "c.jsonl", "[" * 100_000))
 
 
-@broken(r"d\.parquet is no Parquet file that can be read")
+@broken(r"d\.parquet is not a readable Parquet file")
 def not_parquet(d: Path) -> object:
     return corpus(write(d / "d.parquet", b"PAR1 nothing"))
 
@@ -284,25 +284,25 @@ def parquet_without_column(d: Path) -> object:
     return corpus(d / "d.parquet")
 
 
-@broken(r"The column 'text' of .*d\.parquet holds binary, not text")
+@broken(r"The column 'text' of .*d\.parquet has the type binary, not text")
 def parquet_of_bytes(d: Path) -> object:
     pyarrow.parquet.write_table(pyarrow.table({"text": [b"hello"]}), d / "d.parquet")
     return corpus(d / "d.parquet")
 
 
-@broken(r"out is a file, and a folder is to be made there")
+@broken(r"out is a file, not a folder")
 def output_is_a_file(d: Path) -> object:
     write(d / "out", "x")
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"exists and is no prepared corpus: it holds manifest.json. Choose another folder")
+@broken(r"exists and is not a prepared corpus: it contains manifest.json. Choose another folder")
 def manifest_of_somebody_else(d: Path) -> object:
     write(d / "out" / "manifest.json", '{"name": "my web app"}')
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"it holds thesis.txt. Choose another folder; nothing was touched")
+@broken(r"it contains thesis.txt. Choose another folder; nothing was changed")
 def own_file_beside_shards(d: Path) -> object:
     text = write(d / "a.txt", "猫が好きだ\n")
     prepare_text(Corpus([text]), TOKENIZER, d / "out")
@@ -311,42 +311,42 @@ def own_file_beside_shards(d: Path) -> object:
     return prepare_text(Corpus([text]), TOKENIZER, d / "out")
 
 
-@broken(r"The script of 'jp' is not known here; known are ja")
+@broken(r"The script of 'jp' cannot be checked; choose one of ja")
 def unknown_language(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], cleaning=Cleaning(languages=("jp", "en")))
 
 
-@broken("Documents cannot be cut by 'page'; choose blank, file, line or record")
+@broken("documents cannot be 'page'; choose blank, file, line or record")
 def unknown_cut(d: Path) -> object:
     return corpus(write(d / "a.txt", "x"), documents="page")
 
 
-@broken(r"a\.ja ends at line 2 and .*a\.en goes on from line 3 for 2 more: the two files are not aligned")
+@broken(r"a\.ja ends at line 2, but .*a\.en has 2 more lines: the two files are not aligned")
 def misaligned(d: Path) -> object:
     return read_pairs([write(d / "a.ja", "一\n二\n"), write(d / "a.en", "one\ntwo\nthree\nfour\n")])
 
 
-@broken(r"a\.tsv:1 has 1 column\(s\), and column 1 was asked for .*Separate columns by tabs")
+@broken(r"a\.tsv:1 has 1 column\(s\), but column 1 is needed .*Separate columns by tabs")
 def spaces_for_tabs(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫 cat\n")])
 
 
-@broken(r"Columns of .*a\.tsv are counted from 0; 'ja' is a name")
+@broken(r"Columns of .*a\.tsv are numbers counted from 0; 'ja' is a name")
 def named_column_of_tsv(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=("ja", "en"))
 
 
-@broken(r"Columns of .*a\.tsv are counted from 0; -1 is below that")
+@broken(r"Columns of .*a\.tsv are numbers counted from 0, not -1")
 def negative_column(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=(0, -1))
 
 
-@broken(r"Columns of .*c\.jsonl have names; give them")
+@broken(r"Columns of .*c\.jsonl have names. Use them")
 def numbered_column_of_json(d: Path) -> object:
     return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')])
 
 
-@broken(r"c\.jsonl:1 has no text under 'de'; its fields are ja, en")
+@broken(r"c\.jsonl:1 has no text field 'de'; its fields are ja, en")
 def missing_column_of_json(d: Path) -> object:
     return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')], columns=("ja", "de"))
 
@@ -372,12 +372,12 @@ def impossible_share(d: Path) -> object:
     return split_pairs(PAIRS, validation=1.5)
 
 
-@broken(r"holds no prepared corpus: manifest.json is missing. Prepare it first")
+@broken(r"is not a prepared corpus: manifest.json is missing. Prepare it first")
 def not_prepared(d: Path) -> object:
     return Shards(d)
 
 
-@broken(r"shard-00000.tokens has [\d,]+ bytes and the manifest says [\d,]+: it was changed or cut off")
+@broken(r"shard-00000.tokens has [\d,]+ bytes, but the manifest says [\d,]+: it was changed or cut off")
 def shards_cut_off(d: Path) -> object:
     shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
     tokens = shards.folder / "shard-00000.tokens"
@@ -404,19 +404,19 @@ def manifest_of_another_version(d: Path) -> object:
     return Shards(d)
 
 
-@broken(r"exists and is no prepared corpus: it holds thesis.txt. Choose another folder; nothing was touched")
+@broken(r"exists and is not a prepared corpus: it contains thesis.txt. Choose another folder; nothing was changed")
 def folder_of_something_else(d: Path) -> object:
     write(d / "out" / "thesis.txt", "years of work")
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"windows of 1000, and a batch needs 7. Use a shorter context, a smaller batch or more text")
+@broken(r"windows of 1000, but a batch needs 7. Use a shorter context, a smaller batch or more text")
 def too_little_text(d: Path) -> object:
     shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
     return WindowBatches(shards, length=1000, rows=7)
 
 
-@broken(r"The longest pair has \d+ tokens and a batch may have 3")
+@broken(r"The longest pair has \d+ tokens, but a batch may have 3")
 def pair_longer_than_a_batch(d: Path) -> object:
     rows = write(d / "a.tsv", "猫が好きだ\tI like cats.\n")
     folder = prepare_pairs([rows], TOKENIZER, d / "pairs")
@@ -448,7 +448,7 @@ def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None
         if step == "tokenizing":
             file.write_text("something else", encoding="utf-8")
 
-    with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again once it is at rest"):
+    with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again when it no longer changes"):
         prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=meddle)
     assert not (tmp_path / "shards").exists()
 

@@ -133,7 +133,7 @@ def test_a_torn_manifest_is_prepared_again(shards: Path, torn: str) -> None:
 def test_a_folder_of_others_with_a_torn_manifest_is_left_alone(shards: Path) -> None:
     (shards / "manifest.json").write_text("{")
     (shards / "thesis.txt").write_text("mine")
-    with pytest.raises(CorpusError, match=r"exists and is no prepared corpus: it holds thesis.txt"):
+    with pytest.raises(CorpusError, match=r"exists and is not a prepared corpus: it contains thesis.txt"):
         prepare_text(Corpus([shards.parent / "a.txt"]), TOKENIZER, shards)
     assert (shards / "shard-00000.tokens").exists()
 

@@ -1,9 +1,9 @@
-"""Text for language models: any number of files → documents, streamed.
+"""Text for language models: files → documents, streamed.
 
     blank    documents are separated by blank lines      file    each file is one document
-    line     each line is one                            record  each JSONL or Parquet record is one (its `field`)
+    line     each line is one document                   record  each JSONL or Parquet record is one (its `field`)
 
-A document may be larger than memory, so it comes in pieces; the last piece of a document says so.
+A document may be larger than memory, so it comes in pieces; the last piece of a document is marked.
 """
 
 from __future__ import annotations
@@ -40,24 +40,28 @@ class Piece(NamedTuple):
 
 
 class Corpus:
-    """Files and how to cut them into documents. `report` tells what the last reading found."""
+    """Files and how to split them into documents. `report` describes what the last pass over the files found.
+
+    documents   "blank", "file", "line" or "record" (see the module's docstring)
+    field       the text field of JSONL and Parquet records
+    """
 
     def __init__(self, files: Iterable[str | Path], *, documents: Documents = "blank", field: str = "text") -> None:
         if documents not in ("blank", "file", "line", "record"):
-            raise UsageError(f"Documents cannot be cut by '{documents}'; choose blank, file, line or record.")
+            raise UsageError(f"documents cannot be '{documents}'; choose blank, file, line or record.")
         self.files = find_files(files)
         self.document_mode = documents
         self.field = field
         self.report = Report()
 
     def documents(self) -> Iterator[str]:
-        """Whole documents; one longer than a piece comes as several, for purposes that do not mind."""
+        """Documents as strings; a document longer than a piece comes as several strings."""
         for piece in self.pieces():
             if piece.text:
                 yield piece.text
 
     def pieces(self) -> Iterator[Piece]:
-        """Documents in pieces, and a fresh report."""
+        """Documents in pieces. Starts a new report."""
         self.report = Report(files=[str(file) for file in self.files])
         for path in self.files:
             yield from self._count_documents(self._read_file(path))
@@ -89,7 +93,7 @@ class Corpus:
                 yield from self._read_text(name, stream)
 
     def _read_text(self, name: str, stream: ByteStream) -> Iterator[Piece]:
-        """Lines gathered into documents. A line too long for memory is taken in parts: it is text all the same."""
+        """Lines joined into documents. A very long line is read in parts."""
         buffer: list[str] = []
         size, in_document, line_has_text = 0, False, False
         for number, text, line_ends, problem in _read_parts(stream):
@@ -119,8 +123,8 @@ class Corpus:
             return
         if number == 1:
             raise CorpusError(
-                f"{name}:1 has no text under '{self.field}'; its fields are {field_names(record)}. "
-                "Name the right one with field."
+                f"{name}:1 has no text field '{self.field}'; its fields are {field_names(record)}. "
+                "Choose one of them with field."
             )
         self.report.read += 1
         self.report.drop("missing column", name, number, field_names(record))
@@ -141,7 +145,7 @@ class Part(NamedTuple):
 
 
 def _read_parts(stream: ByteStream) -> Iterator[Part]:
-    """Lines, the very long ones in parts that end between characters."""
+    """The lines of a stream; very long lines come in parts that end between characters."""
     number, incomplete, new_line = 0, b"", True
     while True:
         raw = stream.readline(MAX_LINE_BYTES)
@@ -165,7 +169,7 @@ def _read_parts(stream: ByteStream) -> Iterator[Part]:
 
 
 def _incomplete_character(raw: bytes) -> bytes:
-    """The bytes at the end that begin a character and do not finish it."""
+    """The bytes of an incomplete character at the end, or b""."""
     for back in range(1, min(4, len(raw)) + 1):
         byte = raw[-back]
         if byte >= 0xC0:
@@ -182,7 +186,7 @@ def _split_pieces(text: str) -> Iterator[Piece]:
 
 
 def json_lines(name: str, stream: ByteStream, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbered records; what cannot be parsed is counted in the report."""
+    """The records of a JSONL stream with their line numbers; lines that cannot be parsed are counted in the report."""
     for number, text, problem in read_lines(stream, max_bytes=MAX_RECORD_BYTES):
         if problem is None and not text.strip():
             continue
@@ -200,14 +204,14 @@ def json_lines(name: str, stream: ByteStream, report: Report) -> Iterator[tuple[
 
 
 def field_names(record: dict[str, Any]) -> str:
-    """The fields of a record for people: the first few, and how many more there are."""
+    """The first field names of a record, and how many more there are, for messages."""
     names = [str(name)[:40] for name in itertools.islice(record, FIELDS_SHOWN)]
     more = f" and {len(record) - FIELDS_SHOWN:,} more" if len(record) > FIELDS_SHOWN else ""
     return (", ".join(names) or "none") + more
 
 
 def parquet_columns(path: Path, name: str, stream: ByteStream, *columns: str) -> Iterator[tuple[str, ...]]:
-    """Rows of text columns, a batch at a time."""
+    """The rows of text columns, read in batches."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -227,14 +231,14 @@ def parquet_columns(path: Path, name: str, stream: ByteStream, *columns: str) ->
                 rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
                 yield from (tuple(value or "" for value in row) for row in rows)
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-            raise CorpusError(
-                f"{name} is no Parquet file that can be read: {error}. Fetch or write it again."
-            ) from error
+            raise CorpusError(f"{name} is not a readable Parquet file: {error}. Download or write it again.") from error
 
 
 def _check_column(name: str, schema: Any, column: str) -> None:
     if column not in schema.names:
-        raise CorpusError(f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Name another.")
+        raise CorpusError(
+            f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Choose another."
+        )
     kind = str(schema.field(column).type)
     if kind not in ("string", "large_string", "string_view"):
-        raise CorpusError(f"The column '{column}' of {name} holds {kind}, not text. Name another.")
+        raise CorpusError(f"The column '{column}' of {name} has the type {kind}, not text. Choose another.")

@@ -1,4 +1,4 @@
-"""The loader: batches from a cursor on, made by any number of workers, always in the same order."""
+"""The data loader: batches starting at a cursor, built by any number of workers, always in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chumoku.data.batches import ALL, Batches, Share
 
 
 class Cursor(NamedTuple):
-    """Where in the data a run is: the next batch to be seen."""
+    """A position in the data: the next batch to load."""
 
     epoch: int = 0
     batch: int = 0
@@ -32,7 +32,11 @@ START = Cursor()
 def load(
     batches: Batches, cursor: Cursor = START, *, workers: int = 0, share: Share = ALL, stop: Cursor | None = None
 ) -> Iterator[tuple[Cursor, dict[str, Tensor]]]:
-    """Batches without end (or up to `stop`), each with its cursor. Workers only make them ahead of time."""
+    """Endless batches (or up to `stop`), each with its cursor.
+
+    workers   processes that build batches ahead of time; they do not change the order
+    share     the rows of each batch that this process takes
+    """
     loader: DataLoader[tuple[Cursor, dict[str, Tensor]]] = DataLoader(
         _BatchDataset(batches, share),
         sampler=_CursorSampler(cursor, len(batches), stop),

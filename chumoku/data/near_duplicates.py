@@ -1,11 +1,11 @@
-"""Near-duplicates: which pairs resemble each other so much that they must not stand on both sides of a split.
+"""Near-duplicates: groups of pairs that are so similar that a split must keep them together.
 
-    resemble   a side is the same but for case, spaces, digits and punctuation,
-               or on a side at least 80 % of all letter triples are shared (Jaccard)
+    similar    one side is equal except for case, spaces, digits and punctuation,
+               or one side shares at least 80 % of its letter triples (Jaccard)
 
-Triples are compared by MinHash: 24 numbers a sentence that agree as often as the sets overlap. Sentences that agree in
-any of 8 bands of three are looked at, which finds 99.7 % of those at 80 % and nearly all above. Groups are what such
-links connect.
+Candidates are found by MinHash: 24 hashes per sentence, which agree as often as the sets overlap. Sentences that agree
+in any of 8 bands of three hashes are compared, which finds 99.7 % of those at 80 % similarity and nearly all above.
+Groups are the connected components of similar pairs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_CANDIDATES = 1024
 
 
 def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]:
-    """A group number for each pair: the smallest index it is connected to."""
+    """The group of each pair: the smallest index that it is connected to."""
     groups = Groups(len(pairs))
     rounds = 0
 
@@ -49,7 +49,7 @@ def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]
 
 
 def join_similar(texts: list[str], keys: NDArray[np.uint64], groups: Groups, report: Callable[[], object]) -> None:
-    """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
+    """Among rows with equal keys, join each text with the first earlier text that is really similar to it."""
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
     long = np.flatnonzero(np.diff(edges) > 1)
@@ -67,7 +67,7 @@ def join_similar(texts: list[str], keys: NDArray[np.uint64], groups: Groups, rep
 
 def is_similar(one: set[str], other: set[str]) -> bool:
     shorter, longer = sorted((len(one), len(other)))
-    # The larger set alone may already rule it out.
+    # The sizes alone often rule it out.
     return shorter >= MIN_SIMILARITY * longer and len(one & other) >= MIN_SIMILARITY * len(one | other)
 
 
@@ -112,7 +112,7 @@ def _minhash_block(texts: Sequence[str], keys: NDArray[np.uint64]) -> NDArray[np
         hashes = letters * np.uint64(0x9E3779B97F4A7C15)
         hashes[:-1] += letters[1:] * np.uint64(0xC2B2AE3D27D4EB4F)
         hashes[:-2] += letters[2:] * np.uint64(0x165667B19E3779F9)
-    # The last two places of a text would reach into the next one: they repeat the triple before them.
+    # The triples at a text's last two positions would reach into the next text, so they repeat the last valid one.
     for back in (2, 1):
         places = starts + lengths - back
         hashes[places] = hashes[starts + np.maximum(lengths - 3, 0)]

@@ -1,6 +1,6 @@
 """Sentence pairs: TSV, two aligned files, JSONL or Parquet → cleaned pairs.
 
-Each reason for dropping a pair is counted and shown with examples, file and line.
+The report counts each reason for dropping a pair, with examples, their files and lines.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What a pair must be to be kept."""
+    """Which pairs to keep."""
 
-    longest: int = 1000  # characters on a side
-    ratio: float = 9.0  # one side at most so many times the other, counted in letters
-    duplicates: bool = False  # whether to keep them
-    languages: tuple[str | None, str | None] = (None, None)  # scripts are checked for ja, en, de and their like
+    longest: int = 1000  # maximum characters on a side
+    ratio: float = 9.0  # maximum ratio of the two lengths in characters
+    duplicates: bool = False  # whether to keep duplicates
+    languages: tuple[str | None, str | None] = (None, None)  # codes whose scripts are checked (see SCRIPTS)
 
 
 class LocatedPair(NamedTuple):
@@ -46,7 +46,7 @@ class LocatedPair(NamedTuple):
 
 PROGRESS_EVERY = 1 << 10  # pairs
 TABLE_SUFFIXES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
-# What most letters of a language are written in.
+# The letters of each language.
 SCRIPTS = {
     "ja": re.compile(r"[\u3040-\u30ff\u3400-\u9fff々〆]"),
     "zh": re.compile(r"[\u3400-\u9fff]"),
@@ -63,15 +63,15 @@ def read_pairs(
     cleaning: Cleaning | None = None,
     progress: Progress = silent,
 ) -> tuple[list[Pair], Report]:
-    """Cleaned pairs and the report. `columns` are places in a TSV and names in JSONL and Parquet.
+    """The cleaned pairs of these files, and a report. Two plain text files are read as source and target line by line.
 
-    Two plain text files are taken as source and target, line by line.
+    columns   source and target: indices in TSV, names in JSONL and Parquet
     """
     report = Report()
     cleaning = Cleaning() if cleaning is None else cleaning
     for language in cleaning.languages:
         if language is not None and language not in SCRIPTS:
-            raise UsageError(f"The script of '{language}' is not known here; known are {', '.join(SCRIPTS)}.")
+            raise UsageError(f"The script of '{language}' cannot be checked; choose one of {', '.join(SCRIPTS)}.")
     paths = find_files(files)
     report.files = [str(path) for path in paths]
     pairs: list[Pair] = []
@@ -98,7 +98,7 @@ def read_pairs(
 
 
 def find_problem(pair: Pair, cleaning: Cleaning) -> str | None:
-    """Why a pair is dropped, or None."""
+    """The reason for dropping a pair, or None."""
     source, target = pair
     if not source.strip() or not target.strip():
         return "empty"
@@ -114,7 +114,7 @@ def find_problem(pair: Pair, cleaning: Cleaning) -> str | None:
 
 
 def is_in_script(text: str, language: str) -> bool:
-    """Whether at least a third of the letters are in the language's script (names and numbers may be in others)."""
+    """Whether at least a third of the letters are in the language's script; names may be in another."""
     text = unicodedata.normalize("NFKC", text)
     letters = sum(char.isalpha() for char in text)
     return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
@@ -142,8 +142,8 @@ def _two_files(source: Path, target: Path) -> Iterator[LocatedPair]:
             number = (one or other).number
             more = sum(1 for _ in sides) + 1
             raise CorpusError(
-                f"{shorter} ends at line {number - 1} and {longer} goes on from line {number} for {more:,} more: the "
-                "two files are not aligned line by line. Compare their ends, or find the line that was split."
+                f"{shorter} ends at line {number - 1}, but {longer} has {more:,} more lines: the two files are not "
+                "aligned line by line. Compare their ends, or find the line that was split."
             )
         where = target if other.problem else source
         yield LocatedPair(str(where), one.number, Pair(one.text, other.text), one.problem or other.problem)
@@ -161,8 +161,8 @@ def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) ->
         if problem is None and max(places) >= len(cells):
             if number == 1:
                 raise CorpusError(
-                    f"{name}:1 has {len(cells)} column(s), and column {max(places)} was asked for (they count from "
-                    "0). Separate columns by tabs, or name other columns."
+                    f"{name}:1 has {len(cells)} column(s), but column {max(places)} is needed (counted from 0). "
+                    "Separate columns by tabs, or choose other columns."
                 )
             problem = "missing column"
         pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
@@ -171,9 +171,9 @@ def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) ->
 
 def _column_index(name: str, column: str | int) -> int:
     if isinstance(column, str) and not column.isdecimal():
-        raise UsageError(f"Columns of {name} are counted from 0; '{column}' is a name, and TSV files have none.")
+        raise UsageError(f"Columns of {name} are numbers counted from 0; '{column}' is a name.")
     if int(column) < 0:
-        raise UsageError(f"Columns of {name} are counted from 0; {column} is below that.")
+        raise UsageError(f"Columns of {name} are numbers counted from 0, not {column}.")
     return int(column)
 
 
@@ -185,7 +185,7 @@ def _json(name: str, stream: ByteStream, columns: tuple[str | int, str | int], r
         if missing and number == 1:
             absent = first if not isinstance(texts[0], str) else second
             raise CorpusError(
-                f"{name}:1 has no text under '{absent}'; its fields are {field_names(record)}. Name the right columns."
+                f"{name}:1 has no text field '{absent}'; its fields are {field_names(record)}. Choose other columns."
             )
         pair = Pair(*(fix_surrogates(text) if isinstance(text, str) else "" for text in texts))
         yield LocatedPair(name, number, pair, "missing column" if missing else None)
@@ -198,11 +198,11 @@ def _parquet(path: Path, name: str, stream: ByteStream, columns: tuple[str | int
 
 def _column_names(name: str, columns: tuple[str | int, str | int]) -> tuple[str, str]:
     if any(isinstance(column, int) for column in columns):
-        raise UsageError(f"Columns of {name} have names; give them, as in columns=('ja', 'en').")
+        raise UsageError(f"Columns of {name} have names. Use them, as in columns=('ja', 'en').")
     return str(columns[0]), str(columns[1])
 
 
 def keep_letters(text: str) -> str:
-    """Letters alone, NFKC and lower case: what is left when spelling, spaces, digits and punctuation are forgiven."""
+    """The letters of a text after NFKC and case folding, or all characters if it has no letters."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(char for char in folded if char.isalpha()) or folded

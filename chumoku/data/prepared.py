@@ -1,4 +1,4 @@
-"""Sentence pairs → numbers on disk, ready for batches: cleaned, split, encoded once, opened at once ever after."""
+"""Sentence pairs → token ids on disk: cleaned, split and encoded once, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BATCH = 1 << 12
 
 
 class Pairs:
-    """Encoded pairs: `source[i]` and `target[i]` are rows of numbers, without begin and end."""
+    """Encoded pairs: `source[i]` and `target[i]` are arrays of ids, without begin and end tokens."""
 
     def __init__(self, source: RaggedArray, target: RaggedArray) -> None:
         self.source, self.target = source, target
@@ -40,9 +40,10 @@ def prepare_pairs(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Path:
-    """Read, clean, split and encode pairs into `folder`; nothing is done when nothing has changed.
+    """Read, clean, split and encode pairs into `folder`, and return it. Does nothing if no input has changed.
 
-    `progress` is told how far it is.
+    columns      source and target: indices in TSV, names in JSONL and Parquet
+    validation   the fraction of pairs for validation
     """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer

@@ -1,6 +1,7 @@
 """Sequences of different lengths in two flat files: all tokens one after another, and where each sequence ends.
 
-Memory-mapped, so a corpus larger than memory opens at once. Numbers below 65,536 take two bytes, others four.
+The files are memory-mapped, so a corpus larger than memory opens at once. A vocabulary of up to 65,536 tokens takes two
+bytes per token, a larger one four.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def dtype_for(vocabulary: int) -> np.dtype[Any]:
 
 
 class RaggedArrayWriter:
-    """Appends sequences; a long one may come in several parts, of which the last `ends`."""
+    """Appends sequences to the files. A long sequence may come in several parts; only the last has `ends=True`."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self._path, self._dtype = path, dtype
@@ -47,7 +48,7 @@ class RaggedArrayWriter:
             self.sequences += 1
 
     def close(self) -> dict[str, Any]:
-        """Finish the files; what a manifest should say of them."""
+        """Close the files and return their entry for a manifest."""
         self._tokens.close()
         self._ends.close()
         return {
@@ -67,9 +68,9 @@ class RaggedArrayWriter:
 
 
 class RaggedArray:
-    """Sequences read back: `ragged[i]`, `ragged.lengths`, and all tokens in one row as `ragged.tokens`.
+    """The sequences of a manifest entry: `array[i]`, `array.lengths`, and all tokens in one row as `array.tokens`.
 
-    Opening verifies that the files are those that were written, once in a process.
+    Opening verifies the checksum of the files, once per process.
     """
 
     def __init__(self, folder: Path, entry: dict[str, Any]) -> None:
@@ -87,9 +88,8 @@ class RaggedArray:
         if identity not in _verified:
             if not _is_sorted(self.ends, tokens) or compute_digest(self.tokens, self.ends) != expected_digest:
                 raise DamagedError(
-                    f"{files[0]} or {files[1].name} was changed or damaged since it was prepared: its SHA-256 is not "
-                    f"that of the manifest. Remove the folder {folder} and run the same command again; it will be "
-                    "prepared anew."
+                    f"{files[0]} or {files[1].name} was changed or damaged since it was prepared: its SHA-256 differs "
+                    f"from the manifest. Remove the folder {folder} and run the same command again to prepare it again."
                 )
             _verified.add(identity)
 
@@ -107,17 +107,17 @@ class RaggedArray:
         return lengths
 
 
-_verified: set[tuple[Any, ...]] = set()  # what this process has verified
+_verified: set[tuple[Any, ...]] = set()  # files that this process has verified
 
 
 def _file_identity(path: Path) -> tuple[Any, ...]:
-    """What changes when a file is written to or replaced."""
+    """Values that change when a file is written to or replaced."""
     stat = path.stat()
     return str(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
 def _is_sorted(ends: NDArray[np.int64], tokens: int) -> bool:
-    """Whether these can be the ends of sequences at all."""
+    """Whether these are valid ends of sequences: increasing and within the tokens."""
     return not len(ends) or bool(ends[0] >= 0 and ends[-1] <= tokens and (ends[1:] >= ends[:-1]).all())
 
 
@@ -126,7 +126,7 @@ def compute_digest(tokens: Tokens, ends: NDArray[np.int64]) -> str:
     digest = hashlib.sha256()
     start = first = 0
     while first < len(ends):
-        # As many whole sequences as fit into a block; a longer one is read in parts.
+        # As many complete sequences as fit into a block; a longer one is read in parts.
         last = int(np.searchsorted(ends[first : first + BLOCK], start + BLOCK, side="right")) + first
         if last > first:
             digest.update(_interleave(tokens[start : int(ends[last - 1])], np.asarray(ends[first:last]), start))
@@ -156,14 +156,14 @@ def _interleave(tokens: Tokens, ends: NDArray[np.int64], start: int) -> bytes:
 
 
 def _memory_map(path: Path, dtype: np.dtype[Any], count: int) -> Any:
-    """A read-only view of a file, whose size must be what the manifest says."""
+    """A read-only memory map of a file, after checking that it has the size in the manifest."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise CorpusError(f"{path} is missing: {error.strerror}. Prepare the corpus again.") from error
     if size != count * dtype.itemsize:
         raise CorpusError(
-            f"{path} has {size:,} bytes and the manifest says {count * dtype.itemsize:,}: it was changed or cut off. "
+            f"{path} has {size:,} bytes, but the manifest says {count * dtype.itemsize:,}: it was changed or cut off. "
             "Prepare the corpus again."
         )
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)

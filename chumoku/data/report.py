@@ -1,4 +1,4 @@
-"""What was read, what was kept, what was dropped and why, with a few examples of each reason."""
+"""The report of reading a corpus: how much was read, kept and dropped, with examples for each reason."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_EXAMPLES = 3
 MAX_EXAMPLE_LENGTH = 80
 
 REASONS = {
-    "invalid UTF-8": "bytes that are no text",
+    "invalid UTF-8": "bytes that are not text",
     "too long": "more characters than allowed",
-    "line too long": f"a line of more than {MAX_RECORD_BYTES:,} bytes in JSONL or {MAX_LINE_BYTES:,} elsewhere is not read",
-    "empty": "nothing but spaces on a side",
-    "length ratio": "one side far longer than the other",
+    "line too long": f"the limit is {MAX_RECORD_BYTES:,} bytes in JSONL and {MAX_LINE_BYTES:,} elsewhere",
+    "empty": "only spaces on a side",
+    "length ratio": "one side much longer than the other",
     "duplicate": "the same pair again",
-    "wrong script": "a side not written in its language's script",
-    "missing column": "fewer columns, or no such field",
+    "wrong script": "a side that is not in its language's script",
+    "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
 }
 
@@ -57,7 +57,7 @@ class Report:
         }
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """The report as readable lines."""
         rows = [f"{self.read:,} read from {len(self.files)} file(s), {self.kept:,} kept."]
         for reason, times in self.dropped.most_common():
             rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")

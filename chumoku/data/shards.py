@@ -1,6 +1,6 @@
-"""Language-model text → token shards: memory-mapped files that training reads windows from.
+"""Language-model text → token shards: memory-mapped files from which training reads windows.
 
-files → documents → numbers (all cores, while the next texts are read) → shards + manifest
+files → documents → ids (on all cores, while the next texts are read) → shards + manifest
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def prepare_text(
     shard_tokens: int = SHARD_TOKENS,
     progress: Progress = silent,
 ) -> Shards:
-    """Tokenize a corpus into `folder`, or open it when nothing has changed; `progress` is told how far it is."""
+    """Tokenize a corpus into `folder` and open it. Does not tokenize again if no input has changed."""
     folder = Path(folder)
     inputs = {
         "sources": compute_fingerprints(corpus.files, progress),
@@ -70,9 +70,9 @@ def _write_shards(
 
 
 def _encode_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """Numbers of each piece. One batch is encoded while the one before is written and the one after is read.
+    """The ids of each piece, and whether its document ends there. A document starts with the tokenizer's prefix.
 
-    A document begins as the tokenizer's own frame says; its end is known by its place.
+    One batch is encoded while the one before is written and the one after is read.
     """
     at_start = True
 
@@ -97,7 +97,7 @@ def _group_pieces(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
     characters, inside = 0, False
     for piece in pieces:
-        # An end without text before it (blank lines in a row) is no document.
+        # An end without text before it (several blank lines) is not a document.
         if piece.text or (inside and piece.ends):
             batch.append(piece)
             characters += len(piece.text)
@@ -110,7 +110,7 @@ def _group_pieces(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
 
 
 class Shards:
-    """A prepared corpus as one long row of tokens."""
+    """A prepared corpus, read as one long sequence of tokens."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
@@ -118,7 +118,7 @@ class Shards:
         self._shards = [RaggedArray(self.folder, entry) for entry in self.manifest.get("shards", [])]
         self._ends = np.cumsum([len(shard.tokens) for shard in self._shards], dtype=np.int64)
         if not self._shards:
-            raise CorpusError(f"{self.folder} holds no tokens. Prepare the corpus again.")
+            raise CorpusError(f"{self.folder} contains no tokens. Prepare the corpus again.")
 
     @property
     def tokens(self) -> int:
@@ -134,7 +134,7 @@ class Shards:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def document_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """For each token, which document of this stretch it belongs to, counted from 0."""
+        """For each token, the number of its document within this range, counted from 0."""
         numbers, so_far = [], 0
         for shard, low, high in self._spans(start, stop):
             place = np.searchsorted(shard.ends, np.arange(low, high), side="right")
@@ -144,7 +144,7 @@ class Shards:
 
     def _spans(self, start: int, stop: int) -> Iterator[tuple[RaggedArray, int, int]]:
         if not 0 <= start < stop <= self.tokens:
-            raise CorpusError(f"Tokens {start} to {stop} were asked for, and {self.folder} has {self.tokens:,}.")
+            raise CorpusError(f"Tokens {start} to {stop} are not within the {self.tokens:,} tokens of {self.folder}.")
         for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._shards)):
             begin = int(self._ends[number - 1]) if number else 0
             low, high = max(start, begin) - begin, min(stop, int(self._ends[number])) - begin

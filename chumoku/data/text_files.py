@@ -1,8 +1,8 @@
-"""Files in, lines out: plain, gzipped or zipped, streamed, never whole in memory.
+"""Reading lines from plain, gzipped or zipped files, streamed.
 
-Byte order marks and CR LF are taken off. A line that is no UTF-8 or longer than allowed comes out as a problem with
-its number; a file that cannot be read at all raises a CorpusError that names it and the way out. Only regular files are
-opened: reading a pipe or a device may never end.
+Byte order marks and CR LF are removed. A line that is not UTF-8 or too long is returned with its number and a problem.
+A file that cannot be read raises a CorpusError that names it. Only regular files are opened, because reading a pipe or
+a device may never end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from chumoku.text.progress import Progress, silent
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
 COMPRESSED_SUFFIXES = (".gz", ".zip")
 MAX_LINE_BYTES = 1 << 20
-MAX_RECORD_BYTES = 1 << 23  # of JSONL: as Python objects, a record may take 25 times its bytes
+MAX_RECORD_BYTES = 1 << 23  # smaller than memory allows: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -36,20 +36,18 @@ class Line(NamedTuple):
 
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that paths, folders and globs stand for, in order, each once."""
+    """The files that match paths, folders and glob patterns, in order, without duplicates."""
     found: dict[Path, None] = {}
     for pattern in patterns:
         if not str(pattern).strip():
-            raise CorpusError("An empty name was given where a file, folder or pattern is needed.")
+            raise CorpusError("One of the file names is empty. Give a file, folder or pattern.")
         path = Path(pattern)
         if path.is_dir():
             files = sorted(
                 file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT_SUFFIXES, ".zip")
             )
             if not files:
-                raise CorpusError(
-                    f"The folder {path} holds no text. Files there should end in {', '.join(TEXT_SUFFIXES)}."
-                )
+                raise CorpusError(f"The folder {path} has no text files. They end in {', '.join(TEXT_SUFFIXES)}.")
         elif path.exists():
             check_file(path)
             files = [path]
@@ -61,12 +59,12 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
                 )
         found.update(dict.fromkeys(files))
     if not found:
-        raise CorpusError("No files were given. Name at least one file, folder or pattern.")
+        raise CorpusError("No files were given. Give at least one file, folder or pattern.")
     return list(found)
 
 
 def inner_suffix(path: Path) -> str:
-    """The ending that says what is inside: .txt for a.TXT and a.txt.gz, .zip for an archive, whose members say it."""
+    """The suffix of the content: .txt for a.TXT and a.txt.gz; .zip for an archive, whose members have their own."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix == ".gz" else suffix
 
@@ -76,9 +74,9 @@ READ_ERRORS = (*DAMAGE_ERRORS, OSError, RuntimeError, NotImplementedError)
 
 
 def read_error(path: Path, error: Exception) -> CorpusError:
-    """A failure of reading as a sentence with the file's name."""
+    """The CorpusError that explains an error while reading a file."""
     if isinstance(error, DAMAGE_ERRORS):
-        return CorpusError(f"{path} is damaged or not what its ending says: {error}. Fetch or pack it again.")
+        return CorpusError(f"{path} is damaged or not of the type of its suffix: {error}. Download or pack it again.")
     reason = getattr(error, "strerror", None) or error
     return CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.")
 
@@ -92,7 +90,7 @@ def explain_read_errors(path: Path) -> Iterator[None]:
 
 
 class ByteStream:
-    """A byte stream whose failures while reading name the file."""
+    """A byte stream whose read errors name the file."""
 
     def __init__(self, path: Path, stream: IO[bytes] | gzip.GzipFile) -> None:
         self._path, self._stream = path, stream
@@ -109,7 +107,7 @@ class ByteStream:
 
 
 class Member(NamedTuple):
-    """One text in a file: the file itself, or a member of a zip."""
+    """One text: a file, or a member of a zip archive."""
 
     name: str
     suffix: str
@@ -117,14 +115,14 @@ class Member(NamedTuple):
 
 
 def open_members(path: Path) -> Iterator[Member]:
-    """The texts in a file: one, or one for each member of a zip that is not hidden."""
+    """Open a file: one text, or one for each member of a zip archive that is not hidden."""
     check_file(path)
     with explain_read_errors(path):
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
                 inside = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
                 if not inside:
-                    raise CorpusError(f"{path} is a zip with no files in it. Check how it was packed.")
+                    raise CorpusError(f"{path} is a zip archive without files. Check how it was packed.")
                 for info in inside:
                     with archive.open(info) as member:
                         suffix = inner_suffix(Path(info.filename))
@@ -136,12 +134,12 @@ def open_members(path: Path) -> Iterator[Member]:
 
 
 def _hidden(name: str) -> bool:
-    """Notes that packers leave beside the text: _about.txt, __MACOSX/…, .DS_Store."""
+    """Whether a zip member is metadata, such as _about.txt, __MACOSX/… or .DS_Store."""
     return any(part.startswith(("_", ".")) for part in name.split("/") if part not in (".", ".."))
 
 
 def read_lines(stream: ByteStream, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
-    """Numbered lines without their ends. A line past `max_bytes` bytes is skipped and reported, never held."""
+    """Numbered lines without line ends. A line of more than `max_bytes` is skipped and returned as a problem."""
     number = 0
     while True:
         raw = stream.readline(max_bytes + 2)
@@ -164,7 +162,7 @@ def read_lines(stream: ByteStream, *, max_bytes: int = MAX_LINE_BYTES) -> Iterat
 
 
 class Fingerprint(NamedTuple):
-    """What a file was: enough to notice that it is another one now."""
+    """Path, size and checksum of a file, to notice when it changes."""
 
     path: str
     size: int
@@ -179,7 +177,7 @@ def compute_fingerprint(path: Path) -> Fingerprint:
 
 
 def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
-    """What all of these files are."""
+    """The fingerprints of files, as dicts."""
     found = []
     for number, file in enumerate(files):
         progress("checking files", number, len(files), "files")
@@ -189,10 +187,10 @@ def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> 
 
 @contextlib.contextmanager
 def refuse_if_changed(files: Iterable[Path]) -> Iterator[None]:
-    """Refuse what was made of files that changed meanwhile."""
+    """A context that raises CorpusError at its end if any of the files changed meanwhile."""
     files = list(files)
     before = [file.stat().st_mtime_ns for file in files]
     yield
     for file, time in zip(files, before, strict=True):
         if file.stat().st_mtime_ns != time:
-            raise CorpusError(f"{file} changed while it was read. Prepare again once it is at rest.")
+            raise CorpusError(f"{file} changed while it was read. Prepare again when it no longer changes.")

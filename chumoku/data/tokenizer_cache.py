@@ -1,4 +1,4 @@
-"""A tokenizer trained on a corpus and kept beside it: trained once, opened ever after."""
+"""A tokenizer that is trained on a corpus once, saved, and then loaded."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ def prepare_tokenizer(
     progress: Progress = silent,
     **settings: Any,
 ) -> Tokenizer:
-    """Train on `texts` with the settings of `chumoku.text.train`, or open what was trained.
+    """Train on `texts` with the settings of `chumoku.text.train`, or load the saved tokenizer if no input has changed.
 
-    `files` and `read_as` (columns, field, cleaning …) are what the texts come from: when they change, so does it.
+    files     where the texts come from
+    read_as   how they were read (columns, field, cleaning …)
     """
     folder = Path(folder)
     sources = compute_fingerprints(files, progress)
@@ -38,7 +39,7 @@ def prepare_tokenizer(
 
 
 def _load_verified(folder: Path) -> Tokenizer:
-    """The tokenizer of a prepared folder, when it is the one that was trained."""
+    """The tokenizer of a prepared folder, after checking its fingerprint."""
     path, expected = folder / "tokenizer.json", read_manifest(folder).get("fingerprint")
     try:
         tokenizer = load(path)
@@ -51,6 +52,6 @@ def _load_verified(folder: Path) -> Tokenizer:
 
 def _damage_error(path: Path) -> DamagedError:
     return DamagedError(
-        f"{path} was changed or damaged since it was trained: it is not the tokenizer of its manifest. Remove "
-        f"the folder {path.parent} and run the same command again; it will be trained anew."
+        f"{path} was changed or damaged since it was trained: its fingerprint differs from the manifest. Remove the "
+        f"folder {path.parent} and run the same command again to train it again."
     )
