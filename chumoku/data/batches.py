@@ -80,15 +80,15 @@ class WindowBatches:
                 f"{length}, but a batch needs {rows}. Use a shorter context, a smaller batch or more text."
             )
         self.shards, self.length, self.rows, self.seed, self.documents = shards, length, rows, seed, documents
-        self._first = first
+        self._offset = first
 
     def __len__(self) -> int:
         return self._windows // self.rows
 
     def samples(self, epoch: int, index: int) -> Indices:
         check_index(self, index)
-        places = np.arange(index * self.rows, (index + 1) * self.rows)
-        return Permutation(self._windows, seed=self.seed, epoch=epoch)(places)
+        positions = np.arange(index * self.rows, (index + 1) * self.rows)
+        return Permutation(self._windows, seed=self.seed, epoch=epoch)(positions)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
         samples = share.select(self.samples(epoch, index))
@@ -103,11 +103,11 @@ class WindowBatches:
         return batch
 
     def _window(self, sample: int) -> Indices:
-        start = self._first + int(sample) * self.length
+        start = self._offset + int(sample) * self.length
         return self.shards.read(start, start + self.length + 1).astype(np.int64)
 
     def _documents(self, sample: int) -> Indices:
-        start = self._first + int(sample) * self.length
+        start = self._offset + int(sample) * self.length
         return self.shards.document_numbers(start, start + self.length + 1)
 
 
@@ -161,11 +161,11 @@ class MaskedBatches:
 
     def _mask_row(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
         random = generator(self.windows.seed, epoch, sample)
-        hidden = (random.random(len(row)) < self.mask_probability) & ~np.isin(row, self._special)
+        masked = (random.random(len(row)) < self.mask_probability) & ~np.isin(row, self._special)
         draw = random.random(len(row))
-        replaced = np.where(draw < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
-        tokens = np.where(hidden & (draw < 0.9), replaced, row)
-        return tokens, np.where(hidden, row, IGNORE)
+        replacement = np.where(draw < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
+        tokens = np.where(masked & (draw < 0.9), replacement, row)
+        return tokens, np.where(masked, row, IGNORE)
 
 
 class PairBatches:
@@ -182,9 +182,9 @@ class PairBatches:
         self.pairs, self.seed, self.tokens = pairs, seed, tokens
         self._begin, self._end, self._source_end = target_roles.begin, target_roles.end, source_roles.end
         self._source_pad, self._target_pad = source_roles.pad or 0, target_roles.pad or 0
-        self._source = pairs.source.lengths + (self._source_end is not None)
-        self._target = pairs.target.lengths + 1
-        longest = int(np.maximum(self._source, self._target).max())
+        self._source_lengths = pairs.source.lengths + (self._source_end is not None)
+        self._target_lengths = pairs.target.lengths + 1
+        longest = int(np.maximum(self._source_lengths, self._target_lengths).max())
         if longest > tokens:
             raise CorpusError(
                 f"The longest pair has {longest} tokens, but a batch may have {tokens}. Allow more tokens per batch, "
@@ -197,8 +197,8 @@ class PairBatches:
 
     def samples(self, epoch: int, index: int) -> Indices:
         check_index(self, index)
-        place = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
-        return self._order(epoch)[self._starts[place] : self._starts[place + 1]]
+        position = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
+        return self._order(epoch)[self._starts[position] : self._starts[position + 1]]
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
         samples = share.select(self.samples(epoch, index))
@@ -210,14 +210,14 @@ class PairBatches:
     @property
     def padding(self) -> float:
         """The fraction of padding among all positions of an epoch, sources and targets together."""
-        cells = real = 0
+        total = real = 0
         order = self._order(0)
         for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True):
             rows = order[start:stop]
-            for lengths in (self._source[rows], self._target[rows]):
-                cells += len(rows) * int(lengths.max())
+            for lengths in (self._source_lengths[rows], self._target_lengths[rows]):
+                total += len(rows) * int(lengths.max())
                 real += int(lengths.sum())
-        return 1 - real / cells
+        return 1 - real / total
 
     @property
     def fewest_rows(self) -> int:
@@ -226,25 +226,27 @@ class PairBatches:
 
     def _order(self, epoch: int) -> Indices:
         """All pairs sorted by target length, then source length; ties in random order, so batches change by epoch."""
-        if getattr(self, "_ordered", (None, None))[0] != epoch:
+        if getattr(self, "_cached_order", (None, None))[0] != epoch:
             tie_breaker = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
-            self._ordered = (epoch, np.lexsort((tie_breaker, *self._keys())))
-        return self._ordered[1]
+            self._cached_order = (epoch, np.lexsort((tie_breaker, *self._keys())))
+        return self._cached_order[1]
 
     def _keys(self) -> tuple[Indices, Indices]:
         # Source lengths alternately rise and fall from one target length to the next, so that neighbors stay similar.
-        return np.where(self._target % 2 == 0, self._source, -self._source), self._target
+        return np.where(
+            self._target_lengths % 2 == 0, self._source_lengths, -self._source_lengths
+        ), self._target_lengths
 
     def _plan_batches(self) -> Indices:
         """Where batches start in that order. The sequence of lengths is the same every epoch, so the starts are too."""
         order = np.lexsort(self._keys())
-        sizes = np.maximum(self._source[order], self._target[order])
-        cuts = [0]
-        while cuts[-1] < len(sizes):
-            ahead = np.maximum.accumulate(sizes[cuts[-1] : cuts[-1] + self.tokens])
-            fits = ahead * np.arange(1, len(ahead) + 1) <= self.tokens
-            cuts.append(cuts[-1] + int(fits.sum() if fits.all() else fits.argmin()))
-        return np.array(cuts)
+        sizes = np.maximum(self._source_lengths[order], self._target_lengths[order])
+        starts = [0]
+        while starts[-1] < len(sizes):
+            longest = np.maximum.accumulate(sizes[starts[-1] : starts[-1] + self.tokens])
+            fits = longest * np.arange(1, len(longest) + 1) <= self.tokens
+            starts.append(starts[-1] + int(fits.sum() if fits.all() else fits.argmin()))
+        return np.array(starts)
 
 
 def pad_sequences(

@@ -75,7 +75,7 @@ def read_pairs(
     paths = find_files(files)
     report.files = [str(path) for path in paths]
     pairs: list[Pair] = []
-    seen: set[bytes] = set()
+    pair_hashes: set[bytes] = set()
     for file, line, pair, problem in _read_located(paths, columns, report):
         report.read += 1
         if report.read % PROGRESS_EVERY == 0:
@@ -83,9 +83,9 @@ def read_pairs(
         reason = problem or find_problem(pair, cleaning)
         if reason is None and not cleaning.duplicates:
             key = hashlib.blake2b(f"{pair.source}\t{pair.target}".encode("utf-8", "replace"), digest_size=12).digest()
-            if key in seen:
+            if key in pair_hashes:
                 reason = "duplicate"
-            seen.add(key)
+            pair_hashes.add(key)
         if reason is not None:
             report.drop(reason, file, line, f"{pair.source} ⇥ {pair.target}")
             continue

@@ -41,9 +41,9 @@ class Report:
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1
-        shown, text = self.examples.setdefault(reason, []), fix_surrogates(text)
-        if len(shown) < MAX_EXAMPLES:
-            shown.append(
+        examples, text = self.examples.setdefault(reason, []), fix_surrogates(text)
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(
                 Example(file, line, text if len(text) <= MAX_EXAMPLE_LENGTH else text[: MAX_EXAMPLE_LENGTH - 1] + "…")
             )
 
@@ -53,7 +53,9 @@ class Report:
             "read": self.read,
             "kept": self.kept,
             "dropped": dict(self.dropped),
-            "examples": {reason: [example._asdict() for example in shown] for reason, shown in self.examples.items()},
+            "examples": {
+                reason: [example._asdict() for example in examples] for reason, examples in self.examples.items()
+            },
         }
 
     def lines(self) -> list[str]:

@@ -37,7 +37,7 @@ class Line(NamedTuple):
 
 def find_files(patterns: Iterable[str | Path]) -> list[Path]:
     """The files that match paths, folders and glob patterns, in order, without duplicates."""
-    found: dict[Path, None] = {}
+    matches: dict[Path, None] = {}
     for pattern in patterns:
         if not str(pattern).strip():
             raise CorpusError("One of the file names is empty. Give a file, folder or pattern.")
@@ -57,10 +57,10 @@ def find_files(patterns: Iterable[str | Path]) -> list[Path]:
                 raise CorpusError(
                     f"No file matches {pattern}. Check the path, or quote a pattern such as 'data/*.txt'."
                 )
-        found.update(dict.fromkeys(files))
-    if not found:
+        matches.update(dict.fromkeys(files))
+    if not matches:
         raise CorpusError("No files were given. Give at least one file, folder or pattern.")
-    return list(found)
+    return list(matches)
 
 
 def inner_suffix(path: Path) -> str:
@@ -178,11 +178,11 @@ def compute_fingerprint(path: Path) -> Fingerprint:
 
 def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
     """The fingerprints of files, as dicts."""
-    found = []
+    results = []
     for number, file in enumerate(files):
         progress("checking files", number, len(files), "files")
-        found.append(compute_fingerprint(file)._asdict())
-    return found
+        results.append(compute_fingerprint(file)._asdict())
+    return results
 
 
 @contextlib.contextmanager

@@ -35,15 +35,15 @@ class Roles:
     languages: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_roles(tokens: Mapping[str, int], given: Mapping[str, int] | None = None) -> Roles:
-    """Roles from the names of special tokens (name → id). `given` (role → id) takes precedence over names."""
-    found = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
-    if found["begin"] is None and END in tokens:
-        found["begin"] = tokens.get(PAD)  # the decoders of T5 and Marian start with <pad>
-    found |= {role: token_id for role, token_id in (given or {}).items() if role in found}
+def find_roles(tokens: Mapping[str, int], overrides: Mapping[str, int] | None = None) -> Roles:
+    """Roles from the names of special tokens (name → id). `overrides` (role → id) takes precedence over names."""
+    roles = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
+    if roles["begin"] is None and END in tokens:
+        roles["begin"] = tokens.get(PAD)  # the decoders of T5 and Marian start with <pad>
+    roles |= {role: token_id for role, token_id in (overrides or {}).items() if role in roles}
     matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
     languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
-    return Roles(**found, languages=languages)
+    return Roles(**roles, languages=languages)
 
 
 def language_token(code: str) -> str:

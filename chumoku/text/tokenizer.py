@@ -56,9 +56,9 @@ class Tokenizer:
         self.size = size = _size(backend) if size is None else size
         self._plain = copy_with_specials_as_text(backend) if added else backend
         self.prefix_and_suffix: PrefixAndSuffix = find_prefix_and_suffix(backend, size)
-        given = read_roles(backend)
-        self._check_ids(given.values())
-        self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, given)
+        stored_roles = read_roles(backend)
+        self._check_ids(stored_roles.values())
+        self.roles: Roles = find_roles({**self.specials, **self._unmarked_specials()}, stored_roles)
         self.segments = japanese.SEPARATOR in str(backend.pre_tokenizer)
         self.byte_level = isinstance(backend.decoder, decoders.ByteLevel)
 
@@ -79,8 +79,8 @@ class Tokenizer:
     @property
     def pre_tokenizer(self) -> pre_tokenizers.PreTokenizer | None:
         """The step that splits a text before the model does, or None."""
-        found: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
-        return found
+        pre_tokenizer: pre_tokenizers.PreTokenizer | None = self._special.pre_tokenizer
+        return pre_tokenizer
 
     @property
     def fingerprint(self) -> str:
@@ -207,8 +207,8 @@ class Tokenizer:
 
     def _ends_in_byte(self, ids: list[int]) -> bool:
         """Whether the last token to be shown is one byte of a character that is not in the vocabulary."""
-        shown = (token for token in map(self._special.id_to_token, reversed(ids)) if token not in self.specials)
-        return BYTE_TOKEN.fullmatch(next(shown, None) or "") is not None
+        visible = (token for token in map(self._special.id_to_token, reversed(ids)) if token not in self.specials)
+        return BYTE_TOKEN.fullmatch(next(visible, None) or "") is not None
 
     def _prepare(self, text: str, *, special: bool) -> str:
         text = fix_surrogates(text)
@@ -230,9 +230,9 @@ class Tokenizer:
         for part in self._around_specials(text) if special else [text]:
             start = 0
             while len(part) - start > MAX_PIECE_LENGTH:
-                cut = _find_split(part, start + MAX_PIECE_LENGTH // 2, start + MAX_PIECE_LENGTH, self._split_chars)
-                pieces.append(part[start:cut])
-                start = cut
+                split = _find_split(part, start + MAX_PIECE_LENGTH // 2, start + MAX_PIECE_LENGTH, self._split_chars)
+                pieces.append(part[start:split])
+                start = split
             pieces.append(part[start:])
         return pieces
 

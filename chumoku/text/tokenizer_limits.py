@@ -103,10 +103,10 @@ def _check_steps(name: str, steps: list[dict[str, Any]]) -> None:
     if len(steps) > MAX_STEPS:
         raise ValueError(f"its {name} has {len(steps):,} steps; the limit is {MAX_STEPS}")
     growth, prepended = 1.0, 0.0
-    written = ""  # characters that earlier steps may have inserted
+    inserted = ""  # characters that earlier steps may have inserted
     for number, step in enumerate(steps):
-        times = _growth(step, written, first=number == 0)
-        written += _texts(step)
+        times = _growth(step, inserted, first=number == 0)
+        inserted += _texts(step)
         growth, prepended = growth * times, prepended * times
         prepended += len(step["prepend"]) if isinstance(step.get("prepend"), str) else 0
         if growth > MAX_GROWTH or prepended > MAX_PREPENDED:
@@ -119,12 +119,12 @@ def _texts(step: dict[str, Any]) -> str:
     return "".join(step[key] for key in ("content", "prepend") if isinstance(step.get(key), str))
 
 
-def _growth(step: dict[str, Any], written: str, *, first: bool) -> float:
-    """How many characters one character may become, in a text with the characters `written` by earlier steps."""
+def _growth(step: dict[str, Any], inserted: str, *, first: bool) -> float:
+    """How many characters one character may become, in a text with the characters `inserted` by earlier steps."""
     kind, pattern = step.get("type"), step.get("pattern")
     if isinstance(step.get("precompiled_charsmap"), str):
         check_character_map(base64.b64decode(step["precompiled_charsmap"]))
-        return MAX_MAPPED_LENGTH if written else 1.0
+        return MAX_MAPPED_LENGTH if inserted else 1.0
     if isinstance(pattern, dict):
         return _replaced_growth(pattern, step.get("content"))
     if isinstance(pattern, str) or kind == "Split":
@@ -132,7 +132,7 @@ def _growth(step: dict[str, Any], written: str, *, first: bool) -> float:
         return 1.0
     if kind in ("NFC", "NFD", "NFKC", "NFKD", "BertNormalizer", "Lowercase"):
         # Growth of the user's own text is acceptable; growth of characters inserted by the file is limited.
-        letters = {inner for letter in set(written) for inner in letter + letter.lower()}
+        letters = {inner for letter in set(inserted) for inner in letter + letter.lower()}
         longest = max((len(unicodedata.normalize("NFKD", letter.lower())) for letter in letters), default=1)
         return max(longest, 3 if kind == "BertNormalizer" and not first else 1)
     if kind == "ByteLevel":

@@ -69,7 +69,7 @@ def _send(child: subprocess.Popen[bytes], texts: Sequence[str], settings: dict[s
 
 def _read_answer(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
     try:
-        found = json.loads(answer)
+        result = json.loads(answer)
     except ValueError:
         errors.seek(0)
         last_line = errors.read(1 << 20).decode("utf-8", "replace").strip().rpartition("\n")[2]
@@ -77,6 +77,6 @@ def _read_answer(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
             f"Training the tokenizer failed: {last_line[:200] or 'its process was killed'}. Is there enough memory? "
             "Train on less text, or choose another kind."
         ) from None
-    if "error" in found:
-        raise UsageError(found["error"])
-    return tokenizers.Tokenizer.from_str(found["tokenizer"])
+    if "error" in result:
+        raise UsageError(result["error"])
+    return tokenizers.Tokenizer.from_str(result["tokenizer"])

@@ -125,8 +125,8 @@ def _bert(tokenizer: Tokenizer, state: dict[str, Any]) -> dict[str, Any]:
         raise _unsupported("llama.cpp's BERT always lower-cases texts and uses ##, and this tokenizer does not")
     tokens, types = _list_tokens(tokenizer, model["vocab"], state["added_tokens"])
     types = [UNKNOWN if token == model["unk_token"] else kind for token, kind in zip(tokens, types, strict=True)]
-    written = [
+    wordpieces = [
         token if kind != NORMAL else token[2:] if token.startswith("##") and len(token) > 2 else f"▁{token}"
         for token, kind in zip(tokens, types, strict=True)
     ]
-    return {"model": "bert", "pre": "jina-v2-en", "tokens": written, "token_type": types}
+    return {"model": "bert", "pre": "jina-v2-en", "tokens": wordpieces, "token_type": types}

@@ -227,9 +227,9 @@ def derive_merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
         if piece.kind != NORMAL:
             continue
         text = piece.text
-        for cut in range(1, len(text)):
-            left = text[:cut]
-            if left in vocab and (right := text[cut:]) in vocab:
+        for split in range(1, len(text)):
+            left = text[:split]
+            if left in vocab and (right := text[split:]) in vocab:
                 merges.append((-piece.score, vocab[left], vocab[right], left, right))
     merges.sort()
     return [(left, right) for *_, left, right in merges]

@@ -106,8 +106,8 @@ def _read_preprocessing(
     character_map, prefixed, stripped, replaced = b"", False, False, False
     for step in _flat(normalizer, "normalizers"):
         match step:
-            case {"type": "Precompiled", "precompiled_charsmap": str(written)}:
-                character_map = base64.b64decode(written)
+            case {"type": "Precompiled", "precompiled_charsmap": str(encoded)}:
+                character_map = base64.b64decode(encoded)
             case {"type": "NFKC"}:
                 character_map = nfkc_map()
             case {"type": "Strip"}:
@@ -155,10 +155,10 @@ def nfkc_map() -> bytes:
             "sentencepiece. Or train the tokenizer with normalize=False."
         ) from error
     normalizer = dict(read_fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
-    found = dict(read_fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
-    if not isinstance(found, bytes):
+    character_map = dict(read_fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
+    if not isinstance(character_map, bytes):
         raise UsageError("This version of SentencePiece does not provide its NFKC table. Train with normalize=False.")
-    return found
+    return character_map
 
 
 def serialize_model(model: Model) -> bytes:
@@ -190,8 +190,8 @@ def _field(number: int, value: int | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    written = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*written, value])
+    return bytes([*encoded, value])
