@@ -193,9 +193,11 @@ def test_epochs_and_seeds_change_batches_and_masks(made: dict[str, Batches]) -> 
     masked = made["masked"]
     same_sample = int(masked.samples(0, 0)[0])
     row = masked.windows._window(same_sample)[:-1]
-    one, two = masked._hide(row, 0, same_sample)[1], masked._hide(row, 1, same_sample)[1]
+    one, two = masked._mask_row(row, 0, same_sample)[1], masked._mask_row(row, 1, same_sample)[1]
     assert one.tolist() != two.tolist()
-    others = {int(token) for s in range(40) for token in masked._hide(row, 0, s)[0] if token not in (*row, masked.mask)}
+    others = {
+        int(token) for s in range(40) for token in masked._mask_row(row, 0, s)[0] if token not in (*row, masked.mask)
+    }
     assert len(others) > 5, "another token is any token"
 
 

@@ -155,7 +155,7 @@ def test_the_plain_twin_is_the_tokenizer_itself_but_for_special_tokens() -> None
 def by_hand(text: str, pieces: list[str], merges: list[tuple[str, str]]) -> list[str]:
     """Byte-level merging as it is defined: of all neighbors the earliest merge, the leftmost first."""
     ranks = {pair: rank for rank, pair in enumerate(merges)}
-    letters = {byte: letter for letter, byte in bytewise()._letters.items()}
+    letters = {byte: letter for letter, byte in bytewise()._unicode_to_bytes.items()}
     found: list[str] = []
     for piece in pieces:
         symbols = [letters[byte] for byte in piece.encode()]
@@ -184,7 +184,7 @@ def test_gguf_cutting_rules(ours: dict[str, Tokenizer], pre: str, text: str, pie
     tokenizer = from_ggml(fields)
     cut = [piece for piece, _ in pretokenizers.build_pretokenizer(pre).pre_tokenize_str(text)]
     assert "".join(pieces) == text
-    assert [bytes(tokenizer._letters[letter] for letter in piece).decode() for piece in cut] == pieces
+    assert [bytes(tokenizer._unicode_to_bytes[letter] for letter in piece).decode() for piece in cut] == pieces
     merges = [tuple(merge.split(" ")) for merge in fields["tokenizer.ggml.merges"]]
     expected = by_hand(text, pieces, merges)  # type: ignore[arg-type]
     if pre not in pretokenizers.IGNORE_MERGES:

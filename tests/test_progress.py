@@ -28,7 +28,7 @@ from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.text import Tokenizer, train, training_process
 from chumoku.text import training as tokenizer_training
-from chumoku.text.progress import ShowProgress, track_progress
+from chumoku.text.progress import ShowProgress, track
 from chumoku.text.sample_texts import sample_evenly
 from chumoku.training import plan as planning
 from chumoku.training.recipe import read_recipe
@@ -104,7 +104,7 @@ def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest
     assert set(steps) <= set(told.steps)
     assert told.steps["looking for near-duplicates"] > 18
     split_pairs([Pair("a", "b")], progress=told)
-    assert list(track_progress("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+    assert list(track("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])

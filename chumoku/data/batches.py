@@ -129,19 +129,12 @@ def positions_within(documents: Indices) -> Indices:
 class MaskedBatches:
     """Windows with some tokens masked; the labels are the masked tokens."""
 
-    def __init__(
-        self, windows: WindowBatches, *, roles: Roles, vocabulary: int, mask_probability: float = 0.15
-    ) -> None:
+    def __init__(self, windows: WindowBatches, *, roles: Roles, vocabulary: int, mask_rate: float = 0.15) -> None:
         if roles.mask is None:
             raise UsageError("This tokenizer has no mask token, so nothing can be masked. Train one with <mask>.")
-        if not 0 < mask_probability < 1:
-            raise UsageError(f"The share of masked tokens is {mask_probability}; it must be between 0 and 1.")
-        self.windows, self.mask, self.vocabulary, self.mask_probability = (
-            windows,
-            roles.mask,
-            vocabulary,
-            mask_probability,
-        )
+        if not 0 < mask_rate < 1:
+            raise UsageError(f"The share of masked tokens is {mask_rate}; it must be between 0 and 1.")
+        self.windows, self.mask, self.vocabulary, self.mask_rate = windows, roles.mask, vocabulary, mask_rate
         special = (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask, *roles.languages.values())
         self._special = np.array([number for number in special if number is not None])
 
@@ -161,7 +154,7 @@ class MaskedBatches:
 
     def _mask_row(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
         random = generator(self.windows.seed, epoch, sample)
-        masked = (random.random(len(row)) < self.mask_probability) & ~np.isin(row, self._special)
+        masked = (random.random(len(row)) < self.mask_rate) & ~np.isin(row, self._special)
         draw = random.random(len(row))
         replacement = np.where(draw < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
         tokens = np.where(masked & (draw < 0.9), replacement, row)
@@ -233,9 +226,8 @@ class PairBatches:
 
     def _keys(self) -> tuple[Indices, Indices]:
         # Source lengths alternately rise and fall from one target length to the next, so that neighbors stay similar.
-        return np.where(
-            self._target_lengths % 2 == 0, self._source_lengths, -self._source_lengths
-        ), self._target_lengths
+        source, target = self._source_lengths, self._target_lengths
+        return np.where(target % 2 == 0, source, -source), target
 
     def _plan_batches(self) -> Indices:
         """Where batches start in that order. The sequence of lengths is the same every epoch, so the starts are too."""

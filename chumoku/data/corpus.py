@@ -40,10 +40,9 @@ class Piece(NamedTuple):
 
 
 class Corpus:
-    """Files and how to split them into documents. `report` describes what the last pass over the files found.
+    """Files and how to split them into `documents` (see above); `field` is the text field of JSONL and Parquet records.
 
-    documents   "blank", "file", "line" or "record" (see the module's docstring)
-    field       the text field of JSONL and Parquet records
+    `report` describes what the last pass over the files found.
     """
 
     def __init__(self, files: Iterable[str | Path], *, documents: Documents = "blank", field: str = "text") -> None:
@@ -236,9 +235,7 @@ def parquet_columns(path: Path, name: str, stream: ByteStream, *columns: str) ->
 
 def _check_column(name: str, schema: Any, column: str) -> None:
     if column not in schema.names:
-        raise CorpusError(
-            f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Choose another."
-        )
+        raise CorpusError(f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Choose one.")
     kind = str(schema.field(column).type)
     if kind not in ("string", "large_string", "string_view"):
         raise CorpusError(f"The column '{column}' of {name} has the type {kind}, not text. Choose another.")

@@ -32,11 +32,7 @@ START = Cursor()
 def load(
     batches: Batches, cursor: Cursor = START, *, workers: int = 0, share: Share = ALL, stop: Cursor | None = None
 ) -> Iterator[tuple[Cursor, dict[str, Tensor]]]:
-    """Endless batches (or up to `stop`), each with its cursor.
-
-    workers   processes that build batches ahead of time; they do not change the order
-    share     the rows of each batch that this process takes
-    """
+    """Endless batches (or up to `stop`), each with its cursor. `workers` processes build them ahead of time."""
     loader: DataLoader[tuple[Cursor, dict[str, Tensor]]] = DataLoader(
         _BatchDataset(batches, share),
         sampler=_CursorSampler(cursor, len(batches), stop),

@@ -22,9 +22,7 @@ FILE_NAME = "manifest.json"
 VERSION = 1
 MAX_BYTES = 1 << 28
 # The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
-OUR_FILES = re.compile(
-    r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)"
-)
+OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
 
 
 class UnreadableManifestError(CorpusError):
@@ -83,7 +81,7 @@ def check_replaceable(folder: Path) -> None:
     try:
         ours = {FILE_NAME, *read_manifest(folder)["files"]} if present else set()
     except UnreadableManifestError:
-        ours = {name for name in present if OUR_FILES.fullmatch(name)}
+        ours = {name for name in present if OURS.fullmatch(name)}
     except CorpusError:
         ours = set()
     if present - ours:

@@ -10,7 +10,7 @@ from chumoku.data.text_files import MAX_LINE_BYTES, MAX_RECORD_BYTES
 from chumoku.text.byte_chars import fix_surrogates
 
 MAX_EXAMPLES = 3
-MAX_EXAMPLE_LENGTH = 80
+EXAMPLE_LENGTH = 80
 
 REASONS = {
     "invalid UTF-8": "bytes that are not text",
@@ -44,7 +44,7 @@ class Report:
         examples, text = self.examples.setdefault(reason, []), fix_surrogates(text)
         if len(examples) < MAX_EXAMPLES:
             examples.append(
-                Example(file, line, text if len(text) <= MAX_EXAMPLE_LENGTH else text[: MAX_EXAMPLE_LENGTH - 1] + "…")
+                Example(file, line, text if len(text) <= EXAMPLE_LENGTH else text[: EXAMPLE_LENGTH - 1] + "…")
             )
 
     def as_dict(self) -> dict[str, Any]:
@@ -53,9 +53,7 @@ class Report:
             "read": self.read,
             "kept": self.kept,
             "dropped": dict(self.dropped),
-            "examples": {
-                reason: [example._asdict() for example in examples] for reason, examples in self.examples.items()
-            },
+            "examples": {reason: [one._asdict() for one in examples] for reason, examples in self.examples.items()},
         }
 
     def lines(self) -> list[str]:

@@ -20,9 +20,7 @@ def silent(step: str, done: int | None = None, total: int | None = None, unit: s
     """Show nothing."""
 
 
-def track_progress(
-    items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]
-) -> Iterator[T]:
+def track(items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]) -> Iterator[T]:
     """Yield the same items and report the sum of their sizes so far to `progress`."""
     done = 0
     for item in items:
@@ -32,21 +30,18 @@ def track_progress(
 
 
 class ShowProgress:
-    """A `Progress` that shows one step after another on a console. Without a console it shows nothing.
-
-    `console` is a rich Console; `every` is the number of seconds between lines where there is no bar.
-    """
+    """A `Progress` that shows steps on a rich Console, or nothing if it is None. `every`: seconds between lines."""
 
     def __init__(self, console: Any = None, *, every: float = LINE_SECONDS) -> None:
         self._console, self._every = console, every
         self._step: str | None = None
-        self._start_time = self._shown = time.monotonic()
+        self._start = self._shown = time.monotonic()
         self._bar: Any = None
 
     def __call__(self, step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
         now = time.monotonic()
         if step != self._step:
-            self._step, self._start_time = step, now
+            self._step, self._start = step, now
             self._stop_bar()
         if self._console is None:
             return
@@ -57,9 +52,7 @@ class ShowProgress:
         elif now - self._shown >= self._every:
             self._shown = now
             amount = _amount(done, total, unit)
-            self._print(
-                f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._start_time:.0f} s."
-            )
+            self._print(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._start:.0f} s.")
 
     def close(self) -> None:
         self._stop_bar()

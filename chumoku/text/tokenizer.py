@@ -274,9 +274,8 @@ class Tokenizer:
 def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: Sequence[str]) -> Tokenizer:
     """A copy of a tokenizer that adds these tokens before and after a text."""
     backend = tokenizers.Tokenizer.from_str(tokenizer.json)
-    set_prefix_and_suffix(
-        backend, before, after, {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
-    )
+    roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
+    set_prefix_and_suffix(backend, before, after, roles)
     return Tokenizer(backend)
 
 

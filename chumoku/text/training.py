@@ -23,7 +23,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
-from chumoku.text.progress import Progress, silent, track_progress
+from chumoku.text.progress import Progress, silent, track
 from chumoku.text.sample_texts import sample_evenly, split_long_texts, subsample
 from chumoku.text.special_tokens import UNKNOWN, special_tokens
 from chumoku.text.tokenizer import Tokenizer
@@ -74,7 +74,7 @@ def train(
         raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
     if normalize is None:
         normalize = kind not in ("byte", "bpe")
-    texts = track_progress(texts, progress, "reading", unit="characters", size=len)
+    texts = track(texts, progress, "reading", unit="characters", size=len)
     sample = subsample(split_long_texts(texts), MAX_CHARACTERS)
     if not any(piece.strip() for piece in sample):
         raise UsageError("There is no text to train a tokenizer on. Check the input files.")
@@ -82,7 +82,7 @@ def train(
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
     if segment:
         segmented = (japanese.segment(piece) for piece in sample)
-        sample = list(track_progress(segmented, progress, "splitting into words", unit="characters", size=len))
+        sample = list(track(segmented, progress, "splitting into words", unit="characters", size=len))
     if kind == "unigram":
         sample = sample_evenly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}

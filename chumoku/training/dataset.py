@@ -78,7 +78,7 @@ def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress)
         hiding: dict[str, Any] = {
             "roles": tokenizer.roles,
             "vocabulary": tokenizer.size,
-            "mask_probability": data.hidden,
+            "mask_rate": data.hidden,
         }
         learned, held = (MaskedBatches(windows, **hiding) for windows in (learned, held))  # type: ignore[arg-type]
     return Material(

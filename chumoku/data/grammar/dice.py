@@ -18,8 +18,6 @@ Item = TypeVar("Item")
 
 
 class Dice:
-    """A seeded source of random choices."""
-
     def __init__(self, seed: int) -> None:
         self.roll: Callable[[], float] = random.Random(seed).random
 

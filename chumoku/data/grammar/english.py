@@ -60,7 +60,7 @@ def third_person(verb: str) -> str:
     return f"{head} {rest}" if rest else head
 
 
-def finish_sentence(words: list[str], *, question: bool) -> str:
+def to_sentence(words: list[str], *, question: bool) -> str:
     """A sentence of the words that are not empty, with a capital letter and a final mark."""
     text = " ".join([word for word in words if word])
     return text[0].upper() + text[1:] + ("?" if question else ".")
@@ -71,14 +71,14 @@ def clause(subject: Person, verb: Verb, rest: list[str], mood: Mood, *, adverb: 
     tense, negative, question = mood
     helper = {FUTURE: "will", PAST: "did"}.get(tense) or ("does" if subject.third else "do")
     if question:
-        return finish_sentence([helper, subject.en, adverb, verb.en, *rest], question=True)
+        return to_sentence([helper, subject.en, adverb, verb.en, *rest], question=True)
     if negative:
         denial = "won't" if helper == "will" else f"{helper}n't"
-        return finish_sentence([subject.en, denial, adverb, verb.en, *rest], question=False)
+        return to_sentence([subject.en, denial, adverb, verb.en, *rest], question=False)
     if tense == FUTURE:
-        return finish_sentence([subject.en, "will", adverb, verb.en, *rest], question=False)
+        return to_sentence([subject.en, "will", adverb, verb.en, *rest], question=False)
     inflected = verb.past if tense == PAST else third_person(verb.en) if subject.third else verb.en
-    return finish_sentence([subject.en, adverb, inflected, *rest], question=False)
+    return to_sentence([subject.en, adverb, inflected, *rest], question=False)
 
 
 def be_form(subject: Person, tense: str) -> str:
@@ -93,13 +93,13 @@ def be_clause(subject: Person, rest: list[str], mood: Mood) -> str:
     tense, negative, question = mood
     if tense == FUTURE:
         if question:
-            return finish_sentence(["will", subject.en, "be", *rest], question=True)
-        return finish_sentence([subject.en, "won't be" if negative else "will be", *rest], question=False)
+            return to_sentence(["will", subject.en, "be", *rest], question=True)
+        return to_sentence([subject.en, "won't be" if negative else "will be", *rest], question=False)
     form = be_form(subject, tense)
     if question:
-        return finish_sentence([form, subject.en, *rest], question=True)
+        return to_sentence([form, subject.en, *rest], question=True)
     denied = "am not" if form == "am" else f"{form}n't"
-    return finish_sentence([subject.en, denied if negative else form, *rest], question=False)
+    return to_sentence([subject.en, denied if negative else form, *rest], question=False)
 
 
 def there_clause(noun: Noun, place: str, mood: Mood) -> str:
@@ -109,9 +109,7 @@ def there_clause(noun: Noun, place: str, mood: Mood) -> str:
     form = ("were" if many else "was") if mood.tense == PAST else ("are" if many else "is")
     indefinite = noun_phrase(noun, plural=False)
     if mood.question:
-        return finish_sentence(
-            [form, "there", indefinite if noun.kind == "a" else f"any {noun.one}", place], question=True
-        )
-    return finish_sentence(
+        return to_sentence([form, "there", indefinite if noun.kind == "a" else f"any {noun.one}", place], question=True)
+    return to_sentence(
         ["there", form, f"no {noun.many if many else noun.one}" if none else indefinite, place], question=False
     )

@@ -95,15 +95,15 @@ def conjugate(verb: str, kind: str, *, past: bool = False, negative: bool = Fals
 
 @cache
 def inflect_adjective(
-    adjective: str, kind: str, *, past: bool = False, negative: bool = False, polite: bool = False
+    word: str, kind: str, *, past: bool = False, negative: bool = False, polite: bool = False
 ) -> Form:
     """The predicate form of an い-adjective, or of a な-adjective or noun with its copula."""
     if kind == I_ADJECTIVE:
-        stem = adjective[:-1]
-        if adjective == "いい" and (past or negative):
+        stem = word[:-1]
+        if word == "いい" and (past or negative):
             stem = "よ"
         return Form(stem, _I_ENDINGS[past, negative] + ("です" if polite else ""))
-    return Form(adjective, (_POLITE_COPULA if polite else _PLAIN_COPULA)[past, negative])
+    return Form(word, (_POLITE_COPULA if polite else _PLAIN_COPULA)[past, negative])
 
 
 def make_question(form: Form, *, polite: bool, copula: bool = False) -> Form:

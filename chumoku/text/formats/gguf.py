@@ -21,21 +21,8 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from chumoku.errors import UsageError
 from chumoku.text import pretokenizers
 from chumoku.text.backend import check_added_tokens, set_prefix_and_suffix
+from chumoku.text.formats import sentencepiece as sp
 from chumoku.text.formats.gguf_export import NO_MERGES, PREFIX, to_ggml
-from chumoku.text.formats.sentencepiece import (
-    BPE,
-    BYTE,
-    CONTROL,
-    MAX_PIECE_LENGTH,
-    MAX_PIECES,
-    NORMAL,
-    UNIGRAM,
-    UNKNOWN,
-    USER,
-    Model,
-    Piece,
-    build_backend,
-)
 from chumoku.text.formats.tokenizer_files import explain_errors, is_uncased
 from chumoku.text.special_tokens import find_roles
 from chumoku.text.tokenizer import Tokenizer
@@ -61,17 +48,19 @@ class _Fields:
         self.tokens: list[str] = self.values("tokens", (str, bytes))
         if bytes in set(map(type, self.tokens)):
             self.tokens = [token.decode("utf-8") if isinstance(token, bytes) else token for token in self.tokens]
-        if not 0 < len(self.tokens) <= MAX_PIECES or max(map(len, self.tokens)) > MAX_PIECE_LENGTH:
-            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {MAX_PIECES:,} short ones are allowed")
+        if not 0 < len(self.tokens) <= sp.MAX_PIECES or max(map(len, self.tokens)) > sp.MAX_PIECE_LENGTH:
+            raise ValueError(f"it has {len(self.tokens):,} tokens; 1 to {sp.MAX_PIECES:,} short ones are allowed")
         self.vocab = dict(zip(self.tokens, range(len(self.tokens)), strict=True))
         if len(self.vocab) < len(self.tokens):
             raise ValueError(f"of its {len(self.tokens):,} tokens, only {len(self.vocab):,} are different")
-        self.types: list[int] = self.aligned("token_type", (int,), NORMAL)
-        kinds = set(self.types) - {NORMAL}
+        self.types: list[int] = self.aligned("token_type", (int,), sp.NORMAL)
+        kinds = set(self.types) - {sp.NORMAL}
         rare = [(token, kind) for token, kind in zip(self.tokens, self.types, strict=True) if kind in kinds]
-        self.control = [token for token, kind in rare if kind == CONTROL]
-        self.user = [token for token, kind in rare if kind == USER]
-        self.unknown = next((token for token, kind in rare if kind == UNKNOWN), None) or self.token("unknown_token_id")
+        self.control = [token for token, kind in rare if kind == sp.CONTROL]
+        self.user = [token for token, kind in rare if kind == sp.USER]
+        self.unknown = next((token for token, kind in rare if kind == sp.UNKNOWN), None) or self.token(
+            "unknown_token_id"
+        )
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self._fields.get(PREFIX + key, default)
@@ -159,18 +148,18 @@ def _sentencepiece(fields: _Fields, kind: int) -> tokenizers.Tokenizer:
     scores = fields.aligned("scores", (float, int), 0.0)
     if not all(map(math.isfinite, scores)):
         raise ValueError(f"{PREFIX}scores has values that are not finite")
-    pieces = list(map(Piece, fields.tokens, scores, fields.types))
-    if fields.unknown is not None and UNKNOWN not in fields.types:
+    pieces = list(map(sp.Piece, fields.tokens, scores, fields.types))
+    if fields.unknown is not None and sp.UNKNOWN not in fields.types:
         token_id = fields.vocab[fields.unknown]
-        pieces[token_id] = pieces[token_id]._replace(kind=UNKNOWN)
+        pieces[token_id] = pieces[token_id]._replace(kind=sp.UNKNOWN)
     character_map = fields._fields.get(PREFIX + "precompiled_charsmap", b"")
     if not isinstance(character_map, (bytes, bytearray, list)) or len(character_map) > MAX_MAP_BYTES:
         raise ValueError(f"{PREFIX}precompiled_charsmap is not a list of bytes")
-    return build_backend(
-        Model(
+    return sp.build_backend(
+        sp.Model(
             pieces,
             kind,
-            byte_fallback=BYTE in fields.types,
+            byte_fallback=sp.BYTE in fields.types,
             character_map=bytes(byte & 255 for byte in character_map),
             dummy_prefix=fields.get("add_space_prefix", bool, True),
             remove_extra_spaces=fields.get("remove_extra_whitespaces", bool, False),
@@ -201,7 +190,7 @@ def _bert(fields: _Fields) -> tokenizers.Tokenizer:
 
 _MODELS = {
     "gpt2": _gpt2,
-    "llama": lambda fields: _sentencepiece(fields, BPE),
-    "t5": lambda fields: _sentencepiece(fields, UNIGRAM),
+    "llama": lambda fields: _sentencepiece(fields, sp.BPE),
+    "t5": lambda fields: _sentencepiece(fields, sp.UNIGRAM),
     "bert": _bert,
 }

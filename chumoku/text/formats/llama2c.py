@@ -13,27 +13,19 @@ from __future__ import annotations
 import math
 import struct
 
+from chumoku.text import special_tokens
 from chumoku.text.backend import set_prefix_and_suffix
-from chumoku.text.formats.sentencepiece import (
-    BPE,
-    BYTE,
-    CONTROL,
-    MAX_PIECE_LENGTH,
-    MAX_PIECES,
-    NORMAL,
-    UNKNOWN,
-    Model,
-    Piece,
-    build_backend,
-)
+from chumoku.text.formats import sentencepiece as sp
 from chumoku.text.formats.tokenizer_files import explain_errors
-from chumoku.text.special_tokens import BEGIN, END
-from chumoku.text.special_tokens import UNKNOWN as UNKNOWN_TOKEN
 from chumoku.text.tokenizer import Tokenizer
 
 HEADER = struct.Struct("<i")
 ENTRY = struct.Struct("<fi")
-SPECIAL_PIECES = {0: Piece(UNKNOWN_TOKEN, 0.0, UNKNOWN), 1: Piece(BEGIN, 0.0, CONTROL), 2: Piece(END, 0.0, CONTROL)}
+SPECIAL_PIECES = {
+    0: sp.Piece(special_tokens.UNKNOWN, 0.0, sp.UNKNOWN),
+    1: sp.Piece(special_tokens.BEGIN, 0.0, sp.CONTROL),
+    2: sp.Piece(special_tokens.END, 0.0, sp.CONTROL),
+}
 
 
 def read_llama2c(data: bytes, vocabulary: int) -> Tokenizer:
@@ -42,31 +34,31 @@ def read_llama2c(data: bytes, vocabulary: int) -> Tokenizer:
 
 
 def _open(data: bytes, vocabulary: int) -> Tokenizer:
-    backend = build_backend(
-        Model(
+    backend = sp.build_backend(
+        sp.Model(
             _pieces(data, vocabulary),
-            BPE,
+            sp.BPE,
             byte_fallback=True,
             character_map=b"",
             dummy_prefix=True,
             remove_extra_spaces=False,
         )
     )
-    set_prefix_and_suffix(backend, [BEGIN], [])
+    set_prefix_and_suffix(backend, [special_tokens.BEGIN], [])
     return Tokenizer(backend, size=vocabulary)
 
 
-def _pieces(data: bytes, vocabulary: int) -> list[Piece]:
-    if not len(SPECIAL_PIECES) <= vocabulary <= min(MAX_PIECES, len(data) // ENTRY.size):
+def _pieces(data: bytes, vocabulary: int) -> list[sp.Piece]:
+    if not len(SPECIAL_PIECES) <= vocabulary <= min(sp.MAX_PIECES, len(data) // ENTRY.size):
         raise ValueError(f"{len(data):,} bytes cannot hold {vocabulary:,} tokens with <unk>, <s> and </s>")
-    pieces: list[Piece] = []
+    pieces: list[sp.Piece] = []
     offset = HEADER.size
     for token_id in range(vocabulary):
         if offset + ENTRY.size > len(data):
             raise ValueError(f"it ends at token {token_id:,} of {vocabulary:,}")
         score, length = ENTRY.unpack_from(data, offset)
         offset += ENTRY.size
-        if not 0 <= length <= min(MAX_PIECE_LENGTH, len(data) - offset) or not math.isfinite(score):
+        if not 0 <= length <= min(sp.MAX_PIECE_LENGTH, len(data) - offset) or not math.isfinite(score):
             raise ValueError(f"token {token_id:,} has {length:,} bytes and the score {score}")
         text = data[offset : offset + length].decode("utf-8").replace(" ", "▁")
         offset += length
@@ -79,8 +71,8 @@ def _pieces(data: bytes, vocabulary: int) -> list[Piece]:
     return pieces
 
 
-def _piece(byte: int, text: str, score: float) -> Piece:
+def _piece(byte: int, text: str, score: float) -> sp.Piece:
     name = f"<0x{byte:02X}>"
     if byte < 256 and text in (name, chr(byte).replace(" ", "▁")):
-        return Piece(name, score, BYTE)
-    return Piece(text, score, NORMAL)
+        return sp.Piece(name, score, sp.BYTE)
+    return sp.Piece(text, score, sp.NORMAL)

@@ -21,20 +21,7 @@ from tokenizers import AddedToken
 
 from chumoku.errors import UsageError
 from chumoku.text.backend import set_prefix_and_suffix
-from chumoku.text.formats.sentencepiece import (
-    BYTE,
-    CONTROL,
-    MAX_PIECES,
-    NORMAL,
-    UNIGRAM,
-    UNKNOWN,
-    UNUSED,
-    USER,
-    Model,
-    Piece,
-    build_backend,
-    read_model,
-)
+from chumoku.text.formats import sentencepiece as sp
 from chumoku.text.formats.sentencepiece_export import serialize_model, to_sentencepiece_model
 from chumoku.text.formats.tokenizer_config import SETTINGS, read_settings, token_names
 from chumoku.text.formats.tokenizer_files import explain_errors, read_limited
@@ -71,7 +58,7 @@ def _read_vocabulary(path: Path) -> list[str]:
 
     def parse() -> list[str]:
         table = json.loads(read_limited(path))
-        if not isinstance(table, dict) or not 0 < len(table) <= MAX_PIECES:
+        if not isinstance(table, dict) or not 0 < len(table) <= sp.MAX_PIECES:
             raise ValueError("it is not a table of pieces and ids")
         if set(map(type, table.values())) != {int} or sorted(table.values()) != list(range(len(table))):
             raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without gaps")
@@ -81,24 +68,26 @@ def _read_vocabulary(path: Path) -> list[str]:
 
 
 def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target: bool) -> Tokenizer:
-    model = read_model(read_limited(path))
-    known = {piece.text: piece for piece in model.pieces if piece.kind in (NORMAL, USER, BYTE)}
+    model = sp.read_model(read_limited(path))
+    known = {piece.text: piece for piece in model.pieces if piece.kind in (sp.NORMAL, sp.USER, sp.BYTE)}
     missing = [name for name in names.values() if name not in table]
     if missing:
         raise ValueError(f"{VOCABULARY} has no {', '.join(missing)}")
-    controls = {piece.text for piece in model.pieces if piece.kind == CONTROL} | set(names.values())
-    special = {text: CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
-    special[names["unknown"]] = UNKNOWN
+    controls = {piece.text for piece in model.pieces if piece.kind == sp.CONTROL} | set(names.values())
+    special = {text: sp.CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
+    special[names["unknown"]] = sp.UNKNOWN
 
-    def piece_for(token_id: int, text: str) -> Piece:
+    def piece_for(token_id: int, text: str) -> sp.Piece:
         if text in special:
-            return Piece(text, 0.0, special[text])
+            return sp.Piece(text, 0.0, special[text])
         if text in known:
             return known[text]
-        return Piece(text, LOWEST_SCORE, NORMAL) if is_target else Piece(UNREACHABLE.format(token_id), 0.0, UNUSED)
+        if is_target:
+            return sp.Piece(text, LOWEST_SCORE, sp.NORMAL)
+        return sp.Piece(UNREACHABLE.format(token_id), 0.0, sp.UNUSED)
 
     pieces = [piece_for(token_id, text) for token_id, text in enumerate(table)]
-    backend = build_backend(model._replace(pieces=pieces))
+    backend = sp.build_backend(model._replace(pieces=pieces))
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     set_prefix_and_suffix(backend, [], [], {role: name for role, name in names.items() if role != "unknown"})
     return Tokenizer(backend, size=len(table))
@@ -127,10 +116,10 @@ def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> No
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
-def _check_side(side: Tokenizer, name: str) -> Model:
+def _check_side(side: Tokenizer, name: str) -> sp.Model:
     if side.kind != "unigram":
         raise UsageError(f"Marian's tokenizers are unigram models, but the {name}'s is of kind {side.kind}.")
     model = to_sentencepiece_model(side)
-    if model.kind != UNIGRAM or any(getattr(side.roles, role) is None for role in NAMES):
+    if model.kind != sp.UNIGRAM or any(getattr(side.roles, role) is None for role in NAMES):
         raise UsageError(f"Marian needs tokens for end, pad and unknown; the {name}'s tokenizer lacks at least one.")
     return model
