@@ -10,7 +10,7 @@ from chumoku.data.text_files import MAX_LINE_BYTES, MAX_RECORD_BYTES
 from chumoku.text.byte_chars import fix_surrogates
 
 MAX_EXAMPLES = 3
-EXAMPLE_LENGTH = 80
+MAX_LENGTH = 80
 
 REASONS = {
     "invalid UTF-8": "bytes that are not text",
@@ -43,9 +43,7 @@ class Report:
         self.dropped[reason] += 1
         examples, text = self.examples.setdefault(reason, []), fix_surrogates(text)
         if len(examples) < MAX_EXAMPLES:
-            examples.append(
-                Example(file, line, text if len(text) <= EXAMPLE_LENGTH else text[: EXAMPLE_LENGTH - 1] + "…")
-            )
+            examples.append(Example(file, line, text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1] + "…"))
 
     def as_dict(self) -> dict[str, Any]:
         return {

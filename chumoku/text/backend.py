@@ -23,7 +23,7 @@ MAX_ADDED_TOKENS = 1 << 17
 MAX_ADDED_CHARACTERS = 1 << 22
 # A role that cannot be recognized by the token's name is stored in the post-processor's table of special tokens:
 # the one place in a tokenizer.json that can hold it and that other programs ignore.
-ROLE_PREFIX = "role:"
+ROLE_KEY = "role:"
 PrefixAndSuffix = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -101,7 +101,7 @@ def set_prefix_and_suffix(
 ) -> None:
     """Make a backend add these tokens around a text, and store which token has which role."""
     tokens = {name: backend.token_to_id(name) for name in (*before, *after)}
-    role_ids = {f"{ROLE_PREFIX}{role}": backend.token_to_id(name) for role, name in (roles or {}).items()}
+    role_ids = {f"{ROLE_KEY}{role}": backend.token_to_id(name) for role, name in (roles or {}).items()}
     absent = next((name for name, token_id in (tokens | role_ids).items() if token_id is None), None)
     if absent is not None:
         raise ValueError(f"it has no token {absent}")
@@ -126,9 +126,7 @@ def read_roles(backend: tokenizers.Tokenizer) -> dict[str, int]:
         return {}
     state = json.loads(backend.post_processor.__getstate__())
     table = state.get("special_tokens", {}) if state.get("type") == "TemplateProcessing" else {}
-    return {
-        key.removeprefix(ROLE_PREFIX): entry["ids"][0] for key, entry in table.items() if key.startswith(ROLE_PREFIX)
-    }
+    return {key.removeprefix(ROLE_KEY): entry["ids"][0] for key, entry in table.items() if key.startswith(ROLE_KEY)}
 
 
 def encode_in_batches(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:

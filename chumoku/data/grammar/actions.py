@@ -20,7 +20,7 @@ from chumoku.data.grammar.lexicon.places import CLOSED, FOR_ADULTS
 from chumoku.data.grammar.lexicon.tables import Adjective, Noun, Person, Place, Time
 from chumoku.data.grammar.lexicon.times import AFTER, BEFORE, EVERY, GENERAL, MANNER, OFTEN, SEASONS, SELDOM, Frequency
 from chumoku.data.grammar.lexicon.trade import DEALINGS
-from chumoku.data.grammar.sentence import Sentence, draw_polarity, draw_subject, end_with_verb, order_subject_and_time
+from chumoku.data.grammar.sentence import Sentence, draw_polarity, draw_subject, end_with_verb, subject_and_time
 
 FRAMES = INDOORS + DEALINGS + OUTDOORS
 FOR_WOMEN = frozenset(("スカート", "ドレス"))
@@ -176,7 +176,7 @@ def _to_japanese(dice: Dice, plan: ActionPlan, timing: Timing, manner: str) -> I
     adverb = timing.frequency.ja if timing.frequency else manner
     if adverb:
         phrases.insert(int(dice.roll() * (len(phrases) + 1)), [adverb])
-    yield from order_subject_and_time(dice, plan.subject, timing.time)
+    yield from subject_and_time(dice, plan.subject, timing.time)
     for units in phrases:
         yield from units
     mood = Mood(timing.tense, plan.negative, plan.question)

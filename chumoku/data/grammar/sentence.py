@@ -60,7 +60,7 @@ def draw_polarity(dice: Dice, *, deniable: bool = True) -> tuple[bool, bool]:
     return deniable and share < 0.2, share >= 0.78
 
 
-def order_subject_and_time(dice: Dice, subject: Person, time: Time | None) -> list[str]:
+def subject_and_time(dice: Dice, subject: Person, time: Time | None) -> list[str]:
     """The units of subject and time, in random order."""
     topic = [subject.ja, "は"] if subject.ja else []
     if time is None:

@@ -36,7 +36,7 @@ from chumoku.data.grammar.sentence import (
     draw_subject,
     end_with_adjective,
     end_with_verb,
-    order_subject_and_time,
+    subject_and_time,
 )
 
 _NEARBY_PAST = tuple(time for time in BEFORE if time.scale <= 0)
@@ -98,7 +98,7 @@ def draw_whereabouts(dice: Dice) -> Sentence | None:
     tense, time = _draw_temporary_time(dice)
     mood = Mood(tense, negative, question)
     ending = end_with_verb(_BE_SOMEWHERE, mood, polite=dice.chance(0.5))
-    units = (*order_subject_and_time(dice, person, time), place.ja, "に", *ending)
+    units = (*subject_and_time(dice, person, time), place.ja, "に", *ending)
     here = place.here.replace(" own ", f" {person.possessive} ")
     target = be_clause(person, [here, time.en if time else ""], mood)
     return Sentence(units, target, ("いる", person.en, place.ja))
@@ -132,7 +132,7 @@ def draw_trait(dice: Dice) -> Sentence | None:
     mood = Mood(tense, negative, question)
     ending = end_with_adjective(adjective.ja, adjective.kind, mood, polite=dice.chance(0.5))
     target = be_clause(person, [adjective.en, time.en if time else ""], mood)
-    return Sentence((*order_subject_and_time(dice, person, time), *ending), target, (adjective.ja, person.en))
+    return Sentence((*subject_and_time(dice, person, time), *ending), target, (adjective.ja, person.en))
 
 
 def draw_occupation(dice: Dice) -> Sentence | None:
@@ -144,7 +144,7 @@ def draw_occupation(dice: Dice) -> Sentence | None:
     mood = Mood(_draw_tense(dice), negative, question)
     ending = end_with_adjective(work.ja, NA_ADJECTIVE, mood, polite=dice.chance(0.5))
     target = be_clause(person, [noun_phrase(work, plural=False)], mood)
-    return Sentence((*order_subject_and_time(dice, person, None), *ending), target, (work.ja, person.en))
+    return Sentence((*subject_and_time(dice, person, None), *ending), target, (work.ja, person.en))
 
 
 def draw_feeling(dice: Dice) -> Sentence | None:
@@ -159,9 +159,7 @@ def draw_feeling(dice: Dice) -> Sentence | None:
     else:
         target = clause(person, Verb("", "", feeling.en, feeling.past), [object_phrase], mood)
     ending = end_with_adjective(feeling.ja, feeling.kind, mood, polite=dice.chance(0.5))
-    return Sentence(
-        (*order_subject_and_time(dice, person, None), thing.ja, "が", *ending), target, (feeling.ja, thing.ja)
-    )
+    return Sentence((*subject_and_time(dice, person, None), thing.ja, "が", *ending), target, (feeling.ja, thing.ja))
 
 
 _Draw = Callable[[Dice], "Sentence | None"]

@@ -58,9 +58,8 @@ class _Fields:
         rare = [(token, kind) for token, kind in zip(self.tokens, self.types, strict=True) if kind in kinds]
         self.control = [token for token, kind in rare if kind == sp.CONTROL]
         self.user = [token for token, kind in rare if kind == sp.USER]
-        self.unknown = next((token for token, kind in rare if kind == sp.UNKNOWN), None) or self.token(
-            "unknown_token_id"
-        )
+        unknown = next((token for token, kind in rare if kind == sp.UNKNOWN), None)
+        self.unknown = unknown or self.token("unknown_token_id")
 
     def get(self, key: str, kind: type, default: Any = None) -> Any:
         value = self._fields.get(PREFIX + key, default)
@@ -109,11 +108,8 @@ def _open(fields: _Fields) -> Tokenizer:
     role_tokens = {role: name for role, name in roles.items() if name is not None}
     backend.add_special_tokens(_added([*role_tokens.values(), *fields.control], special=True))
     backend.add_tokens(_added(fields.user, special=False))
-    adds_bos = {
-        "llama": True,
-        "bert": True,
-        "gpt2": fields.get("pre", str, "default") in pretokenizers.STARTS_WITH_BOS,
-    }.get(model, False)
+    gpt2_adds_bos = fields.get("pre", str, "default") in pretokenizers.STARTS_WITH_BOS
+    adds_bos = {"llama": True, "bert": True, "gpt2": gpt2_adds_bos}.get(model, False)
     before = [role_tokens["begin"]] if fields.get("add_bos_token", bool, adds_bos) and "begin" in role_tokens else []
     adds_eos = fields.get("add_eos_token", bool, model == "t5") or model == "bert"
     after = [role_tokens["end"]] if adds_eos and "end" in role_tokens else []
