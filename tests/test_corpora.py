@@ -1,4 +1,4 @@
-"""Reading: every format, every way a corpus can be broken, and a report of what was dropped and why."""
+"""Reading corpora: all formats, messages for broken corpora, and the report of dropped lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_documents_by_blank_line_file_line_and_record(tmp_path: Path) -> None:
     assert list(Corpus([table], field="body").documents()) == ["one", "two"]
 
 
-def test_packed_files_folders_and_patterns(tmp_path: Path) -> None:
+def test_compressed_files_folders_and_patterns(tmp_path: Path) -> None:
     write(tmp_path / "a.txt.gz", gzip.compress("猫\n".encode()))
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("one.txt", "犬\n")
@@ -70,7 +70,7 @@ def test_tables_inside_archives_are_read_as_tables(tmp_path: Path) -> None:
     assert read_pairs([tmp_path / "c.zip"], columns=("ja", "en"))[0] == [Pair("猫", "cat")]
 
 
-def test_half_a_surrogate_pair_in_json_does_no_harm(tmp_path: Path) -> None:
+def test_unpaired_surrogate_in_json(tmp_path: Path) -> None:
     records = write(tmp_path / "a.jsonl", '{"text": "cat \\ud83d fish"}\n{"text": " "}\n')
     found = Corpus([records])
     assert list(found.documents()) == ["cat \ufffd fish"]
@@ -80,7 +80,7 @@ def test_half_a_surrogate_pair_in_json_does_no_harm(tmp_path: Path) -> None:
     assert read_manifest(folder)["report"]["dropped"] == {"empty": 1}
 
 
-def test_a_line_of_just_the_longest_size_does_not_end_a_document(tmp_path: Path) -> None:
+def test_line_of_maximum_size_does_not_end_a_document(tmp_path: Path) -> None:
     text = write(tmp_path / "a.txt", b"x" * (1 << 20) + b"\nsame document\n")
     found = Corpus([text])
     assert "".join(piece.text for piece in found.pieces()).endswith("x\nsame document")
@@ -94,7 +94,7 @@ def test_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
     assert list(Corpus([text]).documents()) == ["one\ntwo", "three"]
 
 
-def test_a_line_longer_than_memory_should_hold_comes_in_pieces(tmp_path: Path) -> None:
+def test_very_long_line_comes_in_pieces(tmp_path: Path) -> None:
     letters = "あ" * 2_900_000 + "い"
     corpus = Corpus([write(tmp_path / "a.txt", letters + "\nlast\n")], documents="file")
     pieces = list(corpus.pieces())
@@ -140,7 +140,7 @@ def test_pairs_in_every_format(tmp_path: Path, kind: str) -> None:
     assert (report.read, report.kept, sum(report.dropped.values())) == (3, 3, 0)
 
 
-def test_each_reason_is_counted_and_shown(tmp_path: Path) -> None:
+def test_each_drop_reason_is_counted(tmp_path: Path) -> None:
     rows = [
         "猫が好きだ\tI like cats.",
         "\tnothing",
@@ -175,13 +175,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {}
 
 
 def broken(message: str) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
-    """A corpus that cannot be used, and what must be said of it."""
+    """Register a function that reads a broken corpus, with the expected message."""
 
-    def keep(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def register(make: Callable[[Path], object]) -> Callable[[Path], object]:
         BROKEN[make.__name__] = (make, message)
         return make
 
-    return keep
+    return register
 
 
 def corpus(path: Path, **options: object) -> list[str]:
@@ -317,7 +317,7 @@ def unknown_language(d: Path) -> object:
 
 
 @broken("documents cannot be 'page'; choose blank, file, line or record")
-def unknown_cut(d: Path) -> object:
+def unknown_document_mode(d: Path) -> object:
     return corpus(write(d / "a.txt", "x"), documents="page")
 
 
@@ -426,12 +426,12 @@ def pair_longer_than_a_batch(d: Path) -> object:
 TOKENIZER = train(["猫が好きだ I like cats."] * 20, kind="byte")
 
 
-def test_there_are_more_than_thirty() -> None:
+def test_there_are_at_least_thirty_broken_corpora() -> None:
     assert len(BROKEN) >= 30
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) -> None:
+def test_broken_corpus_message(name: str, tmp_path: Path) -> None:
     make, message = BROKEN[name]
     with pytest.raises(ChumokuError, match=message) as refused:
         make(tmp_path)
@@ -441,26 +441,26 @@ def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) ->
         assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+def test_file_that_changes_while_reading_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n" * 50)
 
-    def meddle(step: str, *done: int, **unit: str) -> None:
+    def change_file(step: str, *done: int, **unit: str) -> None:
         if step == "tokenizing":
             file.write_text("something else", encoding="utf-8")
 
     with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again when it no longer changes"):
-        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=meddle)
+        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=change_file)
     assert not (tmp_path / "shards").exists()
 
 
-def test_parquet_without_pyarrow_is_a_kind_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "d.parquet", b"")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[parquet\]', or convert it to JSONL"):
         corpus(file)
 
 
-def test_a_failing_run_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_run_keeps_the_old_folder(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n")
     before = prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").manifest
     file.write_text("\n", encoding="utf-8")
@@ -470,7 +470,7 @@ def test_a_failing_run_leaves_what_was_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "shards"]
 
 
-def test_a_damaged_folder_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_folder_is_prepared_again(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     (tmp_path / "shards" / "shard-00000.tokens").write_bytes(b"")
@@ -479,7 +479,7 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path) -> None:
     assert prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").documents == 1
 
 
-def test_the_parts_on_disk_are_those_of_the_split(tmp_path: Path) -> None:
+def test_parts_on_disk_match_the_split(tmp_path: Path) -> None:
     import string
 
     rows = [f"{letter * 7} {other * 5}\t{other * 9}{letter}" for letter in string.ascii_lowercase for other in "abc"]
@@ -494,7 +494,7 @@ def test_the_parts_on_disk_are_those_of_the_split(tmp_path: Path) -> None:
     assert parts["train"] | parts["validation"] == {row.split("\t")[0] for row in rows}
 
 
-def test_preparing_again_does_nothing_until_something_changes(tmp_path: Path) -> None:
+def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n\n犬が走る\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     made = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns
