@@ -110,7 +110,7 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield "a key twice", twice.replace('"content": "HERE"', f'"content": "{"a" * 9999}", "content": "b"').encode()
 
 
-def tried(attempt: Callable[[Path, bytes], str | None]) -> int:
+def try_bombs(attempt: Callable[[Path, bytes], str | None]) -> int:
     """Load every bomb with `attempt`, which returns a problem or None, and return the number of problems."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name: attempt(Path(folder) / "tokenizer.json", data) for name, data in bombs()}

@@ -297,7 +297,7 @@ def replace_field(fields: dict[str, Any], key: str, value: Any) -> dict[str, Any
     [
         ("model", "rwkv", "of model 'rwkv' cannot be read; gpt2, llama, t5, bert can"),
         ("pre", "superb", "the pre-tokenizer 'superb', which is not supported"),
-        ("pre", 7, "pre is '7', not of type str"),
+        ("pre", 7, "pre is '7', which is not of type str"),
         ("tokens", None, "tokens is missing or not a list of str or bytes"),
         ("tokens", [], "it has 0 tokens"),
         ("tokens", ["a", "a"], "only 1 are different"),
@@ -310,7 +310,7 @@ def replace_field(fields: dict[str, Any], key: str, value: Any) -> dict[str, Any
         ("bos_token_id", 10**9, "bos_token_id is 1000000000, but there are"),
         ("bos_token_id", True, "not of type int"),
         ("eos_token_id", -7, "eos_token_id is -7"),
-        ("add_bos_token", 1, "add_bos_token is '1', not of type bool"),
+        ("add_bos_token", 1, "add_bos_token is '1', which is not of type bool"),
     ],
 )
 def test_broken_gguf_field_messages(ours: dict[str, Tokenizer], key: str, value: Any, message: str) -> None:

@@ -34,7 +34,7 @@ def prepare_tokenizer(
         with replace_folder(folder) as working, refuse_if_changed(files):
             tokenizer = train(texts, **settings, progress=progress)
             tokenizer.save(working / "tokenizer.json")
-            write_manifest(working, inputs, compute_fingerprint=tokenizer.fingerprint)
+            write_manifest(working, inputs, fingerprint=tokenizer.fingerprint)
     return _load_verified(folder)
 
 
