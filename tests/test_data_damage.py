@@ -20,13 +20,13 @@ import faults
 import numpy as np
 import pytest
 from bundles import bytewise
-from chumoku.data.prepare import open_pairs, prepare_pairs
 from rich.console import Console
 
 from chumoku.data import ragged_array
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest, replace_folder
 from chumoku.data.pairs import read_pairs
+from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, compute_digest
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.text_files import MAX_RECORD_BYTES

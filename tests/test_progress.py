@@ -17,12 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-from chumoku.data.prepare import prepare_pairs
 from rich.console import Console
 
 from chumoku.data import tokenizer_cache
 from chumoku.data.corpus import Corpus
 from chumoku.data.pairs import Pair
+from chumoku.data.prepared import prepare_pairs
 from chumoku.data.shards import prepare_text
 from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, UsageError
