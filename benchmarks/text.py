@@ -94,7 +94,7 @@ def gpt2(folder: str, text: str | None) -> dict[str, object]:
 
     ours = load(folder)
     vocabulary = json.loads((Path(folder) / "encoder.json").read_text(encoding="utf-8"))
-    letters = ours._letters
+    letters = ours._unicode_to_bytes
     ranks = {bytes(letters[c] for c in token): n for token, n in vocabulary.items() if token != "<|endoftext|>"}
     pattern = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
     reference = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})

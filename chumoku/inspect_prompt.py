@@ -92,7 +92,7 @@ def _continued(
 ) -> Asked:
     from chumoku.probe.snapshot import Asked
 
-    before, end = list(tokenizer.frame[0]), tokenizer.roles.end
+    before, end = list(tokenizer.prefix_and_suffix[0]), tokenizer.roles.end
     follows, ended = (None, False) if to is None else _said(model, tokenizer, to, most // 2, notices)
     room = max(1, most - len(before) - (new if follows is None else len(follows)))
     prompt = [*before, *cut(tokenizer.encode(text), room, "text", notices, last=True)]
@@ -174,7 +174,7 @@ def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Noti
 
 def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> tuple[list[int], list[int]]:
     """The tokens in their frame, and the places of which guesses are wanted: masks, or all where none is typed."""
-    before, after = tokenizer.frame
+    before, after = tokenizer.prefix_and_suffix
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
     mask = tokenizer.roles.mask

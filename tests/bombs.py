@@ -1,6 +1,6 @@
-"""Small tokenizer files that ask for enormous work. Each must be refused with a sentence, at once.
+"""Small tokenizer files that would cause a huge amount of work. Each must be refused at once with a message.
 
-`bombs()` gives each file's name and its content; `mutants.py` and `test_tokenizer_bombs.py` open them.
+`bombs()` yields a name and a content for each; `mutants.py` and `test_tokenizer_bombs.py` load them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chumoku import text
 
 
 def definition(kind: str = "bpe") -> dict[str, Any]:
-    """A healthy tokenizer.json as a table."""
+    """The content of a valid tokenizer.json."""
     state: dict[str, Any] = json.loads(
         text.train(["some words, and words again: うどん"], kind=kind, vocabulary=600).json  # type: ignore[arg-type]
     )
@@ -40,13 +40,13 @@ def template(special: int, ids: int, texts: int = 1) -> dict[str, Any]:
     return {"type": "TemplateProcessing", "single": parts, "pair": pair, "special_tokens": {"<s>": entry}}
 
 
-def added(count: int, length: int = 9) -> list[dict[str, Any]]:
+def added_tokens(count: int, length: int = 9) -> list[dict[str, Any]]:
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     return [{"id": 600 + number, "content": f"<{number:0{length}}>", **flags} for number in range(count)]
 
 
 def character_map(letter: str, mapped: str) -> str:
-    """A map of one ASCII letter: a trie whose root leads to the letter's value."""
+    """A character map for one ASCII letter: a trie whose root points to the letter's value."""
     root_offset = 256
     units = [0] * 1024
     units[0] = root_offset << 10
@@ -58,7 +58,7 @@ def character_map(letter: str, mapped: str) -> str:
 
 
 def parts() -> Iterator[tuple[str, str, Any]]:
-    """What is wrong, the part of the file that is replaced, and its new value."""
+    """A description, the part of the file that is replaced, and its new value."""
     doubling = [replace("a", "aa")] * 60
     yield "doubling normalizer", "normalizer", sequence("normalizer", doubling)
     yield "doubling without types", "normalizer", {"normalizers": [{**step} for step in doubling]}
@@ -95,8 +95,8 @@ def parts() -> Iterator[tuple[str, str, Any]]:
             "decoders": [{"type": "BPEDecoder", "suffix": ""}] * 40,
         },
     )
-    yield "many added tokens", "added_tokens", added(200_000)
-    yield "long added tokens", "added_tokens", added(100, 100_000)
+    yield "many added tokens", "added_tokens", added_tokens(200_000)
+    yield "long added tokens", "added_tokens", added_tokens(100, 100_000)
 
 
 def bombs() -> Iterator[tuple[str, bytes]]:
@@ -110,8 +110,8 @@ def bombs() -> Iterator[tuple[str, bytes]]:
     yield "a key twice", twice.replace('"content": "HERE"', f'"content": "{"a" * 9999}", "content": "b"').encode()
 
 
-def tried(attempt: Callable[[Path, bytes], str | None]) -> int:
-    """Open every bomb by `attempt`, which says what was wrong; returns how many things were."""
+def try_bombs(attempt: Callable[[Path, bytes], str | None]) -> int:
+    """Load every bomb with `attempt`, which returns a problem or None, and return the number of problems."""
     with tempfile.TemporaryDirectory() as folder:
         found = {name: attempt(Path(folder) / "tokenizer.json", data) for name, data in bombs()}
     wrong = {name: what for name, what in found.items() if what is not None}

@@ -362,7 +362,7 @@ def main() -> int:
         )
         for line in verdict.wrong[:20]:
             print("  ", line)
-    bad += bombs.tried(lambda file, data: forked(FORMATS["bpe"], file, [data])[2])
+    bad += bombs.try_bombs(lambda file, data: forked(FORMATS["bpe"], file, [data])[2])
     return 1 if bad else 0
 
 

@@ -1,4 +1,4 @@
-"""Reading: every format, every way a corpus can be broken, and a report of what was dropped and why."""
+"""Reading corpora: all formats, messages for broken corpora, and the report of dropped lines."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_documents_by_blank_line_file_line_and_record(tmp_path: Path) -> None:
     assert list(Corpus([table], field="body").documents()) == ["one", "two"]
 
 
-def test_packed_files_folders_and_patterns(tmp_path: Path) -> None:
+def test_compressed_files_folders_and_patterns(tmp_path: Path) -> None:
     write(tmp_path / "a.txt.gz", gzip.compress("猫\n".encode()))
     with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
         archive.writestr("one.txt", "犬\n")
@@ -70,7 +70,7 @@ def test_tables_inside_archives_are_read_as_tables(tmp_path: Path) -> None:
     assert read_pairs([tmp_path / "c.zip"], columns=("ja", "en"))[0] == [Pair("猫", "cat")]
 
 
-def test_half_a_surrogate_pair_in_json_does_no_harm(tmp_path: Path) -> None:
+def test_unpaired_surrogate_in_json(tmp_path: Path) -> None:
     records = write(tmp_path / "a.jsonl", '{"text": "cat \\ud83d fish"}\n{"text": " "}\n')
     found = Corpus([records])
     assert list(found.documents()) == ["cat \ufffd fish"]
@@ -80,7 +80,7 @@ def test_half_a_surrogate_pair_in_json_does_no_harm(tmp_path: Path) -> None:
     assert read_manifest(folder)["report"]["dropped"] == {"empty": 1}
 
 
-def test_a_line_of_just_the_longest_size_does_not_end_a_document(tmp_path: Path) -> None:
+def test_line_of_maximum_size_does_not_end_a_document(tmp_path: Path) -> None:
     text = write(tmp_path / "a.txt", b"x" * (1 << 20) + b"\nsame document\n")
     found = Corpus([text])
     assert "".join(piece.text for piece in found.pieces()).endswith("x\nsame document")
@@ -94,7 +94,7 @@ def test_byte_order_marks_and_line_ends(tmp_path: Path) -> None:
     assert list(Corpus([text]).documents()) == ["one\ntwo", "three"]
 
 
-def test_a_line_longer_than_memory_should_hold_comes_in_pieces(tmp_path: Path) -> None:
+def test_very_long_line_comes_in_pieces(tmp_path: Path) -> None:
     letters = "あ" * 2_900_000 + "い"
     corpus = Corpus([write(tmp_path / "a.txt", letters + "\nlast\n")], documents="file")
     pieces = list(corpus.pieces())
@@ -140,7 +140,7 @@ def test_pairs_in_every_format(tmp_path: Path, kind: str) -> None:
     assert (report.read, report.kept, sum(report.dropped.values())) == (3, 3, 0)
 
 
-def test_each_reason_is_counted_and_shown(tmp_path: Path) -> None:
+def test_each_drop_reason_is_counted(tmp_path: Path) -> None:
     rows = [
         "猫が好きだ\tI like cats.",
         "\tnothing",
@@ -162,26 +162,26 @@ def test_each_reason_is_counted_and_shown(tmp_path: Path) -> None:
 
 
 def test_names_and_numbers_pass_the_script_check() -> None:
-    from chumoku.data.pairs import in_script
+    from chumoku.data.pairs import is_in_script
 
-    assert in_script("2023 !?", "ja")
-    assert in_script("NHKの番組", "ja")
-    assert not in_script("English only", "ja")
-    assert not in_script("これは日本語", "en")
-    assert in_script("Größe", "de")
+    assert is_in_script("2023 !?", "ja")
+    assert is_in_script("NHKの番組", "ja")
+    assert not is_in_script("English only", "ja")
+    assert not is_in_script("これは日本語", "en")
+    assert is_in_script("Größe", "de")
 
 
 BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {}
 
 
 def broken(message: str) -> Callable[[Callable[[Path], object]], Callable[[Path], object]]:
-    """A corpus that cannot be used, and what must be said of it."""
+    """Register a function that reads a broken corpus, with the expected message."""
 
-    def keep(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    def register(make: Callable[[Path], object]) -> Callable[[Path], object]:
         BROKEN[make.__name__] = (make, message)
         return make
 
-    return keep
+    return register
 
 
 def corpus(path: Path, **options: object) -> list[str]:
@@ -198,7 +198,7 @@ def pattern_without_files(d: Path) -> object:
     return corpus(d / "*.md")
 
 
-@broken(r"The folder .* holds no text. Files there should end in \.txt")
+@broken(r"The folder .* has no text files. They end in \.txt")
 def folder_without_text(d: Path) -> object:
     write(d / "a.bin", b"x")
     return corpus(d)
@@ -224,7 +224,7 @@ def another_encoding(d: Path) -> object:
     return corpus(write(d / "a.txt", "猫が好きだ".encode("shift_jis")))
 
 
-@broken(r"a\.txt\.gz is damaged or not what its ending says: .*Fetch or pack it again")
+@broken(r"a\.txt\.gz is damaged or not of the type of its suffix: .*Download or pack it again")
 def not_gzip(d: Path) -> object:
     return corpus(write(d / "a.txt.gz", b"plain text"))
 
@@ -241,24 +241,24 @@ def gzip_changed(d: Path) -> object:
     return corpus(write(d / "a.txt.gz", bytes(data)))
 
 
-@broken(r"b\.zip is damaged or not what its ending says")
+@broken(r"b\.zip is damaged or not of the type of its suffix")
 def not_zip(d: Path) -> object:
     return corpus(write(d / "b.zip", b"plain text"))
 
 
-@broken(r"b\.zip is a zip with no files in it")
+@broken(r"b\.zip is a zip archive without files")
 def empty_zip(d: Path) -> object:
     with zipfile.ZipFile(d / "b.zip", "w") as archive:
         archive.mkdir("folder")
     return corpus(d / "b.zip")
 
 
-@broken(r"c\.jsonl:1 has no text under 'text'; its fields are body, id. Name the right one with field")
+@broken(r"c\.jsonl:1 has no text field 'text'; its fields are body, id. Choose one of them with field")
 def wrong_field(d: Path) -> object:
     return corpus(write(d / "c.jsonl", '{"body": "x", "id": 1}\n'))
 
 
-@broken(r"c\.jsonl:1 has no text under 'text'")
+@broken(r"c\.jsonl:1 has no text field 'text'")
 def field_of_numbers(d: Path) -> object:
     return corpus(write(d / "c.jsonl", '{"text": 3}\n'))
 
@@ -273,7 +273,7 @@ def json_bomb(d: Path) -> object:
     return corpus(write(d / "c.jsonl", "[" * 100_000))
 
 
-@broken(r"d\.parquet is no Parquet file that can be read")
+@broken(r"d\.parquet is not a readable Parquet file")
 def not_parquet(d: Path) -> object:
     return corpus(write(d / "d.parquet", b"PAR1 nothing"))
 
@@ -284,25 +284,25 @@ def parquet_without_column(d: Path) -> object:
     return corpus(d / "d.parquet")
 
 
-@broken(r"The column 'text' of .*d\.parquet holds binary, not text")
+@broken(r"The column 'text' of .*d\.parquet has the type binary, not text")
 def parquet_of_bytes(d: Path) -> object:
     pyarrow.parquet.write_table(pyarrow.table({"text": [b"hello"]}), d / "d.parquet")
     return corpus(d / "d.parquet")
 
 
-@broken(r"out is a file, and a folder is to be made there")
+@broken(r"out is a file, not a folder")
 def output_is_a_file(d: Path) -> object:
     write(d / "out", "x")
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"exists and is no prepared corpus: it holds manifest.json. Choose another folder")
+@broken(r"exists and is not a prepared corpus: it contains manifest.json. Choose another folder")
 def manifest_of_somebody_else(d: Path) -> object:
     write(d / "out" / "manifest.json", '{"name": "my web app"}')
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"it holds thesis.txt. Choose another folder; nothing was touched")
+@broken(r"it contains thesis.txt. Choose another folder; nothing was changed")
 def own_file_beside_shards(d: Path) -> object:
     text = write(d / "a.txt", "猫が好きだ\n")
     prepare_text(Corpus([text]), TOKENIZER, d / "out")
@@ -311,42 +311,42 @@ def own_file_beside_shards(d: Path) -> object:
     return prepare_text(Corpus([text]), TOKENIZER, d / "out")
 
 
-@broken(r"The script of 'jp' is not known here; known are ja")
+@broken(r"The script of 'jp' cannot be checked; choose one of ja")
 def unknown_language(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], cleaning=Cleaning(languages=("jp", "en")))
 
 
-@broken("Documents cannot be cut by 'page'; choose blank, file, line or record")
-def unknown_cut(d: Path) -> object:
+@broken("documents cannot be 'page'; choose blank, file, line or record")
+def unknown_document_mode(d: Path) -> object:
     return corpus(write(d / "a.txt", "x"), documents="page")
 
 
-@broken(r"a\.ja ends at line 2 and .*a\.en goes on from line 3 for 2 more: the two files are not aligned")
+@broken(r"a\.ja ends at line 2, but .*a\.en has 2 more lines: the two files are not aligned")
 def misaligned(d: Path) -> object:
     return read_pairs([write(d / "a.ja", "一\n二\n"), write(d / "a.en", "one\ntwo\nthree\nfour\n")])
 
 
-@broken(r"a\.tsv:1 has 1 column\(s\), and column 1 was asked for .*Separate columns by tabs")
+@broken(r"a\.tsv:1 has 1 column\(s\), but column 1 is needed .*Separate columns by tabs")
 def spaces_for_tabs(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫 cat\n")])
 
 
-@broken(r"Columns of .*a\.tsv are counted from 0; 'ja' is a name")
+@broken(r"Columns of .*a\.tsv are numbers counted from 0; 'ja' is a name")
 def named_column_of_tsv(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=("ja", "en"))
 
 
-@broken(r"Columns of .*a\.tsv are counted from 0; -1 is below that")
+@broken(r"Columns of .*a\.tsv are numbers counted from 0, not -1")
 def negative_column(d: Path) -> object:
     return read_pairs([write(d / "a.tsv", "猫\tcat\n")], columns=(0, -1))
 
 
-@broken(r"Columns of .*c\.jsonl have names; give them")
+@broken(r"Columns of .*c\.jsonl have names. Use them")
 def numbered_column_of_json(d: Path) -> object:
     return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')])
 
 
-@broken(r"c\.jsonl:1 has no text under 'de'; its fields are ja, en")
+@broken(r"c\.jsonl:1 has no text field 'de'; its fields are ja, en")
 def missing_column_of_json(d: Path) -> object:
     return read_pairs([write(d / "c.jsonl", '{"ja": "猫", "en": "cat"}\n')], columns=("ja", "de"))
 
@@ -372,12 +372,12 @@ def impossible_share(d: Path) -> object:
     return split_pairs(PAIRS, validation=1.5)
 
 
-@broken(r"holds no prepared corpus: manifest.json is missing. Prepare it first")
+@broken(r"is not a prepared corpus: manifest.json is missing. Prepare it first")
 def not_prepared(d: Path) -> object:
     return Shards(d)
 
 
-@broken(r"shard-00000.tokens has [\d,]+ bytes and the manifest says [\d,]+: it was changed or cut off")
+@broken(r"shard-00000.tokens has [\d,]+ bytes, but the manifest says [\d,]+: it was changed or cut off")
 def shards_cut_off(d: Path) -> object:
     shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
     tokens = shards.folder / "shard-00000.tokens"
@@ -404,19 +404,19 @@ def manifest_of_another_version(d: Path) -> object:
     return Shards(d)
 
 
-@broken(r"exists and is no prepared corpus: it holds thesis.txt. Choose another folder; nothing was touched")
+@broken(r"exists and is not a prepared corpus: it contains thesis.txt. Choose another folder; nothing was changed")
 def folder_of_something_else(d: Path) -> object:
     write(d / "out" / "thesis.txt", "years of work")
     return prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n")]), TOKENIZER, d / "out")
 
 
-@broken(r"windows of 1000, and a batch needs 7. Use a shorter context, a smaller batch or more text")
+@broken(r"windows of 1000, but a batch needs 7. Use a shorter context, a smaller batch or more text")
 def too_little_text(d: Path) -> object:
     shards = prepare_text(Corpus([write(d / "a.txt", "猫が好きだ\n" * 50)]), TOKENIZER, d / "shards")
     return WindowBatches(shards, length=1000, rows=7)
 
 
-@broken(r"The longest pair has \d+ tokens and a batch may have 3")
+@broken(r"The longest pair has \d+ tokens, but a batch may have 3")
 def pair_longer_than_a_batch(d: Path) -> object:
     rows = write(d / "a.tsv", "猫が好きだ\tI like cats.\n")
     folder = prepare_pairs([rows], TOKENIZER, d / "pairs")
@@ -426,12 +426,12 @@ def pair_longer_than_a_batch(d: Path) -> object:
 TOKENIZER = train(["猫が好きだ I like cats."] * 20, kind="byte")
 
 
-def test_there_are_more_than_thirty() -> None:
+def test_there_are_at_least_thirty_broken_corpora() -> None:
     assert len(BROKEN) >= 30
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) -> None:
+def test_broken_corpus_message(name: str, tmp_path: Path) -> None:
     make, message = BROKEN[name]
     with pytest.raises(ChumokuError, match=message) as refused:
         make(tmp_path)
@@ -441,26 +441,26 @@ def test_a_broken_corpus_is_named_with_the_way_out(name: str, tmp_path: Path) ->
         assert not list(tmp_path.glob("*.part"))
 
 
-def test_a_file_that_changes_while_it_is_read_is_noticed(tmp_path: Path) -> None:
+def test_file_that_changes_while_reading_is_refused(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n" * 50)
 
-    def meddle(step: str, *done: int, **unit: str) -> None:
+    def change_file(step: str, *done: int, **unit: str) -> None:
         if step == "tokenizing":
             file.write_text("something else", encoding="utf-8")
 
-    with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again once it is at rest"):
-        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=meddle)
+    with pytest.raises(CorpusError, match=r"a.txt changed while it was read. Prepare again when it no longer changes"):
+        prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards", progress=change_file)
     assert not (tmp_path / "shards").exists()
 
 
-def test_parquet_without_pyarrow_is_a_kind_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyarrow_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(tmp_path / "d.parquet", b"")
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[parquet\]', or convert it to JSONL"):
         corpus(file)
 
 
-def test_a_failing_run_leaves_what_was_there(tmp_path: Path) -> None:
+def test_failed_run_keeps_the_old_folder(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n")
     before = prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").manifest
     file.write_text("\n", encoding="utf-8")
@@ -470,7 +470,7 @@ def test_a_failing_run_leaves_what_was_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "shards"]
 
 
-def test_a_damaged_folder_is_made_anew(tmp_path: Path) -> None:
+def test_damaged_folder_is_prepared_again(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     (tmp_path / "shards" / "shard-00000.tokens").write_bytes(b"")
@@ -479,7 +479,7 @@ def test_a_damaged_folder_is_made_anew(tmp_path: Path) -> None:
     assert prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards").documents == 1
 
 
-def test_the_parts_on_disk_are_those_of_the_split(tmp_path: Path) -> None:
+def test_parts_on_disk_match_the_split(tmp_path: Path) -> None:
     import string
 
     rows = [f"{letter * 7} {other * 5}\t{other * 9}{letter}" for letter in string.ascii_lowercase for other in "abc"]
@@ -494,7 +494,7 @@ def test_the_parts_on_disk_are_those_of_the_split(tmp_path: Path) -> None:
     assert parts["train"] | parts["validation"] == {row.split("\t")[0] for row in rows}
 
 
-def test_preparing_again_does_nothing_until_something_changes(tmp_path: Path) -> None:
+def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n\n犬が走る\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
     made = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns

@@ -1,4 +1,4 @@
-"""Prepared folders that were damaged or left half done: found when they are opened, and always a way on."""
+"""Prepared folders that are damaged or incomplete are detected when opened, and can be prepared again."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rich.console import Console
 
 from chumoku.data import ragged_array
 from chumoku.data.corpus import Corpus
-from chumoku.data.manifest import fresh_folder, read_manifest
+from chumoku.data.manifest import read_manifest, replace_folder
 from chumoku.data.pairs import read_pairs
 from chumoku.data.prepared import open_pairs, prepare_pairs
-from chumoku.data.ragged_array import Ragged, RaggedWriter, digest_of
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, compute_digest
 from chumoku.data.shards import Shards, prepare_text
-from chumoku.data.text_files import LONGEST_RECORD
+from chumoku.data.text_files import MAX_RECORD_BYTES
 from chumoku.data.tokenizer_cache import prepare_tokenizer
 from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
 from chumoku.partial_output import LOCK
@@ -38,8 +38,8 @@ from chumoku.training.run import train
 TOKENIZER = bytewise()
 
 
-def changed(file: Path) -> None:
-    """Other bytes, with the old size and time."""
+def change_bytes(file: Path) -> None:
+    """Change a byte of a file, but keep its size and time."""
     found, data = file.stat(), bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
@@ -54,9 +54,9 @@ def shards(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("end", ["tokens", "ends"])
-def test_changed_tokens_are_found_when_a_folder_is_opened(shards: Path, end: str) -> None:
+def test_changed_tokens_are_detected_on_opening(shards: Path, end: str) -> None:
     Shards(shards)
-    changed(shards / f"shard-00000.{end}")
+    change_bytes(shards / f"shard-00000.{end}")
     message = (
         r"shard-00000.tokens or shard-00000.ends was changed .* Remove the folder .*shards and run the same command"
     )
@@ -68,18 +68,18 @@ def test_changed_tokens_are_found_when_a_folder_is_opened(shards: Path, end: str
     assert prepare_text(Corpus([shards.parent / "a.txt"]), TOKENIZER, shards).documents == 40
 
 
-def test_changed_pairs_are_found(tmp_path: Path) -> None:
+def test_changed_pairs_are_detected(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("".join(f"one {n}\tzwei {n * 7}\n" for n in range(60)))
     folder = prepare_pairs([tmp_path / "a.tsv"], TOKENIZER, tmp_path / "pairs", validation=0.2)
     open_pairs(folder)
-    changed(folder / "train-target.tokens")
+    change_bytes(folder / "train-target.tokens")
     with pytest.raises(DamagedError, match=r"train-target.tokens"):
         open_pairs(folder)
 
 
-def test_a_file_is_verified_once_in_a_process(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_verified_once_per_process(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(ragged_array, "digest_of", lambda *both: seen.append(1) or digest_of(*both))
+    monkeypatch.setattr(ragged_array, "compute_digest", lambda *both: seen.append(1) or compute_digest(*both))
     monkeypatch.setattr(ragged_array, "_verified", set())
     for _ in range(3):
         Shards(shards)
@@ -91,30 +91,30 @@ def test_a_file_is_verified_once_in_a_process(shards: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("block", [2, 7, 31, 1 << 20])
-def test_the_digest_is_the_writers(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_digest_matches_the_writer(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged_array, "BLOCK", block)
     dice = np.random.default_rng(block)
     for trial, dtype in enumerate((np.dtype("<u2"), np.dtype("<u4"))):
-        writer = RaggedWriter(tmp_path / f"part{trial}", dtype)
+        writer = RaggedArrayWriter(tmp_path / f"part{trial}", dtype)
         for _ in range(41):
             for part in range(int(dice.integers(1, 4))):
                 writer.add(dice.integers(0, 999, int(dice.choice([0, 1, 5, 83]))).tolist(), ends=not part)
         writer.add([5, 3], ends=False)  # a sequence that nobody ended
-        assert len(Ragged(tmp_path, writer.close())) == writer.sequences
+        assert len(RaggedArray(tmp_path, writer.close())) == writer.sequences
 
 
 @pytest.mark.parametrize("ends", [[-1, 5], [5, 3], [3, 1 << 60]])
-def test_ends_that_cannot_be_are_damage(tmp_path: Path, ends: list[int]) -> None:
-    with RaggedWriter(tmp_path / "part", np.dtype("<u2")) as writer:
+def test_invalid_ends_are_damage(tmp_path: Path, ends: list[int]) -> None:
+    with RaggedArrayWriter(tmp_path / "part", np.dtype("<u2")) as writer:
         writer.add([1, 2, 3])
         writer.add([4, 5])
         entry = writer.close()
     (tmp_path / "part.ends").write_bytes(np.array(ends, "<i8").tobytes())
     with pytest.raises(DamagedError, match=r"part.ends was changed"):
-        Ragged(tmp_path, entry)
+        RaggedArray(tmp_path, entry)
 
 
-def test_a_manifest_without_its_entries_is_a_sentence(shards: Path) -> None:
+def test_manifest_without_entries_message(shards: Path) -> None:
     manifest = json.loads((shards / "manifest.json").read_text())
     del manifest["shards"][0]["dtype"]
     (shards / "manifest.json").write_text(json.dumps(manifest))
@@ -122,42 +122,42 @@ def test_a_manifest_without_its_entries_is_a_sentence(shards: Path) -> None:
         Shards(shards)
 
 
-@pytest.mark.parametrize("torn", ["", '{"version": 1, "made', "\0" * 300, "[" * 90_000])
-def test_a_torn_manifest_is_prepared_again(shards: Path, torn: str) -> None:
+@pytest.mark.parametrize("damaged", ["", '{"version": 1, "made', "\0" * 300, "[" * 90_000])
+def test_damaged_manifest_is_prepared_again(shards: Path, damaged: str) -> None:
     whole = (shards / "manifest.json").read_text()
-    (shards / "manifest.json").write_text(torn)
+    (shards / "manifest.json").write_text(damaged)
     prepare_text(Corpus([shards.parent / "a.txt"]), TOKENIZER, shards)
     assert (shards / "manifest.json").read_text() == whole
 
 
-def test_a_folder_of_others_with_a_torn_manifest_is_left_alone(shards: Path) -> None:
+def test_foreign_folder_with_damaged_manifest_is_not_replaced(shards: Path) -> None:
     (shards / "manifest.json").write_text("{")
     (shards / "thesis.txt").write_text("mine")
-    with pytest.raises(CorpusError, match=r"exists and is no prepared corpus: it holds thesis.txt"):
+    with pytest.raises(CorpusError, match=r"exists and is not a prepared corpus: it contains thesis.txt"):
         prepare_text(Corpus([shards.parent / "a.txt"]), TOKENIZER, shards)
     assert (shards / "shard-00000.tokens").exists()
 
 
-def test_a_changed_tokenizer_is_not_used(tmp_path: Path) -> None:
+def test_changed_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some words and some other words")
 
-    def prepared() -> Any:
+    def prepare() -> Any:
         texts = Corpus([tmp_path / "a.txt"]).documents()
         return prepare_tokenizer(texts, [tmp_path / "a.txt"], tmp_path / "t", read_as={}, kind="bpe", vocabulary=300)
 
-    prepared()
+    prepare()
     file = tmp_path / "t" / "tokenizer.json"
     file.write_text(file.read_text().replace("<mask>", "<musk>"))
     with pytest.raises(DamagedError, match=r"tokenizer.json was changed .* Remove the folder"):
-        prepared()
+        prepare()
     file.write_text("{" + " " * (file.stat().st_size - 1))
     with pytest.raises(DamagedError, match=r"tokenizer.json was changed .* Remove the folder"):
-        prepared()
+        prepare()
     shutil.rmtree(tmp_path / "t")
-    assert "<mask>" in prepared().specials
+    assert "<mask>" in prepare().specials
 
 
-def test_a_run_goes_on_after_damage(tmp_path: Path) -> None:
+def test_run_resumes_after_damage(tmp_path: Path) -> None:
     faults.write_corpora(tmp_path)
     steps = {"steps": 7, "save_every": 3}
     recipe = faults.recipe_for("decoder", tmp_path, tmp_path / "run", train=steps)
@@ -165,7 +165,7 @@ def test_a_run_goes_on_after_damage(tmp_path: Path) -> None:
     train(recipe, console=quiet)
     expected = faults.tensors(tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-00000007")
-    changed(tmp_path / "run" / "data" / "shards" / "shard-00000.tokens")
+    change_bytes(tmp_path / "run" / "data" / "shards" / "shard-00000.tokens")
     with pytest.raises(DamagedError, match=r"shard-00000\.tokens"):
         train(recipe, resume=True, console=quiet)
     shutil.rmtree(tmp_path / "run" / "data" / "shards")
@@ -175,55 +175,55 @@ def test_a_run_goes_on_after_damage(tmp_path: Path) -> None:
     assert all((found[name] == value).all() for name, value in expected.items())
 
 
-# Half-done folders
+# Incomplete folders
 
 
-def killed_while_preparing(folder: Path) -> None:
-    """A process that began to prepare a folder and died."""
+def kill_while_preparing(folder: Path) -> None:
+    """Kill a process while it prepares a folder."""
     code = (
-        "import sys, os, signal; from pathlib import Path; from chumoku.data.manifest import fresh_folder\n"
-        "with fresh_folder(Path(sys.argv[1])) as working:\n"
+        "import sys, os, signal; from pathlib import Path; from chumoku.data.manifest import replace_folder\n"
+        "with replace_folder(Path(sys.argv[1])) as working:\n"
         "    (working / 'shard-00000.tokens').write_bytes(b'half')\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
-    assert ended.returncode == -signal.SIGKILL
+    result = subprocess.run([sys.executable, "-c", code, str(folder)], check=False)
+    assert result.returncode == -signal.SIGKILL
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     folder = tmp_path / "shards"
-    killed_while_preparing(folder)
+    kill_while_preparing(folder)
     left = tmp_path / "shards.incomplete"
     assert (left / "new" / "shard-00000.tokens").read_bytes() == b"half"
-    with fresh_folder(folder) as working:
+    with replace_folder(folder) as working:
         assert not list(working.iterdir())
         (working / "made").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
     assert (folder / "made").read_text() == "whole"
 
 
-def test_a_failure_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> None:
-        with fresh_folder(tmp_path / "shards") as working:
+def test_failure_leaves_no_files(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        with replace_folder(tmp_path / "shards") as working:
             (working / "half").write_text("")
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        interrupted()
+        interrupt()
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_being_prepared_is_left_alone(tmp_path: Path) -> None:
-    with fresh_folder(tmp_path / "shards") as working:
+def test_folder_in_use_is_refused(tmp_path: Path) -> None:
+    with replace_folder(tmp_path / "shards") as working:
         (working / "mine").write_text("mine")
         with pytest.raises(BusyError, match=rf"in use: process {os.getpid()} is preparing"):
-            fresh_folder(tmp_path / "shards").__enter__()
+            replace_folder(tmp_path / "shards").__enter__()
         assert (working / "mine").read_text() == "mine"
     assert (tmp_path / "shards" / "mine").exists()
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link"])
-def test_somebody_elses_files_are_not_removed(tmp_path: Path, what: str) -> None:
+def test_foreign_files_are_not_removed(tmp_path: Path, what: str) -> None:
     place = tmp_path / "shards.incomplete"
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "thesis.txt").write_text("mine")
@@ -236,15 +236,15 @@ def test_somebody_elses_files_are_not_removed(tmp_path: Path, what: str) -> None
     else:
         place.symlink_to("other")
     with pytest.raises(UsageError, match=r"something else is there\. Move it away"):
-        fresh_folder(tmp_path / "shards").__enter__()
+        replace_folder(tmp_path / "shards").__enter__()
     assert (tmp_path / "other" / "thesis.txt").exists()
     assert what != "folder" or (place / "thesis.txt").exists()
 
 
-# Lines that do not end
+# Very long lines
 
 
-def packed(path: Path, first: bytes, repeated: bytes, times: int) -> Path:
+def compress(path: Path, first: bytes, repeated: bytes, times: int) -> Path:
     line = first + repeated * times
     with gzip.open(path, "wb", compresslevel=9) as stream:
         stream.write(
@@ -254,8 +254,8 @@ def packed(path: Path, first: bytes, repeated: bytes, times: int) -> Path:
 
 
 @pytest.mark.parametrize("archive", ["gz", "zip"])
-def test_an_enormous_line_is_counted_by_file_and_line_and_takes_little_memory(tmp_path: Path, archive: str) -> None:
-    file = packed(tmp_path / "a.jsonl.gz", b'{"text": [[]', b",[]", LONGEST_RECORD)
+def test_huge_line_is_reported_and_takes_little_memory(tmp_path: Path, archive: str) -> None:
+    file = compress(tmp_path / "a.jsonl.gz", b'{"text": [[]', b",[]", MAX_RECORD_BYTES)
     if archive == "zip":
         content = gzip.decompress(file.read_bytes())
         file = tmp_path / "a.zip"
@@ -279,18 +279,18 @@ def test_an_enormous_line_is_counted_by_file_and_line_and_takes_little_memory(tm
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 << 10
 
 
-def test_a_long_line_within_the_limit_stays_small_in_memory(tmp_path: Path) -> None:
-    """The worst that a line just within the limit can be: as many objects as it has room for."""
-    file = packed(tmp_path / "a.jsonl.gz", b'{"text": "x", "y": [[]', b",[]", LONGEST_RECORD // 3 - 20)
+def test_long_line_within_the_limit_takes_little_memory(tmp_path: Path) -> None:
+    """The worst case within the limit: a line with as many objects as possible."""
+    file = compress(tmp_path / "a.jsonl.gz", b'{"text": "x", "y": [[]', b",[]", MAX_RECORD_BYTES // 3 - 20)
     code = (
         "import sys, resource; from chumoku.data.corpus import Corpus\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "print(list(Corpus([sys.argv[1]], documents='record').documents()))\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
     )
-    said = subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True).stdout
-    assert int(said.splitlines()[-1]) < 400 << 10
+    output = subprocess.run([sys.executable, "-c", code, str(file)], check=True, capture_output=True, text=True).stdout
+    assert int(output.splitlines()[-1]) < 400 << 10
 
 
-def test_manifests_read_as_before(shards: Path) -> None:
+def test_manifest_round_trip(shards: Path) -> None:
     assert read_manifest(shards)["report"]["kept"] == 40

@@ -574,7 +574,7 @@ def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
     into = {code: translate(model, ["fox", ""], into=code, **options) for code in ("en", "fr")}
     assert into["en"] != into["fr"] != translate(model, ["fox", ""], **options)
     assert into["en"][1] == ""
-    with pytest.raises(UsageError, match=r"knows no language 'de'\. The languages it knows: en, fr"):
+    with pytest.raises(UsageError, match=r"has no language 'de'\. Its languages: en, fr"):
         translate(model, ["fox"], into="de", **options)
     engine = TorchEngine(model, rows=4, capacity=99)
     texts = ["fox", "the", "quick brown", "x", "ox"]
@@ -591,7 +591,7 @@ def test_translations_that_cannot_be(letters: Tokenizer) -> None:
     with pytest.raises(LengthError, match="Text 1 has 14 tokens with its end, and this model reads 13 at most"):
         translate(translator(letters, "rotary"), ["a" * 13], within=13, **options)
     assert len(translate(translator(letters, "rotary"), ["a" * 30], **options)) == 1
-    with pytest.raises(UsageError, match=r"knows no language 'fr'\. The languages it knows: none"):
+    with pytest.raises(UsageError, match=r"has no language 'fr'\. Its languages: none"):
         translate(translator(letters), ["a"], into="fr", **options)
     with pytest.raises(UsageError, match="Texts are a list"):
         translate(translator(letters), "abc", **options)

@@ -13,7 +13,7 @@ from chumoku.config import load_toml, override, parse_value
 from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import read_pairs
-from chumoku.data.text_files import fingerprint
+from chumoku.data.text_files import compute_fingerprint
 from chumoku.errors import ChumokuError, ConfigError, CorpusError, UsageError
 from chumoku.safe_files import check_depth, check_file, check_safetensors_header, read_json
 from chumoku.text import load
@@ -70,7 +70,7 @@ def test_deeply_nested_json_is_refused(content: str, tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match=r"manifest.json .*Prepare"):
         read_manifest(tmp_path)
     (tmp_path / "tokenizer.json").write_text(content)
-    with pytest.raises(UsageError, match=r"tokenizer.json is not a tokenizer that can be read"):
+    with pytest.raises(UsageError, match=r"tokenizer.json is not a readable tokenizer"):
         load(tmp_path / "tokenizer.json")
 
 
@@ -137,7 +137,7 @@ def test_only_regular_files_are_opened(endless: Path) -> None:
         read_json,
         load_toml,
         load,
-        fingerprint,
+        compute_fingerprint,
         lambda path: list(Corpus([path]).documents()),
         lambda path: read_pairs([path, path]),
         lambda path: Corpus([str(path)]),
@@ -148,7 +148,7 @@ def test_only_regular_files_are_opened(endless: Path) -> None:
 
 def test_a_tokenizer_folder_with_a_pipe_in_it_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "tokenizer.json")
-    with pytest.raises(UsageError, match="holds no tokenizer"):
+    with pytest.raises(UsageError, match="has no tokenizer"):
         load(tmp_path)
     (tmp_path / "vocab.json").write_text("{}")
     os.mkfifo(tmp_path / "merges.txt")

@@ -27,7 +27,7 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.evaluation.perplexity import score_text
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.text.backend import set_frame
+from chumoku.text.backend import set_prefix_and_suffix
 from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.families import FAMILIES, family_of, rows_of
 from chumoku.weights.families.table import check, half_order, order_to, present, reordered
@@ -435,10 +435,10 @@ def test_documents_begin_as_their_tokenizer_says(tmp_path: Path) -> None:
     """Llama's begin with <s>: in what is trained on, and in what a text is scored by."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
     plain, framed = bytewise(), bytewise()
-    set_frame(framed._special, ["<s>"], [])
+    set_prefix_and_suffix(framed._special, ["<s>"], [])
     framed = type(framed)(framed._special)
     begin = framed.roles.begin
-    assert framed.frame == ((begin,), ())
+    assert framed.prefix_and_suffix == ((begin,), ())
     rows = {
         name: prepare_text(Corpus([str(tmp_path / "text.txt")]), tokenizer, tmp_path / name)
         for name, tokenizer in (("plain", plain), ("framed", framed))

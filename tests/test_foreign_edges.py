@@ -29,7 +29,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
 from chumoku.nn.quantized import Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
-from chumoku.text.tokenizer import framed
+from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
 from chumoku.weights import convert as converting
@@ -205,7 +205,7 @@ def test_exported_tokenizers_end_as_ours_do(tmp_path: Path) -> None:
 def test_a_frame_of_its_own_stays(tmp_path: Path) -> None:
     tokenizer = bytewise()
     begin, end = (tokenizer.token(number) for number in (tokenizer.roles.begin, tokenizer.roles.end))
-    tokenizer = framed(tokenizer, [begin, begin], [end])
+    tokenizer = with_prefix_and_suffix(tokenizer, [begin, begin], [end])
     theirs = transformers.AutoTokenizer.from_pretrained(sent(tmp_path / "a", small(**ENCODER), tokenizer))
     assert theirs("a").input_ids == [*[tokenizer.roles.begin] * 2, *tokenizer.encode("a"), tokenizer.roles.end]
 
@@ -218,7 +218,7 @@ def test_two_tokenizers_go_out_and_come_in(tmp_path: Path, monkeypatch: pytest.M
     ours = load(sent(tmp_path / "a", config, target, source))
     assert ours.tokenizer.encode("é") == target.encode("é")
     assert ours.source_tokenizer.encode("é") == source.encode("é")
-    assert ours.source_tokenizer.frame[1] == ((source.roles.end,) if source.roles.end is not None else ())
+    assert ours.source_tokenizer.prefix_and_suffix[1] == ((source.roles.end,) if source.roles.end is not None else ())
     assert not called
     pieces = [text.train([words] * 3, kind="unigram", vocabulary=523) for words in ("one two three", "four five")]
     sent(tmp_path / "b", config, *pieces)

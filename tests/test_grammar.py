@@ -1,4 +1,4 @@
-"""The embedded corpus: its grammar is right in both languages, its mapping a function, its split by combination."""
+"""The built-in corpus: correct grammar in both languages, one translation per sentence, and a split by combination."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 from chumoku.data import grammar
 from chumoku.data.grammar import actions, sentence_types
 from chumoku.data.grammar.dice import Dice, Weighted
-from chumoku.data.grammar.english import FUTURE, PAST, PRESENT, Mood, be_clause, clause, phrase, third_person
-from chumoku.data.grammar.inflection import GODAN, ICHIDAN, KURU, SURU, ask, conjugate, describe
+from chumoku.data.grammar.english import FUTURE, PAST, PRESENT, Mood, be_clause, clause, noun_phrase, third_person
+from chumoku.data.grammar.inflection import GODAN, ICHIDAN, KURU, SURU, conjugate, inflect_adjective, make_question
 from chumoku.data.grammar.lexicon import adjectives, food, nature, nouns, people
 from chumoku.data.grammar.lexicon.tables import Noun, Person, rows, verb
 from chumoku.data.grammar.lexicon.times import AFTER, EVERY, OFTEN, SELDOM
 from chumoku.data.grammar.lexicon.verbs import VERBS
-from chumoku.data.grammar.sentence import LONGEST, Sentence
+from chumoku.data.grammar.sentence import MAX_WORDS, Sentence
 from chumoku.errors import UsageError
 
 COUNT = 100_000
@@ -72,15 +72,22 @@ STATES = [
 
 @pytest.mark.parametrize(("word", "kind", "polite", "table"), STATES)
 def test_adjectives_inflect(word: str, kind: str, polite: bool, table: str) -> None:
-    forms = [describe(word, kind, past=p, negative=n, polite=polite).text for p in (False, True) for n in (False, True)]
+    forms = [
+        inflect_adjective(word, kind, past=p, negative=n, polite=polite).text
+        for p in (False, True)
+        for n in (False, True)
+    ]
     assert forms == table.split()
 
 
-def test_questions_end_as_questions_do() -> None:
-    assert ask(conjugate("飲む", GODAN, past=True), polite=False).text == "飲んだの？"
-    assert ask(conjugate("飲む", GODAN, polite=True), polite=True).text == "飲みますか"
-    assert ask(describe("きれい", "na"), polite=False, copula=True).text == "きれいなの？"
-    assert ask(describe("きれい", "na", past=True), polite=False, copula=True).text == "きれいだったの？"
+def test_question_endings() -> None:
+    assert make_question(conjugate("飲む", GODAN, past=True), polite=False).text == "飲んだの？"
+    assert make_question(conjugate("飲む", GODAN, polite=True), polite=True).text == "飲みますか"
+    assert make_question(inflect_adjective("きれい", "na"), polite=False, copula=True).text == "きれいなの？"
+    assert (
+        make_question(inflect_adjective("きれい", "na", past=True), polite=False, copula=True).text
+        == "きれいだったの？"
+    )
 
 
 def test_every_verb_of_the_lexicon_has_the_ending_of_its_class() -> None:
@@ -132,12 +139,12 @@ def test_english_words_inflect() -> None:
         *("studied", "danced", "turned on")
     ]
     face = Noun("顔", "own", "face", "faces")
-    assert phrase(face, plural=False, owner=person("they")) == "their faces"
+    assert noun_phrase(face, plural=False, owner=person("they")) == "their faces"
     apple = next(noun for noun in food.FRUIT if noun.ja == "りんご")
-    assert phrase(apple, plural=False) == "an apple"
-    assert phrase(apple, plural=False, adjective="sweet") == "a sweet apple"
-    assert phrase(apple, plural=True) == "apples"
-    assert phrase(Noun("制服", "a", "uniform", "uniforms"), plural=False) == "a uniform"
+    assert noun_phrase(apple, plural=False) == "an apple"
+    assert noun_phrase(apple, plural=False, adjective="sweet") == "a sweet apple"
+    assert noun_phrase(apple, plural=True) == "apples"
+    assert noun_phrase(Noun("制服", "a", "uniform", "uniforms"), plural=False) == "a uniform"
 
 
 def test_the_corpus_is_large(corpus: list[Sentence]) -> None:
@@ -147,7 +154,7 @@ def test_the_corpus_is_large(corpus: list[Sentence]) -> None:
 
 
 def test_the_lexicon_has_more_than_300_words_a_side() -> None:
-    """Lemmas alone: no inflected form, no plural, no particle, no compound is counted."""
+    """Only lemmas are counted: no inflected forms, plurals, particles or compounds."""
     tables = [group for room in (food, nature, nouns) for group in vars(room).values() if isinstance(group, tuple)]
     things = {noun for group in tables for noun in group if isinstance(noun, Noun)}
     verbs, qualities = VERBS.values(), adjectives.ADJECTIVES.values()
@@ -160,11 +167,11 @@ def test_the_lexicon_has_more_than_300_words_a_side() -> None:
 
 def test_one_japanese_sentence_has_one_english(corpus: list[Sentence]) -> None:
     meaning: dict[str, str] = {}
-    for sentence in [*corpus, *(sentence_types.draw(dice) for dice in [Dice(5)] for _ in range(50_000))]:
+    for sentence in [*corpus, *(sentence_types.draw_sentence(dice) for dice in [Dice(5)] for _ in range(50_000))]:
         assert meaning.setdefault(sentence.source, sentence.target) == sentence.target, sentence
 
 
-def test_politeness_and_order_leave_no_trace_in_english(corpus: list[Sentence]) -> None:
+def test_politeness_and_order_do_not_change_the_english(corpus: list[Sentence]) -> None:
     said: dict[str, set[str]] = {}
     for sentence in corpus:
         said.setdefault(sentence.target, set()).add(sentence.source)
@@ -187,7 +194,7 @@ def test_units_join_to_the_source_and_combinations_are_listed(corpus: list[Sente
         assert sentence.combination in listed, sentence
 
 
-def test_same_seed_same_corpus() -> None:
+def test_same_seed_gives_the_same_corpus() -> None:
     assert grammar.generate(500, seed=3) == grammar.generate(500, seed=3)
     assert grammar.generate(500, seed=3) == grammar.generate(900, seed=3)[:500]
     assert grammar.generate(500, seed=3) != grammar.generate(500, seed=4)
@@ -198,7 +205,7 @@ def test_same_seed_same_corpus() -> None:
     assert output.strip() == ascii(grammar.split(300, seed=3))
 
 
-def test_dice_use_the_one_generator_python_promises() -> None:
+def test_dice_use_only_random_random() -> None:
     dice = Dice(0)
     assert [round(dice.roll(), 6) for _ in range(3)] == [0.844422, 0.757954, 0.420572]
     assert {Weighted("ab", [0, 3]).draw(dice) for _ in range(50)} == {"b"}
@@ -226,15 +233,15 @@ FAULTS = {
 COMPILED = {name: re.compile(pattern) for name, pattern in FAULTS.items()}
 
 
-def english_faults(target: str) -> list[str]:
-    """What a reader would wince at, as far as patterns can see it."""
+def find_english_errors(target: str) -> list[str]:
+    """The errors in an English sentence that patterns can find."""
     return [name for name, pattern in COMPILED.items() if pattern.search(target)]
 
 
-def test_english_is_clean(corpus: list[Sentence]) -> None:
+def test_english_has_no_errors(corpus: list[Sentence]) -> None:
     for sentence in corpus:
-        assert not english_faults(sentence.target), (english_faults(sentence.target), sentence)
-        assert len(sentence.target.split()) <= LONGEST
+        assert not find_english_errors(sentence.target), (find_english_errors(sentence.target), sentence)
+        assert len(sentence.target.split()) <= MAX_WORDS
         assert sentence.target.endswith("?") == sentence.source.endswith(("か", "？")), sentence
         assert "。" not in sentence.source
 
@@ -248,8 +255,8 @@ def test_english_is_clean(corpus: list[Sentence]) -> None:
         "I am at at home.",
     ],
 )
-def test_wrong_english_is_caught(wrong: str) -> None:
-    assert english_faults(wrong)
+def test_wrong_english_is_detected(wrong: str) -> None:
+    assert find_english_errors(wrong)
 
 
 def test_japanese_particles_and_animacy(corpus: list[Sentence]) -> None:
@@ -283,7 +290,7 @@ def test_clothes_take_their_own_verbs() -> None:
     assert all(len(found) == 1 for found in verbs.values())
 
 
-def test_tables_write_the_article_that_english_says() -> None:
+def test_articles_in_the_tables() -> None:
     lexicon = "".join(Path(room.__file__).read_text(encoding="utf-8") for room in (food, nouns, nature, people))
     tables = re.findall(r'nouns\("""(.*?)"""\)', lexicon, re.S)
     assert len(tables) > 40
@@ -292,7 +299,7 @@ def test_tables_write_the_article_that_english_says() -> None:
             article, _, rest = english.partition(" ")
             if article in ("a", "an"):
                 bare = rest.partition("/")[0].strip()
-                assert phrase(Noun("", "a", bare, bare), plural=False) == f"{article} {bare}"
+                assert noun_phrase(Noun("", "a", bare, bare), plural=False) == f"{article} {bare}"
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +307,7 @@ def parts() -> tuple[list[Sentence], list[Sentence], list[Sentence]]:
     return grammar.divide(grammar.sentences(40_000, seed=0), seed=0, held_out=0.05)
 
 
-def test_held_out_combinations_are_never_trained_on(parts) -> None:
+def test_held_out_combinations_are_not_in_training(parts) -> None:
     train, validation, test = ({sentence.combination for sentence in part} for part in parts)
     assert not train & test
     assert not train & validation
@@ -321,16 +328,16 @@ def test_every_held_out_word_is_known_from_training(parts) -> None:
         assert set(re.split(r"[ .?]", sentence.target)) <= english
 
 
-def test_a_word_that_training_never_shows_is_left_out() -> None:
+def test_word_that_is_not_in_training_is_left_out() -> None:
     common = [Sentence(("犬", "だ"), "A dog.", (str(number),)) for number in range(50)]
     rare = [Sentence(("竜", "だ"), "A dragon.", (str(number),)) for number in range(1000, 1200)]
-    held = [s for s in rare if grammar._part(s.combination, 0, 0.2) != 0]
-    _, validation, test = grammar.divide([*common, *held], seed=0, held_out=0.2)
-    assert not {s.target for s in [*validation, *test]} - {"A dog.", grammar.SHOWPIECE.target}
+    unseen_in_training = [s for s in rare if grammar._choose_part(s.combination, 0, 0.2) != 0]
+    _, validation, test = grammar.divide([*common, *unseen_in_training], seed=0, held_out=0.2)
+    assert not {s.target for s in [*validation, *test]} - {"A dog.", grammar.DEMO_PAIR.target}
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_showpiece_is_held_out(seed: int) -> None:
+def test_demo_pair_is_held_out(seed: int) -> None:
     split = grammar.split(4000, seed=seed)
     assert split.test[0] == ("こたつでみかんを食べる", "I eat a mandarin at the kotatsu.")
     assert split.test.count(split.test[0]) == 1
@@ -341,27 +348,29 @@ def test_the_showpiece_is_held_out(seed: int) -> None:
     assert 3800 < sum(sizes) <= 4001
 
 
-def kotatsu(subject: Person = people.DROPPED_I, *, negative: bool = False, question: bool = False) -> actions.Scheme:
+def kotatsu(
+    subject: Person = people.DROPPED_I, *, negative: bool = False, question: bool = False
+) -> actions.ActionPlan:
     frame = next(frame for frame in actions.FRAMES if frame.verb.ja == "食べる")
     thing = next(noun for noun in frame.objects if noun.ja == "みかん")
     place = next(place for place in frame.places if place.ja == "こたつ")
-    return actions.Scheme(actions.Scope(frame), subject, thing, None, place, negative, question)
+    return actions.ActionPlan(actions.TimedFrame(frame), subject, thing, None, place, negative, question)
 
 
-def test_the_grammar_itself_says_the_showpiece() -> None:
-    """Drawn, not written in: the grammar reaches it, and both languages agree."""
+def test_grammar_can_draw_the_demo_pair() -> None:
+    """The grammar itself produces the pair; it is not hard-coded."""
     timing, orders = actions.Timing(PRESENT), ("こたつでみかんを", "みかんをこたつで")
-    drawn = {"".join(actions._japanese(dice, kotatsu(), timing, "")) for dice in [Dice(0)] for _ in range(50)}
-    assert drawn == {f"{order}食べ{ending}" for order in orders for ending in ("る", "ます")}
-    assert actions._english(kotatsu(), timing, "") == grammar.SHOWPIECE.target
+    sentences = {"".join(actions._to_japanese(dice, kotatsu(), timing, "")) for dice in [Dice(0)] for _ in range(50)}
+    assert sentences == {f"{order}食べ{ending}" for order in orders for ending in ("る", "ます")}
+    assert actions._to_english(kotatsu(), timing, "") == grammar.DEMO_PAIR.target
 
 
-def test_the_showpiece_is_held_out_under_every_seed() -> None:
-    assert {grammar._part(("食べる", "みかん", "こたつ"), seed, 0.05) for seed in range(100)} == {2}
+def test_demo_pair_is_held_out_for_every_seed() -> None:
+    assert {grammar._choose_part(("食べる", "みかん", "こたつ"), seed, 0.05) for seed in range(100)} == {2}
 
 
 @pytest.mark.parametrize(
-    ("scheme", "timing", "target"),
+    ("plan", "timing", "target"),
     [
         (kotatsu(negative=True), actions.Timing(PRESENT), "I don't eat mandarins at the kotatsu."),
         (kotatsu(negative=True), actions.Timing(PAST), "I didn't eat a mandarin at the kotatsu."),
@@ -390,16 +399,16 @@ def test_the_showpiece_is_held_out_under_every_seed() -> None:
         (kotatsu(person("they")), actions.Timing(PAST), "They ate mandarins at the kotatsu."),
     ],
 )
-def test_number_follows_what_english_speaks_of(scheme: actions.Scheme, timing: actions.Timing, target: str) -> None:
-    assert actions._english(scheme, timing, "") == target
+def test_generic_plural(plan: actions.ActionPlan, timing: actions.Timing, target: str) -> None:
+    assert actions._to_english(plan, timing, "") == target
 
 
-def test_requests_that_cannot_be_are_refused() -> None:
+def test_invalid_held_out_is_refused() -> None:
     with pytest.raises(UsageError, match=r"held_out is 0\.5"):
         grammar.split(100, held_out=0.5)
 
 
-def test_asking_for_more_than_there_is_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grammar, "draw", lambda dice: Sentence(("犬", "だ"), "A dog.", ("犬",)))
-    with pytest.raises(UsageError, match="hardly more than 1 sentences, and 2 were asked for"):
+def test_too_many_sentences_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grammar, "draw_sentence", lambda dice: Sentence(("犬", "だ"), "A dog.", ("犬",)))
+    with pytest.raises(UsageError, match="hardly more than 1 sentences, too few for 2"):
         grammar.sentences(2)

@@ -435,9 +435,9 @@ def test_perplexity_is_of_the_engine_that_writes(precision: str, monkeypatch: py
     monkeypatch.setattr("chumoku.evaluation.perplexity.open_engine", watched)
     score = score_text(model, [text[:20]], tokenizer=tokenizer)
     assert type(opened[0]) is type(open_engine(model, rows=1, capacity=5))
-    ids = [*tokenizer.frame[0], *tokenizer.encode(text[:20])]
+    ids = [*tokenizer.prefix_and_suffix[0], *tokenizer.encode(text[:20])]
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
-    ids = [*(edge if not tokenizer.frame[0] else []), *ids, *edge]
+    ids = [*(edge if not tokenizer.prefix_and_suffix[0] else []), *ids, *edge]
     engine = open_engine(model, rows=1, capacity=len(ids))
     engine.enter(1)
     logits = torch.stack([engine.step(torch.tensor([token]))[0] for token in ids[:-1]])

@@ -187,7 +187,7 @@ def test_the_oldest_turns_are_left_out(system: list[Message]) -> None:
 def plainly(messages: list[Message], tokenizer: Tokenizer, format: str, most: int) -> tuple[list[int], int] | None:
     """`fit` as its sentence says it: ever fewer turns, until they fit."""
     system, turns = (messages[:1], messages[1:]) if messages[0].role == "system" else ([], messages)
-    before = [*tokenizer.frame[0]]
+    before = [*tokenizer.prefix_and_suffix[0]]
     for first in range(len(turns)):
         if first and turns[first].role != "user":
             continue

@@ -1,4 +1,4 @@
-"""Long steps of preparing: they tell how far they are, stop at once, and keep what is done."""
+"""Long steps of preparing report their progress, stop at once on Ctrl-C, and keep finished results."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from chumoku.data.split import split_pairs
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.text import Tokenizer, train, training_process
 from chumoku.text import training as tokenizer_training
-from chumoku.text.progress import ShowProgress, counted
-from chumoku.text.sample_texts import sampled
+from chumoku.text.progress import ShowProgress, track
+from chumoku.text.sample_texts import sample_evenly
 from chumoku.training import plan as planning
 from chumoku.training.recipe import read_recipe
 
 TEXTS = ["some words and other words, again some words", "うどんを食べる。そばを食べる。", "and so on and on"] * 9
 
 
-class Told:
+class CountSteps:
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
 
@@ -44,13 +44,13 @@ class Told:
         self.steps[step] = self.steps.get(step, 0) + 1
 
 
-def shown(*, terminal: bool, every: float = 0.0) -> tuple[ShowProgress, io.StringIO]:
+def console_progress(*, terminal: bool, every: float = 0.0) -> tuple[ShowProgress, io.StringIO]:
     file = io.StringIO()
     return ShowProgress(Console(file=file, force_terminal=terminal, width=99), every=every), file
 
 
-def test_a_log_gets_plain_lines() -> None:
-    progress, file = shown(terminal=False)
+def test_plain_lines_without_a_terminal() -> None:
+    progress, file = console_progress(terminal=False)
     progress("tokenizing", 1_234, unit="tokens")
     progress("looking for near-duplicates", 3, 18, "rounds")
     progress("training a bpe tokenizer on 7 characters")
@@ -61,8 +61,8 @@ def test_a_log_gets_plain_lines() -> None:
     ]
 
 
-def test_lines_come_now_and_then() -> None:
-    progress, file = shown(terminal=False, every=0.2)
+def test_lines_are_limited_in_time() -> None:
+    progress, file = console_progress(terminal=False, every=0.2)
     end, calls = time.monotonic() + 0.7, 0
     while time.monotonic() < end:
         progress("tokenizing", calls, unit="tokens")
@@ -70,8 +70,8 @@ def test_lines_come_now_and_then() -> None:
     assert 1 <= len(file.getvalue().splitlines()) <= 3 < calls
 
 
-def test_a_terminal_gets_a_bar_and_keeps_nothing_of_it() -> None:
-    progress, file = shown(terminal=True)
+def test_bar_is_removed_from_the_terminal() -> None:
+    progress, file = console_progress(terminal=True)
     with progress:
         progress("tokenizing", 5, 10, "pairs")
         progress("tokenizing", 7, 10, "pairs")
@@ -80,7 +80,7 @@ def test_a_terminal_gets_a_bar_and_keeps_nothing_of_it() -> None:
     assert threading.active_count() == 1 or not any("rich" in str(one) for one in threading.enumerate())
 
 
-def test_a_reader_that_left_stops_nothing() -> None:
+def test_closed_console_stops_nothing() -> None:
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
             raise BrokenPipeError
@@ -91,29 +91,29 @@ def test_a_reader_that_left_stops_nothing() -> None:
     ShowProgress(None)("tokenizing", 3)
 
 
-def test_every_long_step_tells_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
-    told = Told()
-    tokenizer = train(TEXTS, kind="bpe", vocabulary=300, progress=told)
+def test_every_long_step_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
+    progress = CountSteps()
+    tokenizer = train(TEXTS, kind="bpe", vocabulary=300, progress=progress)
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
-    prepare_text(Corpus([tmp_path / "a.txt"]), tokenizer, tmp_path / "shards", progress=told)
+    prepare_text(Corpus([tmp_path / "a.txt"]), tokenizer, tmp_path / "shards", progress=progress)
     (tmp_path / "a.tsv").write_text("".join(f"one {n}\tzwei {n * 7}\n" for n in range(2000)))
-    prepare_pairs([tmp_path / "a.tsv"], tokenizer, tmp_path / "pairs", progress=told)
+    prepare_pairs([tmp_path / "a.tsv"], tokenizer, tmp_path / "pairs", progress=progress)
     steps = ["reading", f"training a bpe tokenizer on {sum(map(len, TEXTS)):,} characters", "checking files"]
     steps += ["tokenizing", "looking for near-duplicates", "tokenizing the source side (train)"]
-    assert set(steps) <= set(told.steps)
-    assert told.steps["looking for near-duplicates"] > 18
-    split_pairs([Pair("a", "b")], progress=told)
-    assert list(counted("abc", told, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+    assert set(steps) <= set(progress.steps)
+    assert progress.steps["looking for near-duplicates"] > 18
+    split_pairs([Pair("a", "b")], progress=progress)
+    assert list(track("abc", progress, "counting", unit="letters", size=len)) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
-def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_child_process_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [text + str(number) for number, text in enumerate(TEXTS)]
     settings: dict[str, Any] = {"kind": kind, "vocabulary": 600, "languages": ["ja"], "segment": False}
     here = train(texts, **settings)
-    monkeypatch.setattr(tokenizer_training, "QUICK", {})
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS", {})
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
     found: list[Tokenizer] = []
     thread = threading.Thread(target=lambda: found.append(train(texts, **settings)))
     thread.start()
@@ -125,16 +125,16 @@ def test_a_child_trains_the_same_tokenizer(kind: Any, monkeypatch: pytest.Monkey
         assert found[0].json == here.json
 
 
-def test_what_goes_wrong_in_a_child_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tokenizer_training, "QUICK_OTHERS", 0)
+def test_errors_in_the_child_process_have_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokenizer_training, "IN_PROCESS_CHARACTERS_OTHERS", 0)
     with pytest.raises(UsageError, match="The kind bpe needs a vocabulary of 261 or more"):
         train(TEXTS, kind="bpe", vocabulary=99)
-    for command, said in (
+    for command, reason in (
         ("raise SystemExit('no room')", "no room"),
-        ("import os; os._exit(9)", "its process was ended"),
+        ("import os; os._exit(9)", "its process was killed"),
     ):
         monkeypatch.setattr(training_process, "COMMAND", command)
-        with pytest.raises(ChumokuError, match=f"Training the tokenizer failed: {said}"):
+        with pytest.raises(ChumokuError, match=f"Training the tokenizer failed: {reason}"):
             train(TEXTS * 999, kind="bpe", vocabulary=300)
 
 
@@ -154,7 +154,7 @@ train(texts, kind="unigram", vocabulary=8000, progress=progress)
 
 @pytest.fixture
 def training() -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that trains, and the number of its child."""
+    """A training process and the id of its child process."""
     with subprocess.Popen(
         [sys.executable, "-c", LONG], stdout=subprocess.PIPE, text=True, stderr=subprocess.PIPE
     ) as one:
@@ -166,7 +166,7 @@ def training() -> Iterator[tuple[subprocess.Popen[str], int]]:
         one.kill()
 
 
-def gone(process: int, seconds: float) -> bool:
+def has_exited(process: int, seconds: float) -> bool:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         try:
@@ -186,49 +186,47 @@ def test_training_stops_within_a_second(training: tuple[subprocess.Popen[str], i
     _, errors = parent.communicate(timeout=20)
     assert time.monotonic() - start < 1.0 + 0.2 * os.getloadavg()[0]
     assert "KeyboardInterrupt" in errors
-    assert gone(child, 0.5)
+    assert has_exited(child, 0.5)
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc")
-def test_a_child_ends_with_its_parent(training: tuple[subprocess.Popen[str], int]) -> None:
+def test_child_process_exits_with_its_parent(training: tuple[subprocess.Popen[str], int]) -> None:
     parent, child = training
     parent.kill()
-    assert gone(child, 5.0)
+    assert has_exited(child, 5.0)
 
 
-def test_a_trained_tokenizer_is_kept_when_the_rest_is_interrupted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_trained_tokenizer_survives_an_interrupt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("\n\n".join(TEXTS), encoding="utf-8")
 
-    def prepared(progress: Any) -> None:
+    def prepare(progress: Any) -> None:
         corpus = Corpus([tmp_path / "a.txt"])
         tokenizer = tokenizer_cache.prepare_tokenizer(
             corpus.documents(), corpus.files, tmp_path / "tokenizer", read_as={}, progress=progress, vocabulary=300
         )
         prepare_text(corpus, tokenizer, tmp_path / "shards", progress=progress)
 
-    def interrupting(step: str, *rest: Any, **unit: Any) -> None:
+    def interrupt(step: str, *rest: Any, **unit: Any) -> None:
         if step == "tokenizing":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepared(interrupting)
+        prepare(interrupt)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "tokenizer"]
     monkeypatch.setattr(tokenizer_cache, "train", None)
-    prepared(Told())
+    prepare(CountSteps())
 
 
-def test_a_sample_is_spread_evenly() -> None:
+def test_sample_is_evenly_spaced() -> None:
     dice = random.Random(0)
     texts = ["x" * dice.randrange(1, 40) + str(number) for number in range(5000)]
     total = sum(map(len, texts))
-    kept = sampled(texts, total // 3)
-    assert 0.3 < sum(map(len, kept)) / total < 0.36
-    places = [texts.index(text) for text in kept[:99]]
-    assert max(b - a for a, b in itertools.pairwise(places)) == 3
-    assert sampled(texts, total) == texts
-    assert sampled([], 5) == []
+    sample = sample_evenly(texts, total // 3)
+    assert 0.3 < sum(map(len, sample)) / total < 0.36
+    indices = [texts.index(text) for text in sample[:99]]
+    assert max(b - a for a, b in itertools.pairwise(indices)) == 3
+    assert sample_evenly(texts, total) == texts
+    assert sample_evenly([], 5) == []
 
 
 def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
@@ -243,7 +241,7 @@ def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
     )
 
 
-def test_a_dry_run_measures_a_sample_and_says_so(
+def test_dry_run_measures_a_sample(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch, "compile", None)
@@ -252,7 +250,7 @@ def test_a_dry_run_measures_a_sample_and_says_so(
     assert "(measured on a sample of 232 tokens, without torch.compile)" in capsys.readouterr().out
 
 
-def test_a_dry_run_estimates_where_a_sample_would_take_long(
+def test_dry_run_estimates_if_a_sample_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planning, "wrap", None)

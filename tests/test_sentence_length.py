@@ -16,7 +16,7 @@ from foreign import bert, filled, saved
 import chumoku
 from chumoku.decoding.embed import encode
 from chumoku.errors import UsageError
-from chumoku.text.tokenizer import framed
+from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import convert
 from chumoku.weights.formats.transformers_folder import write_folder
@@ -26,7 +26,7 @@ from chumoku.weights.open_model import config_of
 def sentences(folder: Path, limit: Any) -> Path:
     """A folder of sentence-transformers that reads `limit` tokens of a text."""
     saved(filled(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
-    tokenizer = framed(bytewise(), ["<s>"], ["</s>"])
+    tokenizer = with_prefix_and_suffix(bytewise(), ["<s>"], ["</s>"])
     tokenizer.save(folder / "tokenizer.json")
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules = [{"idx": 0, "path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
@@ -47,7 +47,7 @@ def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
     assert torch.equal(vectors[1], vectors[2])
     row = encode(speaker.model, ["abcdefghijkl"], speaker.tokenizer)[0]
     assert len(row) == 11
-    assert (row[0], row[-1]) == (speaker.tokenizer.frame[0][0], speaker.tokenizer.frame[1][0])
+    assert (row[0], row[-1]) == (speaker.tokenizer.prefix_and_suffix[0][0], speaker.tokenizer.prefix_and_suffix[1][0])
     (tmp_path / "again").mkdir()
     write_folder(tmp_path / "again", speaker.model, Tokenizers(speaker.tokenizer, speaker.tokenizer))
     again = chumoku.load(tmp_path / "again")

@@ -166,6 +166,6 @@ def _scored(said: list[str], references: list[str], language: str | None, tokeni
 
 
 def _lines(path: Path) -> list[str]:
-    from chumoku.data.text_files import lines, members
+    from chumoku.data.text_files import open_members, read_lines
 
-    return [line.text for member in members(path) for line in lines(member.stream)]
+    return [line.text for member in open_members(path) for line in read_lines(member.stream)]

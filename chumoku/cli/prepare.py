@@ -111,7 +111,7 @@ def _pairs(
     from chumoku.data.pairs import Cleaning, read_pairs
     from chumoku.data.prepared import open_pairs, prepare_pairs
     from chumoku.data.split import check_share, split_pairs
-    from chumoku.data.text_files import expand
+    from chumoku.data.text_files import find_files
     from chumoku.data.tokenizer_cache import prepare_tokenizer
     from chumoku.text import load
 
@@ -130,7 +130,9 @@ def _pairs(
     else:
         read_as = {"columns": columns, "cleaning": asdict(cleaning), "validation": validation}
         settings: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "progress": progress}
-        tokenizer = prepare_tokenizer(training_texts(), expand(files), out / "tokenizer", read_as=read_as, **settings)
+        tokenizer = prepare_tokenizer(
+            training_texts(), find_files(files), out / "tokenizer", read_as=read_as, **settings
+        )
     folder = prepare_pairs(files, tokenizer, out / "pairs", validation=validation, **reading)
     found: dict[str, Any] = read_manifest(folder)["report"]
     said = _lines(found)

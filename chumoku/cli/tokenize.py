@@ -91,9 +91,9 @@ def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
     from chumoku.errors import MissingExtraError
     from chumoku.text import KINDS, train
     from chumoku.text.progress import ShowProgress
-    from chumoku.text.sample_texts import thinned
+    from chumoku.text.sample_texts import subsample
 
-    texts = thinned(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
+    texts = subsample(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
     held, learned = texts[::10], [text for number, text in enumerate(texts) if number % 10]
     rows: list[dict[str, Any]] = []
     with ShowProgress(Console(stderr=True)) as progress:

@@ -1,1 +1,1 @@
-"""Text → token shards, sentence pairs → batches, in an order that is a pure function of (seed, epoch, index)."""
+"""Text → token shards, sentence pairs → batches, in an order that depends only on (seed, epoch, index)."""

@@ -1,11 +1,11 @@
-"""Batches: what a training step sees. Which samples are in batch i of epoch e is a pure function of (seed, e, i).
+"""Training batches. Which samples are in batch i of epoch e depends only on (seed, e, i).
 
-    windows   stretches of a long text, `rows` at a time                       next token
-    masked    the same, some tokens hidden: 80 % <mask>, 10 % another, 10 % kept    masked token
-    pairs     sentences of like length, as many as a token budget allows       translation
+    windows   windows of a long text, `rows` at a time                                          next token
+    masked    the same with masked tokens: 80 % <mask>, 10 % a random token, 10 % unchanged     masked token
+    pairs     sentences of similar length, as many as a token budget allows                     translation
 
-A process of several takes its share of each batch (rows rank, rank + world, …), so all together they see the same
-batches as one alone. -100 marks labels that are not to be learned.
+With several processes, each takes its share of every batch (rows rank, rank + world, …), so together they see the same
+batches as a single process. Labels of -100 are ignored by the loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chumoku.data.order import Permutation, generator
 from chumoku.data.prepared import Pairs
-from chumoku.data.ragged_array import Ragged
+from chumoku.data.ragged_array import RaggedArray
 from chumoku.data.shards import Shards
 from chumoku.errors import CorpusError, UsageError
 from chumoku.text.special_tokens import Roles
@@ -29,15 +29,15 @@ Indices = NDArray[np.int64]
 
 
 class Share(NamedTuple):
-    """Which part of each batch a process takes."""
+    """The part of each batch that one process takes."""
 
     rank: int = 0
     world: int = 1
 
-    def of(self, samples: Indices) -> Indices:
+    def select(self, samples: Indices) -> Indices:
         if len(samples) < self.world:
             raise UsageError(
-                f"A batch of {len(samples)} rows cannot be shared by {self.world} processes. Use larger batches."
+                f"A batch of {len(samples)} rows cannot be divided among {self.world} processes. Use larger batches."
             )
         return samples[self.rank :: self.world]
 
@@ -46,7 +46,7 @@ ALL = Share()
 
 
 class Batches(Protocol):
-    """What the trainer needs of its data."""
+    """What the training loop needs from its data."""
 
     def __len__(self) -> int: ...  # batches in an epoch
     def samples(self, epoch: int, index: int) -> Indices: ...
@@ -54,7 +54,11 @@ class Batches(Protocol):
 
 
 class WindowBatches:
-    """Windows of `length` tokens and the token after each. With `documents`, no token sees another document."""
+    """Windows of `length` tokens, with the next token of each position as its label.
+
+    documents   return document numbers and positions, so that no token attends to another document
+    part        the range of the text to use, as fractions: (0.9, 1.0) is the last tenth
+    """
 
     def __init__(
         self,
@@ -67,51 +71,51 @@ class WindowBatches:
         part: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         if length < 1 or rows < 1:
-            raise UsageError(f"A batch of {rows} rows of {length} tokens cannot be; both must be 1 or more.")
+            raise UsageError(f"A batch has {rows} rows of {length} tokens; both must be 1 or more.")
         first, last = (round(edge * shards.tokens) for edge in part)
         self._windows = (last - first - 1) // length
         if self._windows < rows:
             raise CorpusError(
                 f"{shards.folder} has {last - first:,} tokens in this part: {max(0, self._windows)} windows of "
-                f"{length}, and a batch needs {rows}. Use a shorter context, a smaller batch or more text."
+                f"{length}, but a batch needs {rows}. Use a shorter context, a smaller batch or more text."
             )
         self.shards, self.length, self.rows, self.seed, self.documents = shards, length, rows, seed, documents
-        self._first = first
+        self._offset = first
 
     def __len__(self) -> int:
         return self._windows // self.rows
 
     def samples(self, epoch: int, index: int) -> Indices:
-        check_batch(self, index)
-        places = np.arange(index * self.rows, (index + 1) * self.rows)
-        return Permutation(self._windows, seed=self.seed, epoch=epoch)(places)
+        check_index(self, index)
+        positions = np.arange(index * self.rows, (index + 1) * self.rows)
+        return Permutation(self._windows, seed=self.seed, epoch=epoch)(positions)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
+        samples = share.select(self.samples(epoch, index))
         windows = np.stack([self._window(sample) for sample in samples])
-        made = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
+        batch = {"tokens": torch.from_numpy(windows[:, :-1].copy()), "labels": torch.from_numpy(windows[:, 1:].copy())}
         if self.documents:
             numbers = np.stack([self._documents(sample) for sample in samples])
-            # What follows a document's end is another document: nothing to be learned there.
-            made["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
-            made["documents"] = torch.from_numpy(numbers[:, :-1].copy())
-            made["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
-        return made
+            # The token after a document's end belongs to another document, so it is not a label.
+            batch["labels"][torch.from_numpy(numbers[:, 1:] != numbers[:, :-1])] = IGNORE
+            batch["documents"] = torch.from_numpy(numbers[:, :-1].copy())
+            batch["positions"] = torch.from_numpy(positions_within(numbers[:, :-1]))
+        return batch
 
     def _window(self, sample: int) -> Indices:
-        start = self._first + int(sample) * self.length
+        start = self._offset + int(sample) * self.length
         return self.shards.read(start, start + self.length + 1).astype(np.int64)
 
     def _documents(self, sample: int) -> Indices:
-        start = self._first + int(sample) * self.length
+        start = self._offset + int(sample) * self.length
         return self.shards.document_numbers(start, start + self.length + 1)
 
 
-def check_batch(batches: Batches, index: int) -> None:
+def check_index(batches: Batches, index: int) -> None:
     if not 0 <= index < len(batches):
         raise UsageError(
-            f"Batch {index} was asked for, and an epoch has {len(batches):,}, counted from 0. Is this another corpus, "
-            "or another batch size than before?"
+            f"There is no batch {index}: an epoch has {len(batches):,} batches, counted from 0. Did the corpus or the "
+            "batch size change?"
         )
 
 
@@ -123,14 +127,14 @@ def positions_within(documents: Indices) -> Indices:
 
 
 class MaskedBatches:
-    """Windows with some tokens hidden; the labels are the hidden ones."""
+    """Windows with some tokens masked; the labels are the masked tokens."""
 
-    def __init__(self, windows: WindowBatches, *, roles: Roles, vocabulary: int, share_hidden: float = 0.15) -> None:
+    def __init__(self, windows: WindowBatches, *, roles: Roles, vocabulary: int, mask_rate: float = 0.15) -> None:
         if roles.mask is None:
-            raise UsageError("This tokenizer has no mask token, so nothing can be hidden. Train one with <mask>.")
-        if not 0 < share_hidden < 1:
-            raise UsageError(f"The share of hidden tokens is {share_hidden}; it must lie between 0 and 1.")
-        self.windows, self.mask, self.vocabulary, self.share_hidden = windows, roles.mask, vocabulary, share_hidden
+            raise UsageError("This tokenizer has no mask token, so nothing can be masked. Train one with <mask>.")
+        if not 0 < mask_rate < 1:
+            raise UsageError(f"The share of masked tokens is {mask_rate}; it must be between 0 and 1.")
+        self.windows, self.mask, self.vocabulary, self.mask_rate = windows, roles.mask, vocabulary, mask_rate
         special = (roles.pad, roles.begin, roles.end, roles.unknown, roles.mask, *roles.languages.values())
         self._special = np.array([number for number in special if number is not None])
 
@@ -141,105 +145,106 @@ class MaskedBatches:
         return self.windows.samples(epoch, index)
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
-        made = self.windows.batch(epoch, index, share)
-        rows = [self._hide(row, epoch, int(s)) for row, s in zip(made["tokens"].numpy(), samples, strict=True)]
-        made["tokens"] = torch.from_numpy(np.stack([tokens for tokens, _ in rows]))
-        made["labels"] = torch.from_numpy(np.stack([labels for _, labels in rows]))
-        return made
+        samples = share.select(self.samples(epoch, index))
+        batch = self.windows.batch(epoch, index, share)
+        rows = [self._mask_row(row, epoch, int(s)) for row, s in zip(batch["tokens"].numpy(), samples, strict=True)]
+        batch["tokens"] = torch.from_numpy(np.stack([tokens for tokens, _ in rows]))
+        batch["labels"] = torch.from_numpy(np.stack([labels for _, labels in rows]))
+        return batch
 
-    def _hide(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
+    def _mask_row(self, row: Indices, epoch: int, sample: int) -> tuple[Indices, Indices]:
         random = generator(self.windows.seed, epoch, sample)
-        hidden = (random.random(len(row)) < self.share_hidden) & ~np.isin(row, self._special)
-        fate = random.random(len(row))
-        replaced = np.where(fate < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
-        tokens = np.where(hidden & (fate < 0.9), replaced, row)
-        return tokens, np.where(hidden, row, IGNORE)
+        masked = (random.random(len(row)) < self.mask_rate) & ~np.isin(row, self._special)
+        draw = random.random(len(row))
+        replacement = np.where(draw < 0.8, self.mask, random.integers(0, self.vocabulary, len(row)))
+        tokens = np.where(masked & (draw < 0.9), replacement, row)
+        return tokens, np.where(masked, row, IGNORE)
 
 
 class PairBatches:
-    """Pairs of like length, rows × longest side ≤ `tokens`. Which pairs share a batch changes every epoch."""
+    """Pairs of similar length, with rows × longest side ≤ `tokens`. Which pairs share a batch changes every epoch."""
 
     def __init__(
         self, pairs: Pairs, *, tokens: int, source_roles: Roles, target_roles: Roles | None = None, seed: int = 0
     ) -> None:
         target_roles = source_roles if target_roles is None else target_roles
         if target_roles.begin is None or target_roles.end is None:
-            raise UsageError("A target needs begin and end tokens, and this tokenizer has none.")
+            raise UsageError("The target tokenizer needs begin and end tokens, but has none.")
         if not len(pairs):
             raise CorpusError("There are no pairs in this part. Give more text, or a larger share of it.")
         self.pairs, self.seed, self.tokens = pairs, seed, tokens
         self._begin, self._end, self._source_end = target_roles.begin, target_roles.end, source_roles.end
         self._source_pad, self._target_pad = source_roles.pad or 0, target_roles.pad or 0
-        self._source = pairs.source.lengths + (self._source_end is not None)
-        self._target = pairs.target.lengths + 1
-        longest = int(np.maximum(self._source, self._target).max())
+        self._source_lengths = pairs.source.lengths + (self._source_end is not None)
+        self._target_lengths = pairs.target.lengths + 1
+        longest = int(np.maximum(self._source_lengths, self._target_lengths).max())
         if longest > tokens:
             raise CorpusError(
-                f"The longest pair has {longest} tokens and a batch may have {tokens}. Allow more tokens a batch, or "
-                "drop long pairs when preparing."
+                f"The longest pair has {longest} tokens, but a batch may have {tokens}. Allow more tokens per batch, "
+                "or drop long pairs when preparing."
             )
-        self._cuts = self._plan()
+        self._starts = self._plan_batches()
 
     def __len__(self) -> int:
-        return len(self._cuts) - 1
+        return len(self._starts) - 1
 
     def samples(self, epoch: int, index: int) -> Indices:
-        check_batch(self, index)
-        place = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
-        return self._order(epoch)[self._cuts[place] : self._cuts[place + 1]]
+        check_index(self, index)
+        position = int(Permutation(len(self), seed=self.seed, epoch=epoch)(np.array([index]))[0])
+        return self._order(epoch)[self._starts[position] : self._starts[position + 1]]
 
     def batch(self, epoch: int, index: int, share: Share = ALL) -> dict[str, Tensor]:
-        samples = share.of(self.samples(epoch, index))
-        source, real = padded(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
-        target, _ = padded(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
-        labels, _ = padded(self.pairs.target, samples, filler=IGNORE, after=self._end)
+        samples = share.select(self.samples(epoch, index))
+        source, real = pad_sequences(self.pairs.source, samples, filler=self._source_pad, after=self._source_end)
+        target, _ = pad_sequences(self.pairs.target, samples, filler=self._target_pad, before=self._begin)
+        labels, _ = pad_sequences(self.pairs.target, samples, filler=IGNORE, after=self._end)
         return {"source": source, "source_mask": real, "target": target, "labels": labels}
 
     @property
     def padding(self) -> float:
-        """The share of an epoch's cells that hold no token, sources and targets together."""
-        cells = real = 0
+        """The fraction of padding among all positions of an epoch, sources and targets together."""
+        total = real = 0
         order = self._order(0)
-        for start, stop in zip(self._cuts[:-1], self._cuts[1:], strict=True):
+        for start, stop in zip(self._starts[:-1], self._starts[1:], strict=True):
             rows = order[start:stop]
-            for lengths in (self._source[rows], self._target[rows]):
-                cells += len(rows) * int(lengths.max())
+            for lengths in (self._source_lengths[rows], self._target_lengths[rows]):
+                total += len(rows) * int(lengths.max())
                 real += int(lengths.sum())
-        return 1 - real / cells
+        return 1 - real / total
 
     @property
     def fewest_rows(self) -> int:
-        """In the batch that has fewest: a batch can be shared by so many processes."""
-        return int(np.diff(self._cuts).min())
+        """The number of rows in the smallest batch: the most processes that can share a batch."""
+        return int(np.diff(self._starts).min())
 
     def _order(self, epoch: int) -> Indices:
-        """All pairs by target length, then source length; ties, and so the company a pair keeps, by chance."""
-        if getattr(self, "_ordered", (None, None))[0] != epoch:
-            chance = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
-            self._ordered = (epoch, np.lexsort((chance, *self._keys())))
-        return self._ordered[1]
+        """All pairs sorted by target length, then source length; ties in random order, so batches change by epoch."""
+        if getattr(self, "_cached_order", (None, None))[0] != epoch:
+            tie_breaker = Permutation(len(self.pairs), seed=self.seed, epoch=epoch)(np.arange(len(self.pairs)))
+            self._cached_order = (epoch, np.lexsort((tie_breaker, *self._keys())))
+        return self._cached_order[1]
 
     def _keys(self) -> tuple[Indices, Indices]:
-        # Within a target length, sources run up and down in turn, so that neighbors are alike across its edges too.
-        return np.where(self._target % 2 == 0, self._source, -self._source), self._target
+        # Source lengths alternately rise and fall from one target length to the next, so that neighbors stay similar.
+        source, target = self._source_lengths, self._target_lengths
+        return np.where(target % 2 == 0, source, -source), target
 
-    def _plan(self) -> Indices:
-        """Where batches begin in that order: lengths stand in the same sequence every epoch, so the cuts do too."""
+    def _plan_batches(self) -> Indices:
+        """Where batches start in that order. The sequence of lengths is the same every epoch, so the starts are too."""
         order = np.lexsort(self._keys())
-        sizes = np.maximum(self._source[order], self._target[order])
-        cuts = [0]
-        while cuts[-1] < len(sizes):
-            ahead = np.maximum.accumulate(sizes[cuts[-1] : cuts[-1] + self.tokens])
-            fits = ahead * np.arange(1, len(ahead) + 1) <= self.tokens
-            cuts.append(cuts[-1] + int(fits.sum() if fits.all() else fits.argmin()))
-        return np.array(cuts)
+        sizes = np.maximum(self._source_lengths[order], self._target_lengths[order])
+        starts = [0]
+        while starts[-1] < len(sizes):
+            longest = np.maximum.accumulate(sizes[starts[-1] : starts[-1] + self.tokens])
+            fits = longest * np.arange(1, len(longest) + 1) <= self.tokens
+            starts.append(starts[-1] + int(fits.sum() if fits.all() else fits.argmin()))
+        return np.array(starts)
 
 
-def padded(
-    ragged: Ragged, samples: Indices, *, filler: int, before: int | None = None, after: int | None = None
+def pad_sequences(
+    ragged: RaggedArray, samples: Indices, *, filler: int, before: int | None = None, after: int | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Sequences as a table filled up on the right, and a mask that is True where a token is real."""
+    """The sequences as a table padded on the right with `filler`, and a mask that is True for real tokens."""
     stops = np.asarray(ragged.ends)[samples]
     starts = np.where(samples > 0, np.asarray(ragged.ends)[np.maximum(samples - 1, 0)], 0)
     lengths, shift = stops - starts, int(before is not None)

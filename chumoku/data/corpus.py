@@ -1,9 +1,9 @@
-"""Text for language models: any number of files → documents, streamed.
+"""Text for language models: files → documents, streamed.
 
     blank    documents are separated by blank lines      file    each file is one document
-    line     each line is one                            record  each JSONL or Parquet record is one (its `field`)
+    line     each line is one document                   record  each JSONL or Parquet record is one (its `field`)
 
-A document may be larger than memory, so it comes in pieces; the last piece of a document says so.
+A document may be larger than memory, so it comes in pieces; the last piece of a document is marked.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from chumoku.data.report import Report
-from chumoku.data.text_files import LONGEST_LINE, LONGEST_RECORD, PACKED, Stream, expand, lines, members
+from chumoku.data.text_files import (
+    COMPRESSED_SUFFIXES,
+    MAX_LINE_BYTES,
+    MAX_RECORD_BYTES,
+    ByteStream,
+    find_files,
+    open_members,
+    read_lines,
+)
 from chumoku.errors import CorpusError, MissingExtraError, UsageError
 from chumoku.safe_files import parse_json
-from chumoku.text.tokenizer import whole
+from chumoku.text.byte_chars import fix_surrogates
 
 Documents = Literal["blank", "file", "line", "record"]
-PIECE = 1 << 20
+PIECE_CHARACTERS = 1 << 20
 FIELDS_SHOWN = 20
 
 
@@ -32,33 +40,36 @@ class Piece(NamedTuple):
 
 
 class Corpus:
-    """Files and how to cut them into documents. `report` tells what the last reading found."""
+    """Files and how to split them into `documents` (see above); `field` is the text field of JSONL and Parquet records.
+
+    `report` describes what the last pass over the files found.
+    """
 
     def __init__(self, files: Iterable[str | Path], *, documents: Documents = "blank", field: str = "text") -> None:
         if documents not in ("blank", "file", "line", "record"):
-            raise UsageError(f"Documents cannot be cut by '{documents}'; choose blank, file, line or record.")
-        self.files = expand(files)
-        self.cut = documents
+            raise UsageError(f"documents cannot be '{documents}'; choose blank, file, line or record.")
+        self.files = find_files(files)
+        self.document_mode = documents
         self.field = field
         self.report = Report()
 
     def documents(self) -> Iterator[str]:
-        """Whole documents; one longer than a piece comes as several, for purposes that do not mind."""
+        """Documents as strings; a document longer than a piece comes as several strings."""
         for piece in self.pieces():
             if piece.text:
                 yield piece.text
 
     def pieces(self) -> Iterator[Piece]:
-        """Documents in pieces, and a fresh report."""
+        """Documents in pieces. Starts a new report."""
         self.report = Report(files=[str(file) for file in self.files])
         for path in self.files:
-            yield from self._counted(self._file(path))
+            yield from self._count_documents(self._read_file(path))
         if not self.report.kept:
             names = ", ".join(self.report.files[:3])
             why = "; ".join(self.report.lines()[1:2]) or "the files are empty"
             raise CorpusError(f"No text was found in {names}: {why}. Check the files, or the field name.")
 
-    def _counted(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
+    def _count_documents(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
         open_document = False
         for piece in pieces:
             if piece.text.strip():
@@ -69,57 +80,57 @@ class Corpus:
                 open_document = False
             yield piece
 
-    def _file(self, path: Path) -> Iterator[Piece]:
-        for name, suffix, stream in members(path):
+    def _read_file(self, path: Path) -> Iterator[Piece]:
+        for name, suffix, stream in open_members(path):
             if suffix == ".parquet":
                 for number, text in enumerate(parquet_columns(path, name, stream, self.field), start=1):
-                    yield from self._record(name, number, text[0])
+                    yield from self._read_record(name, number, text[0])
             elif suffix in (".jsonl", ".ndjson"):
                 for number, record in json_lines(name, stream, self.report):
-                    yield from self._field(name, number, record)
+                    yield from self._read_field(name, number, record)
             else:
-                yield from self._plain(name, stream)
+                yield from self._read_text(name, stream)
 
-    def _plain(self, name: str, stream: Stream) -> Iterator[Piece]:
-        """Lines gathered into documents. A line too long for memory is taken in parts: it is text all the same."""
-        held: list[str] = []
-        size, inside, line_says_something = 0, False, False
-        for number, text, line_ends, problem in _parts(stream):
+    def _read_text(self, name: str, stream: ByteStream) -> Iterator[Piece]:
+        """Lines joined into documents. A very long line is read in parts."""
+        buffer: list[str] = []
+        size, in_document, line_has_text = 0, False, False
+        for number, text, line_ends, problem in _read_parts(stream):
             if problem is not None:
                 self.report.read += 1
                 self.report.drop(problem, name, number, text)
                 continue
-            line_says_something = line_says_something or bool(text.strip())
-            blank = line_ends and not line_says_something
-            document_ends = line_ends and (self.cut == "line" or (self.cut != "file" and blank))
-            if line_says_something or inside:
-                inside = True
-                held.append(text + ("\n" if line_ends and self.cut != "line" else ""))
+            line_has_text = line_has_text or bool(text.strip())
+            blank = line_ends and not line_has_text
+            document_ends = line_ends and (self.document_mode == "line" or (self.document_mode != "file" and blank))
+            if line_has_text or in_document:
+                in_document = True
+                buffer.append(text + ("\n" if line_ends and self.document_mode != "line" else ""))
                 size += len(text) + 1
-            if inside and (document_ends or size > PIECE):
-                joined = "".join(held)
+            if in_document and (document_ends or size > PIECE_CHARACTERS):
+                joined = "".join(buffer)
                 yield Piece(joined.rstrip("\n") if document_ends else joined, document_ends)
-                held, size, inside = [], 0, not document_ends
+                buffer, size, in_document = [], 0, not document_ends
             if line_ends:
-                line_says_something = False
-        yield Piece("".join(held).rstrip("\n"), True)
+                line_has_text = False
+        yield Piece("".join(buffer).rstrip("\n"), True)
 
-    def _field(self, name: str, number: int, record: dict[str, Any]) -> Iterator[Piece]:
+    def _read_field(self, name: str, number: int, record: dict[str, Any]) -> Iterator[Piece]:
         text = record.get(self.field)
         if isinstance(text, str):
-            yield from self._record(name, number, text)
+            yield from self._read_record(name, number, text)
             return
         if number == 1:
             raise CorpusError(
-                f"{name}:1 has no text under '{self.field}'; its fields are {field_names(record)}. "
-                "Name the right one with field."
+                f"{name}:1 has no text field '{self.field}'; its fields are {field_names(record)}. "
+                "Choose one of them with field."
             )
         self.report.read += 1
         self.report.drop("missing column", name, number, field_names(record))
 
-    def _record(self, name: str, number: int, text: str) -> Iterator[Piece]:
+    def _read_record(self, name: str, number: int, text: str) -> Iterator[Piece]:
         if text.strip():
-            yield from _cut(whole(text))
+            yield from _split_pieces(fix_surrogates(text))
         else:
             self.report.read += 1
             self.report.drop("empty", name, number, text)
@@ -132,32 +143,32 @@ class Part(NamedTuple):
     problem: str | None
 
 
-def _parts(stream: Stream) -> Iterator[Part]:
-    """Lines, the very long ones in parts that end between characters."""
-    number, rest, fresh = 0, b"", True
+def _read_parts(stream: ByteStream) -> Iterator[Part]:
+    """The lines of a stream; very long lines come in parts that end between characters."""
+    number, incomplete, new_line = 0, b"", True
     while True:
-        raw = stream.readline(LONGEST_LINE)
+        raw = stream.readline(MAX_LINE_BYTES)
         if not raw:
             break
-        number += fresh
-        raw = rest + raw
-        if number == 1 and fresh:
+        number += new_line
+        raw = incomplete + raw
+        if number == 1 and new_line:
             raw = raw.removeprefix(b"\xef\xbb\xbf")
-        fresh = raw.endswith(b"\n")
-        rest = b"" if fresh else _open_character(raw)
-        body = raw[: len(raw) - len(rest)]
-        if fresh:
+        new_line = raw.endswith(b"\n")
+        incomplete = b"" if new_line else _incomplete_character(raw)
+        body = raw[: len(raw) - len(incomplete)]
+        if new_line:
             body = body.removesuffix(b"\n").removesuffix(b"\r")
         try:
-            yield Part(number, body.decode("utf-8"), fresh, None)
+            yield Part(number, body.decode("utf-8"), new_line, None)
         except UnicodeDecodeError:
-            yield Part(number, body[:200].decode("utf-8", "replace"), fresh, "invalid UTF-8")
-    if rest:
-        yield Part(number, rest.decode("utf-8", "replace"), True, "invalid UTF-8")
+            yield Part(number, body[:200].decode("utf-8", "replace"), new_line, "invalid UTF-8")
+    if incomplete:
+        yield Part(number, incomplete.decode("utf-8", "replace"), True, "invalid UTF-8")
 
 
-def _open_character(raw: bytes) -> bytes:
-    """The bytes at the end that begin a character and do not finish it."""
+def _incomplete_character(raw: bytes) -> bytes:
+    """The bytes of an incomplete character at the end, or b""."""
     for back in range(1, min(4, len(raw)) + 1):
         byte = raw[-back]
         if byte >= 0xC0:
@@ -168,14 +179,14 @@ def _open_character(raw: bytes) -> bytes:
     return b""
 
 
-def _cut(text: str) -> Iterator[Piece]:
-    for start in range(0, len(text), PIECE):
-        yield Piece(text[start : start + PIECE], start + PIECE >= len(text))
+def _split_pieces(text: str) -> Iterator[Piece]:
+    for start in range(0, len(text), PIECE_CHARACTERS):
+        yield Piece(text[start : start + PIECE_CHARACTERS], start + PIECE_CHARACTERS >= len(text))
 
 
-def json_lines(name: str, stream: Stream, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Numbered records; what cannot be parsed is counted in the report."""
-    for number, text, problem in lines(stream, longest=LONGEST_RECORD):
+def json_lines(name: str, stream: ByteStream, report: Report) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The records of a JSONL stream with their line numbers; lines that cannot be parsed are counted in the report."""
+    for number, text, problem in read_lines(stream, max_bytes=MAX_RECORD_BYTES):
         if problem is None and not text.strip():
             continue
         if problem is None:
@@ -192,14 +203,14 @@ def json_lines(name: str, stream: Stream, report: Report) -> Iterator[tuple[int,
 
 
 def field_names(record: dict[str, Any]) -> str:
-    """The fields of a record for people: the first few, and how many more there are."""
+    """The first field names of a record, and how many more there are, for messages."""
     names = [str(name)[:40] for name in itertools.islice(record, FIELDS_SHOWN)]
     more = f" and {len(record) - FIELDS_SHOWN:,} more" if len(record) > FIELDS_SHOWN else ""
     return (", ".join(names) or "none") + more
 
 
-def parquet_columns(path: Path, name: str, stream: Stream, *columns: str) -> Iterator[tuple[str, ...]]:
-    """Rows of text columns, a batch at a time."""
+def parquet_columns(path: Path, name: str, stream: ByteStream, *columns: str) -> Iterator[tuple[str, ...]]:
+    """The rows of text columns, read in batches."""
     try:
         import pyarrow.parquet
     except ImportError as error:
@@ -208,7 +219,7 @@ def parquet_columns(path: Path, name: str, stream: Stream, *columns: str) -> Ite
         ) from error
     with contextlib.ExitStack() as stack:
         source: Any = path
-        if path.suffix.lower() in PACKED:
+        if path.suffix.lower() in COMPRESSED_SUFFIXES:
             source = stack.enter_context(tempfile.TemporaryFile())
             stream.copy_to(source)
         try:
@@ -219,14 +230,12 @@ def parquet_columns(path: Path, name: str, stream: Stream, *columns: str) -> Ite
                 rows = zip(*(batch.column(column).to_pylist() for column in columns), strict=True)
                 yield from (tuple(value or "" for value in row) for row in rows)
         except (pyarrow.ArrowException, UnicodeDecodeError, OSError) as error:
-            raise CorpusError(
-                f"{name} is no Parquet file that can be read: {error}. Fetch or write it again."
-            ) from error
+            raise CorpusError(f"{name} is not a readable Parquet file: {error}. Download or write it again.") from error
 
 
 def _check_column(name: str, schema: Any, column: str) -> None:
     if column not in schema.names:
-        raise CorpusError(f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Name another.")
+        raise CorpusError(f"{name} has no column '{column}'; its columns are {', '.join(schema.names)}. Choose one.")
     kind = str(schema.field(column).type)
     if kind not in ("string", "large_string", "string_view"):
-        raise CorpusError(f"The column '{column}' of {name} holds {kind}, not text. Name another.")
+        raise CorpusError(f"The column '{column}' of {name} has the type {kind}, not text. Choose another.")

@@ -1,4 +1,4 @@
-"""The loader: batches from a cursor on, made by any number of workers, always in the same order."""
+"""The data loader: batches starting at a cursor, built by any number of workers, always in the same order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chumoku.data.batches import ALL, Batches, Share
 
 
 class Cursor(NamedTuple):
-    """Where in the data a run is: the next batch to be seen."""
+    """A position in the data: the next batch to load."""
 
     epoch: int = 0
     batch: int = 0
@@ -32,10 +32,10 @@ START = Cursor()
 def load(
     batches: Batches, cursor: Cursor = START, *, workers: int = 0, share: Share = ALL, stop: Cursor | None = None
 ) -> Iterator[tuple[Cursor, dict[str, Tensor]]]:
-    """Batches without end (or up to `stop`), each with its cursor. Workers only make them ahead of time."""
+    """Endless batches (or up to `stop`), each with its cursor. `workers` processes build them ahead of time."""
     loader: DataLoader[tuple[Cursor, dict[str, Tensor]]] = DataLoader(
-        _Made(batches, share),
-        sampler=_Places(cursor, len(batches), stop),
+        _BatchDataset(batches, share),
+        sampler=_CursorSampler(cursor, len(batches), stop),
         batch_size=None,
         num_workers=workers,
         prefetch_factor=4 if workers else None,
@@ -43,7 +43,7 @@ def load(
     yield from loader
 
 
-class _Made(Dataset[tuple[Cursor, dict[str, Tensor]]]):
+class _BatchDataset(Dataset[tuple[Cursor, dict[str, Tensor]]]):
     def __init__(self, batches: Batches, share: Share) -> None:
         self._batches, self._share = batches, share
 
@@ -51,7 +51,7 @@ class _Made(Dataset[tuple[Cursor, dict[str, Tensor]]]):
         return cursor, self._batches.batch(cursor.epoch, cursor.batch, self._share)
 
 
-class _Places(Sampler[Cursor]):
+class _CursorSampler(Sampler[Cursor]):
     def __init__(self, cursor: Cursor, length: int, stop: Cursor | None) -> None:
         self._cursor, self._length, self._stop = cursor, length, stop
 

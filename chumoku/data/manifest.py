@@ -1,8 +1,8 @@
-"""A prepared folder: data files, and a manifest written last that says what they were made of.
+"""A prepared folder: data files, and a manifest, written last, that records the inputs they were made from.
 
-When nothing it was made of has changed, preparing again does nothing. While a folder `shards` is being prepared, its
-files are in `shards.incomplete` beside it. A process that was killed leaves that folder behind; the next one that
-prepares the same folder removes it. A lock in it shows whether its process still lives.
+If no input has changed, preparing again does nothing. While a folder `shards` is being prepared, its files are in
+`shards.incomplete` beside it. A killed process leaves that folder behind, and the next process that prepares the same
+folder removes it. A lock file in it shows whether its process is still running.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from chumoku.errors import ChumokuError, CorpusError, UsageError
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.safe_files import read_any_json
 
-NAME = "manifest.json"
+FILE_NAME = "manifest.json"
 VERSION = 1
-LARGEST = 1 << 28
-# The names of all files that preparing writes: a folder of such files with a torn manifest is ours.
+MAX_BYTES = 1 << 28
+# The names of all files that preparing writes. A folder with only such files is ours, even if its manifest is damaged.
 OURS = re.compile(r"manifest\.json|tokenizer\.json|(shard-\d{5}|(train|validation)-(source|target))\.(tokens|ends)")
 
 
 class UnreadableManifestError(CorpusError):
-    """A manifest that is damaged or half written: its folder counts as not prepared."""
+    """The manifest is damaged or incomplete, so its folder counts as not prepared."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a prepared folder was made of, and its files."""
-    path = folder / NAME
+    """The manifest of a prepared folder: its inputs, files and further entries."""
+    path = folder / FILE_NAME
     if not path.exists():
-        raise CorpusError(f"{folder} holds no prepared corpus: {NAME} is missing. Prepare it first.")
+        raise CorpusError(f"{folder} is not a prepared corpus: {FILE_NAME} is missing. Prepare it first.")
     try:
-        manifest = read_any_json(path, max_bytes=LARGEST)
+        manifest = read_any_json(path, max_bytes=MAX_BYTES)
     except UsageError as error:
         raise CorpusError(f"{error} Prepare the corpus again.") from error
     except ChumokuError as error:
@@ -46,19 +46,19 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     return values
 
 
-def unchanged(folder: Path, made_of: dict[str, Any]) -> bool:
-    """Whether the folder was already made of exactly this, and its files are all there, of their sizes."""
+def is_up_to_date(folder: Path, inputs: dict[str, Any]) -> bool:
+    """Whether the folder was prepared from exactly these inputs, and all its files exist with their recorded sizes."""
     try:
         manifest = read_manifest(folder)
         sizes = {name: (folder / name).stat().st_size for name in manifest["files"]}
     except (CorpusError, OSError):
         return False
-    return bool(manifest["made_of"] == json.loads(json.dumps(made_of)) and sizes == manifest["files"])
+    return bool(manifest["made_of"] == json.loads(json.dumps(inputs)) and sizes == manifest["files"])
 
 
 @contextlib.contextmanager
-def fresh_folder(folder: Path) -> Iterator[Path]:
-    """A working folder that takes the place of `folder` when the work is done, and is removed when it fails."""
+def replace_folder(folder: Path) -> Iterator[Path]:
+    """Yield a working folder that replaces `folder` when the work succeeds and is removed when it fails."""
     folder = folder.resolve()
     check_replaceable(folder)
     with incomplete_folder(folder, activity="is preparing the same folder") as place:
@@ -72,26 +72,26 @@ def fresh_folder(folder: Path) -> Iterator[Path]:
 
 
 def check_replaceable(folder: Path) -> None:
-    """Refuse, before any work, a folder that holds anything we did not put there."""
+    """Raise CorpusError if the folder contains files that this package did not write."""
     if not folder.exists():
         return
     if not folder.is_dir():
-        raise CorpusError(f"{folder} is a file, and a folder is to be made there. Choose another place.")
+        raise CorpusError(f"{folder} is a file, not a folder. Choose another output folder.")
     present = {file.name for file in folder.iterdir()}
     try:
-        ours = {NAME, *read_manifest(folder)["files"]} if present else set()
+        ours = {FILE_NAME, *read_manifest(folder)["files"]} if present else set()
     except UnreadableManifestError:
         ours = {name for name in present if OURS.fullmatch(name)}
     except CorpusError:
         ours = set()
     if present - ours:
         raise CorpusError(
-            f"{folder} exists and is no prepared corpus: it holds {min(present - ours)}. Choose another folder; "
-            "nothing was touched."
+            f"{folder} exists and is not a prepared corpus: it contains {min(present - ours)}. Choose another folder; "
+            "nothing was changed."
         )
 
 
-def write_manifest(folder: Path, made_of: dict[str, Any], **rest: Any) -> None:
+def write_manifest(folder: Path, inputs: dict[str, Any], **rest: Any) -> None:
     files = {file.name: file.stat().st_size for file in sorted(folder.iterdir())}
-    values = {"version": VERSION, "made_of": made_of, "files": files, **rest}
-    (folder / NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")
+    values = {"version": VERSION, "made_of": inputs, "files": files, **rest}
+    (folder / FILE_NAME).write_text(json.dumps(values, ensure_ascii=False, indent=1), encoding="utf-8")

@@ -1,11 +1,11 @@
-"""Near-duplicates: which pairs resemble each other so much that they must not stand on both sides of a split.
+"""Near-duplicates: groups of pairs that are so similar that a split must keep them together.
 
-    resemble   a side is the same but for case, spaces, digits and punctuation,
-               or on a side at least 80 % of all letter triples are shared (Jaccard)
+    similar    one side is equal except for case, spaces, digits and punctuation,
+               or one side shares at least 80 % of its letter triples (Jaccard)
 
-Triples are compared by MinHash: 24 numbers a sentence that agree as often as the sets overlap. Sentences that agree in
-any of 8 bands of three are looked at, which finds 99.7 % of those at 80 % and nearly all above. Groups are what such
-links connect.
+Candidates are found by MinHash: 24 hashes per sentence, which agree as often as the sets overlap. Sentences that agree
+in any of 8 bands of three hashes are compared, which finds 99.7 % of those at 80 % similarity and nearly all above.
+Groups are the connected components of similar pairs.
 """
 
 from __future__ import annotations
@@ -15,60 +15,60 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.order import mix, random_numbers
-from chumoku.data.pairs import Pair, simplified
+from chumoku.data.order import mix_bits, random_numbers
+from chumoku.data.pairs import Pair, keep_letters
 from chumoku.text.progress import Progress, silent
 
-ALIKE = 0.8
+MIN_SIMILARITY = 0.8
 HASHES, BAND = 24, 3
 BLOCK = 1 << 14
-MOST_MET = 1024
+MAX_CANDIDATES = 1024
 
 
 def group_pairs(pairs: Sequence[Pair], progress: Progress = silent) -> list[int]:
-    """A group number for each pair: the smallest index it is connected to."""
+    """The group of each pair: the smallest index that it is connected to."""
     groups = Groups(len(pairs))
     rounds = 0
 
-    def told() -> None:
+    def report() -> None:
         progress("looking for near-duplicates", rounds, 2 * (1 + HASHES // BAND), "rounds")
 
     for name in Pair._fields:
         sides: list[str] = []
         first: dict[str, int] = {}
         for index, pair in enumerate(pairs):
-            sides.append(simplified(getattr(pair, name)))
+            sides.append(keep_letters(getattr(pair, name)))
             groups.join(first.setdefault(sides[-1], index), index)
-            told()
-        signatures = minhash(sides, told)
+            report()
+        signatures = minhash(sides, report)
         for band in range(0, HASHES, BAND):
             rounds += 1
-            link_alike(sides, signatures[:, band : band + BAND], groups, told)
+            join_similar(sides, signatures[:, band : band + BAND], groups, report)
         rounds += 1
     return [groups.root(index) for index in range(len(pairs))]
 
 
-def link_alike(texts: list[str], keys: NDArray[np.uint64], groups: Groups, told: Callable[[], object]) -> None:
-    """Among rows with equal keys, join each to the first earlier one that it really is alike to."""
+def join_similar(texts: list[str], keys: NDArray[np.uint64], groups: Groups, report: Callable[[], object]) -> None:
+    """Among rows with equal keys, join each text with the first earlier text that is really similar to it."""
     order = np.lexsort(keys.T)
     edges = np.flatnonzero(np.r_[True, (keys[order][1:] != keys[order][:-1]).any(1), True])
     long = np.flatnonzero(np.diff(edges) > 1)
     for start, stop in zip(edges[long], edges[long + 1], strict=True):
-        met: list[tuple[int, set[str]]] = []
-        told()
+        candidates: list[tuple[int, set[str]]] = []
+        report()
         for index in map(int, order[start:stop]):
-            mine = triples_of(texts[index])
-            friend = next((other for other, theirs in met if alike(mine, theirs)), None)
-            if friend is not None:
-                groups.join(friend, index)
-            elif len(met) < MOST_MET:
-                met.append((index, mine))
+            triples = letter_triples(texts[index])
+            match = next((other for other, other_triples in candidates if is_similar(triples, other_triples)), None)
+            if match is not None:
+                groups.join(match, index)
+            elif len(candidates) < MAX_CANDIDATES:
+                candidates.append((index, triples))
 
 
-def alike(one: set[str], other: set[str]) -> bool:
+def is_similar(one: set[str], other: set[str]) -> bool:
     shorter, longer = sorted((len(one), len(other)))
-    # The larger set alone may already rule it out.
-    return shorter >= ALIKE * longer and len(one & other) >= ALIKE * len(one | other)
+    # The sizes alone often rule it out.
+    return shorter >= MIN_SIMILARITY * longer and len(one & other) >= MIN_SIMILARITY * len(one | other)
 
 
 class Groups:
@@ -88,17 +88,17 @@ class Groups:
         self._parent[high] = low
 
 
-def triples_of(text: str) -> set[str]:
+def letter_triples(text: str) -> set[str]:
     padded = f" {text} "
     return {padded[i : i + 3] for i in range(max(1, len(padded) - 2))}
 
 
-def minhash(texts: Sequence[str], told: Callable[[], object] = lambda: None) -> NDArray[np.uint64]:
+def minhash(texts: Sequence[str], report: Callable[[], object] = lambda: None) -> NDArray[np.uint64]:
     """[N, 24]: for each of 24 hash functions, the smallest hash among a text's letter triples."""
     keys = random_numbers(HASHES, 20170612)
     blocks = []
     for start in range(0, len(texts), BLOCK):
-        told()
+        report()
         blocks.append(_minhash_block(texts[start : start + BLOCK], keys))
     return np.concatenate(blocks) if blocks else np.empty((0, HASHES), np.uint64)
 
@@ -112,8 +112,8 @@ def _minhash_block(texts: Sequence[str], keys: NDArray[np.uint64]) -> NDArray[np
         hashes = letters * np.uint64(0x9E3779B97F4A7C15)
         hashes[:-1] += letters[1:] * np.uint64(0xC2B2AE3D27D4EB4F)
         hashes[:-2] += letters[2:] * np.uint64(0x165667B19E3779F9)
-    # The last two places of a text would reach into the next one: they repeat the triple before them.
+    # The triples at a text's last two positions would reach into the next text, so they repeat the last valid one.
     for back in (2, 1):
         places = starts + lengths - back
         hashes[places] = hashes[starts + np.maximum(lengths - 3, 0)]
-    return np.stack([np.minimum.reduceat(mix(hashes ^ key), starts) for key in keys], axis=1)
+    return np.stack([np.minimum.reduceat(mix_bits(hashes ^ key), starts) for key in keys], axis=1)

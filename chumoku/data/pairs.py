@@ -1,6 +1,6 @@
 """Sentence pairs: TSV, two aligned files, JSONL or Parquet → cleaned pairs.
 
-Each reason for dropping a pair is counted and shown with examples, file and line.
+The report counts each reason for dropping a pair, with examples, their files and lines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import NamedTuple
 
 from chumoku.data.corpus import field_names, json_lines, parquet_columns
 from chumoku.data.report import Report
-from chumoku.data.text_files import Line, Stream, expand, inner_suffix, lines, members
+from chumoku.data.text_files import ByteStream, Line, find_files, inner_suffix, open_members, read_lines
 from chumoku.errors import CorpusError, UsageError
+from chumoku.text.byte_chars import fix_surrogates
 from chumoku.text.progress import Progress, silent
-from chumoku.text.tokenizer import whole
 
 
 class Pair(NamedTuple):
@@ -29,24 +29,24 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Cleaning:
-    """What a pair must be to be kept."""
+    """Which pairs to keep."""
 
-    longest: int = 1000  # characters on a side
-    ratio: float = 9.0  # one side at most so many times the other, counted in letters
-    duplicates: bool = False  # whether to keep them
-    languages: tuple[str | None, str | None] = (None, None)  # scripts are checked for ja, en, de and their like
+    longest: int = 1000  # maximum characters on a side
+    ratio: float = 9.0  # maximum ratio of the two lengths in characters
+    duplicates: bool = False  # whether to keep duplicates
+    languages: tuple[str | None, str | None] = (None, None)  # codes whose scripts are checked (see SCRIPTS)
 
 
-class Located(NamedTuple):
+class LocatedPair(NamedTuple):
     file: str
     line: int
     pair: Pair
     problem: str | None = None
 
 
-TOLD_EVERY = 1 << 10  # pairs
-TABLES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
-# What most letters of a language are written in.
+PROGRESS_EVERY = 1 << 10  # pairs
+TABLE_SUFFIXES = (".tsv", ".jsonl", ".ndjson", ".parquet", ".zip")
+# The letters of each language.
 SCRIPTS = {
     "ja": re.compile(r"[\u3040-\u30ff\u3400-\u9fff々〆]"),
     "zh": re.compile(r"[\u3400-\u9fff]"),
@@ -63,42 +63,42 @@ def read_pairs(
     cleaning: Cleaning | None = None,
     progress: Progress = silent,
 ) -> tuple[list[Pair], Report]:
-    """Cleaned pairs and the report. `columns` are places in a TSV and names in JSONL and Parquet.
+    """The cleaned pairs of these files, and a report. Two plain text files are read as source and target line by line.
 
-    Two plain text files are taken as source and target, line by line.
+    columns   source and target: indices in TSV, names in JSONL and Parquet
     """
     report = Report()
     cleaning = Cleaning() if cleaning is None else cleaning
     for language in cleaning.languages:
         if language is not None and language not in SCRIPTS:
-            raise UsageError(f"The script of '{language}' is not known here; known are {', '.join(SCRIPTS)}.")
-    paths = expand(files)
+            raise UsageError(f"The script of '{language}' cannot be checked; choose one of {', '.join(SCRIPTS)}.")
+    paths = find_files(files)
     report.files = [str(path) for path in paths]
-    kept: list[Pair] = []
-    seen: set[bytes] = set()
-    for file, line, pair, problem in _located(paths, columns, report):
+    pairs: list[Pair] = []
+    pair_hashes: set[bytes] = set()
+    for file, line, pair, problem in _read_located(paths, columns, report):
         report.read += 1
-        if report.read % TOLD_EVERY == 0:
+        if report.read % PROGRESS_EVERY == 0:
             progress("reading", report.read, unit="pairs")
-        reason = problem or why_not(pair, cleaning)
+        reason = problem or find_problem(pair, cleaning)
         if reason is None and not cleaning.duplicates:
             key = hashlib.blake2b(f"{pair.source}\t{pair.target}".encode("utf-8", "replace"), digest_size=12).digest()
-            if key in seen:
+            if key in pair_hashes:
                 reason = "duplicate"
-            seen.add(key)
+            pair_hashes.add(key)
         if reason is not None:
             report.drop(reason, file, line, f"{pair.source} ⇥ {pair.target}")
             continue
-        kept.append(pair)
-    report.kept = len(kept)
-    if not kept:
+        pairs.append(pair)
+    report.kept = len(pairs)
+    if not pairs:
         reasons = "; ".join(row.strip() for row in report.lines()[1:3]) or "the files are empty"
         raise CorpusError(f"No usable pairs in {', '.join(report.files[:3])}: {reasons}. Check columns and languages.")
-    return kept, report
+    return pairs, report
 
 
-def why_not(pair: Pair, cleaning: Cleaning) -> str | None:
-    """Why a pair is dropped, or None."""
+def find_problem(pair: Pair, cleaning: Cleaning) -> str | None:
+    """The reason for dropping a pair, or None."""
     source, target = pair
     if not source.strip() or not target.strip():
         return "empty"
@@ -108,24 +108,24 @@ def why_not(pair: Pair, cleaning: Cleaning) -> str | None:
     if longer > 10 and longer / shorter > cleaning.ratio:
         return "length ratio"
     for text, language in zip(pair, cleaning.languages, strict=True):
-        if language is not None and not in_script(text, language):
+        if language is not None and not is_in_script(text, language):
             return "wrong script"
     return None
 
 
-def in_script(text: str, language: str) -> bool:
-    """Whether at least a third of the letters are in the language's script (names and numbers may be in others)."""
+def is_in_script(text: str, language: str) -> bool:
+    """Whether at least a third of the letters are in the language's script; names may be in another."""
     text = unicodedata.normalize("NFKC", text)
     letters = sum(char.isalpha() for char in text)
     return letters == 0 or len(SCRIPTS[language].findall(text)) >= letters / 3
 
 
-def _located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
-    if len(paths) == 2 and not any(inner_suffix(path) in TABLES for path in paths):
+def _read_located(paths: list[Path], columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
+    if len(paths) == 2 and not any(inner_suffix(path) in TABLE_SUFFIXES for path in paths):
         yield from _two_files(*paths)
         return
     for path in paths:
-        for name, suffix, stream in members(path):
+        for name, suffix, stream in open_members(path):
             if suffix == ".parquet":
                 yield from _parquet(path, name, stream, columns)
             elif suffix in (".jsonl", ".ndjson"):
@@ -134,7 +134,7 @@ def _located(paths: list[Path], columns: tuple[str | int, str | int], report: Re
                 yield from _tsv(name, stream, columns)
 
 
-def _two_files(source: Path, target: Path) -> Iterator[Located]:
+def _two_files(source: Path, target: Path) -> Iterator[LocatedPair]:
     sides = itertools.zip_longest(_all_lines(source), _all_lines(target))
     for one, other in sides:
         if one is None or other is None:
@@ -142,67 +142,67 @@ def _two_files(source: Path, target: Path) -> Iterator[Located]:
             number = (one or other).number
             more = sum(1 for _ in sides) + 1
             raise CorpusError(
-                f"{shorter} ends at line {number - 1} and {longer} goes on from line {number} for {more:,} more: the "
-                "two files are not aligned line by line. Compare their ends, or find the line that was split."
+                f"{shorter} ends at line {number - 1}, but {longer} has {more:,} more lines: the two files are not "
+                "aligned line by line. Compare their ends, or find the line that was split."
             )
         where = target if other.problem else source
-        yield Located(str(where), one.number, Pair(one.text, other.text), one.problem or other.problem)
+        yield LocatedPair(str(where), one.number, Pair(one.text, other.text), one.problem or other.problem)
 
 
 def _all_lines(path: Path) -> Iterator[Line]:
-    for member in members(path):
-        yield from lines(member.stream)
+    for member in open_members(path):
+        yield from read_lines(member.stream)
 
 
-def _tsv(name: str, stream: Stream, columns: tuple[str | int, str | int]) -> Iterator[Located]:
-    places = [_place(name, column) for column in columns]
-    for number, text, problem in lines(stream):
+def _tsv(name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+    places = [_column_index(name, column) for column in columns]
+    for number, text, problem in read_lines(stream):
         cells = text.split("\t")
         if problem is None and max(places) >= len(cells):
             if number == 1:
                 raise CorpusError(
-                    f"{name}:1 has {len(cells)} column(s), and column {max(places)} was asked for (they count from "
-                    "0). Separate columns by tabs, or name other columns."
+                    f"{name}:1 has {len(cells)} column(s), but column {max(places)} is needed (counted from 0). "
+                    "Separate columns by tabs, or choose other columns."
                 )
             problem = "missing column"
         pair = Pair(*(cells[place] if place < len(cells) else "" for place in places))
-        yield Located(name, number, pair, problem)
+        yield LocatedPair(name, number, pair, problem)
 
 
-def _place(name: str, column: str | int) -> int:
+def _column_index(name: str, column: str | int) -> int:
     if isinstance(column, str) and not column.isdecimal():
-        raise UsageError(f"Columns of {name} are counted from 0; '{column}' is a name, and TSV files have none.")
+        raise UsageError(f"Columns of {name} are numbers counted from 0; '{column}' is a name.")
     if int(column) < 0:
-        raise UsageError(f"Columns of {name} are counted from 0; {column} is below that.")
+        raise UsageError(f"Columns of {name} are numbers counted from 0, not {column}.")
     return int(column)
 
 
-def _json(name: str, stream: Stream, columns: tuple[str | int, str | int], report: Report) -> Iterator[Located]:
-    first, second = _names(name, columns)
+def _json(name: str, stream: ByteStream, columns: tuple[str | int, str | int], report: Report) -> Iterator[LocatedPair]:
+    first, second = _column_names(name, columns)
     for number, record in json_lines(name, stream, report):
         texts = record.get(first), record.get(second)
         missing = not all(isinstance(text, str) for text in texts)
         if missing and number == 1:
             absent = first if not isinstance(texts[0], str) else second
             raise CorpusError(
-                f"{name}:1 has no text under '{absent}'; its fields are {field_names(record)}. Name the right columns."
+                f"{name}:1 has no text field '{absent}'; its fields are {field_names(record)}. Choose other columns."
             )
-        pair = Pair(*(whole(text) if isinstance(text, str) else "" for text in texts))
-        yield Located(name, number, pair, "missing column" if missing else None)
+        pair = Pair(*(fix_surrogates(text) if isinstance(text, str) else "" for text in texts))
+        yield LocatedPair(name, number, pair, "missing column" if missing else None)
 
 
-def _parquet(path: Path, name: str, stream: Stream, columns: tuple[str | int, str | int]) -> Iterator[Located]:
-    for number, texts in enumerate(parquet_columns(path, name, stream, *_names(name, columns)), start=1):
-        yield Located(name, number, Pair(*texts))
+def _parquet(path: Path, name: str, stream: ByteStream, columns: tuple[str | int, str | int]) -> Iterator[LocatedPair]:
+    for number, texts in enumerate(parquet_columns(path, name, stream, *_column_names(name, columns)), start=1):
+        yield LocatedPair(name, number, Pair(*texts))
 
 
-def _names(name: str, columns: tuple[str | int, str | int]) -> tuple[str, str]:
+def _column_names(name: str, columns: tuple[str | int, str | int]) -> tuple[str, str]:
     if any(isinstance(column, int) for column in columns):
-        raise UsageError(f"Columns of {name} have names; give them, as in columns=('ja', 'en').")
+        raise UsageError(f"Columns of {name} have names. Use them, as in columns=('ja', 'en').")
     return str(columns[0]), str(columns[1])
 
 
-def simplified(text: str) -> str:
-    """Letters alone, NFKC and lower case: what is left when spelling, spaces, digits and punctuation are forgiven."""
+def keep_letters(text: str) -> str:
+    """The letters of a text after NFKC and case folding, or all characters if it has no letters."""
     folded = unicodedata.normalize("NFKC", text).casefold()
     return "".join(char for char in folded if char.isalpha()) or folded

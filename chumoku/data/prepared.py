@@ -1,4 +1,4 @@
-"""Sentence pairs → numbers on disk, ready for batches: cleaned, split, encoded once, opened at once ever after."""
+"""Sentence pairs → token ids on disk: cleaned, split and encoded once, then memory-mapped."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
+from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
 from chumoku.data.pairs import Cleaning, Pair, read_pairs
-from chumoku.data.ragged_array import Ragged, RaggedWriter, dtype_for
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, dtype_for
 from chumoku.data.split import check_share, split_pairs
-from chumoku.data.text_files import at_rest, expand, fingerprints
+from chumoku.data.text_files import compute_fingerprints, find_files, refuse_if_changed
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
 
@@ -19,9 +19,9 @@ BATCH = 1 << 12
 
 
 class Pairs:
-    """Encoded pairs: `source[i]` and `target[i]` are rows of numbers, without begin and end."""
+    """Encoded pairs: `source[i]` and `target[i]` are arrays of ids, without begin and end tokens."""
 
-    def __init__(self, source: Ragged, target: Ragged) -> None:
+    def __init__(self, source: RaggedArray, target: RaggedArray) -> None:
         self.source, self.target = source, target
 
     def __len__(self) -> int:
@@ -40,33 +40,34 @@ def prepare_pairs(
     seed: int = 0,
     progress: Progress = silent,
 ) -> Path:
-    """Read, clean, split and encode pairs into `folder`; nothing is done when nothing has changed.
+    """Read, clean, split and encode pairs into `folder`, and return it. Does nothing if no input has changed.
 
-    `progress` is told how far it is.
+    columns      source and target: indices in TSV, names in JSONL and Parquet
+    validation   the fraction of pairs for validation
     """
     folder, cleaning = Path(folder), Cleaning() if cleaning is None else cleaning
     target_tokenizer = tokenizer if target_tokenizer is None else target_tokenizer
-    made_of = {
-        "sources": fingerprints(expand(files), progress),
+    inputs = {
+        "sources": compute_fingerprints(find_files(files), progress),
         "tokenizers": [tokenizer.fingerprint, target_tokenizer.fingerprint],
         "columns": list(columns),
         "cleaning": asdict(cleaning),
         "validation": validation,
         "seed": seed,
     }
-    if unchanged(folder, made_of):
+    if is_up_to_date(folder, inputs):
         return folder
     check_share(validation)
-    with fresh_folder(folder) as working, at_rest(expand(files)):
+    with replace_folder(folder) as working, refuse_if_changed(find_files(files)):
         pairs, report = read_pairs(files, columns=columns, cleaning=cleaning, progress=progress)
-        train, held = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
+        train_indices, validation_indices = split_pairs(pairs, validation=validation, seed=seed, progress=progress)
         parts = {}
-        for name, indices in (("train", train), ("validation", held)):
+        for name, indices in (("train", train_indices), ("validation", validation_indices)):
             chosen = [pairs[index] for index in indices]
             sides = {"source": tokenizer, "target": target_tokenizer}
             parts[name] = _encode(chosen, sides, working / name, progress)
-        summary = {**report.as_dict(), "train": len(train), "validation": len(held)}
-        write_manifest(working, made_of, parts=parts, report=summary)
+        summary = {**report.as_dict(), "train": len(train_indices), "validation": len(validation_indices)}
+        write_manifest(working, inputs, parts=parts, report=summary)
     return folder
 
 
@@ -74,7 +75,7 @@ def open_pairs(folder: Path | str, part: str = "train") -> Pairs:
     """The pairs of a part, "train" or "validation"."""
     folder = Path(folder)
     entries = read_manifest(folder)["parts"][part]
-    return Pairs(Ragged(folder, entries["source"]), Ragged(folder, entries["target"]))
+    return Pairs(RaggedArray(folder, entries["source"]), RaggedArray(folder, entries["target"]))
 
 
 def _encode(
@@ -83,7 +84,7 @@ def _encode(
     entries = {}
     for side, tokenizer in sides.items():
         step = f"tokenizing the {side} side ({path.name})"
-        with RaggedWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
+        with RaggedArrayWriter(path.with_name(f"{path.name}-{side}"), dtype_for(tokenizer.size)) as writer:
             for start in range(0, len(pairs), BATCH):
                 progress(step, start, len(pairs), "pairs")
                 texts = [getattr(pair, side) for pair in pairs[start : start + BATCH]]

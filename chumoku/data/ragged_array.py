@@ -1,6 +1,7 @@
 """Sequences of different lengths in two flat files: all tokens one after another, and where each sequence ends.
 
-Memory-mapped, so a corpus larger than memory opens at once. Numbers below 65,536 take two bytes, others four.
+The files are memory-mapped, so a corpus larger than memory opens at once. A vocabulary of up to 65,536 tokens takes two
+bytes per token, a larger one four.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def dtype_for(vocabulary: int) -> np.dtype[Any]:
     return np.dtype("<u2" if vocabulary <= 1 << 16 else "<u4")
 
 
-class RaggedWriter:
-    """Appends sequences; a long one may come in several parts, of which the last `ends`."""
+class RaggedArrayWriter:
+    """Appends sequences to the files. A long sequence may come in several parts; only the last has `ends=True`."""
 
     def __init__(self, path: Path, dtype: np.dtype[Any]) -> None:
         self._path, self._dtype = path, dtype
@@ -47,7 +48,7 @@ class RaggedWriter:
             self.sequences += 1
 
     def close(self) -> dict[str, Any]:
-        """Finish the files; what a manifest should say of them."""
+        """Close the files and return their entry for a manifest."""
         self._tokens.close()
         self._ends.close()
         return {
@@ -58,7 +59,7 @@ class RaggedWriter:
             "sha256": self._digest.hexdigest(),
         }
 
-    def __enter__(self) -> RaggedWriter:
+    def __enter__(self) -> RaggedArrayWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -66,32 +67,31 @@ class RaggedWriter:
         self._ends.close()
 
 
-class Ragged:
-    """Sequences read back: `ragged[i]`, `ragged.lengths`, and all tokens in one row as `ragged.tokens`.
+class RaggedArray:
+    """The sequences of a manifest entry: `array[i]`, `array.lengths`, and all tokens in one row as `array.tokens`.
 
-    Opening verifies that the files are those that were written, once in a process.
+    Opening verifies the checksum of the files, once per process.
     """
 
     def __init__(self, folder: Path, entry: dict[str, Any]) -> None:
         try:
-            path, dtype, sum_written = folder / str(entry["name"]), np.dtype(entry["dtype"]), str(entry["sha256"])
+            path, dtype, expected_digest = folder / str(entry["name"]), np.dtype(entry["dtype"]), str(entry["sha256"])
             tokens, sequences = int(entry["tokens"]), int(entry["sequences"])
         except (KeyError, TypeError, ValueError) as error:
             raise CorpusError(
                 f"The manifest of {folder} lacks {error}. Remove it and prepare the corpus again."
             ) from error
         files = path.with_suffix(".tokens"), path.with_suffix(".ends")
-        self.tokens = _mapped(files[0], dtype, tokens)
-        self.ends = _mapped(files[1], np.dtype("<i8"), sequences)
-        seen = (sum_written, *(_identity(file) for file in files))
-        if seen not in _verified:
-            if not _ordered(self.ends, tokens) or digest_of(self.tokens, self.ends) != sum_written:
+        self.tokens = _memory_map(files[0], dtype, tokens)
+        self.ends = _memory_map(files[1], np.dtype("<i8"), sequences)
+        identity = (expected_digest, *(_file_identity(file) for file in files))
+        if identity not in _verified:
+            if not _is_sorted(self.ends, tokens) or compute_digest(self.tokens, self.ends) != expected_digest:
                 raise DamagedError(
-                    f"{files[0]} or {files[1].name} was changed or damaged since it was prepared: its SHA-256 is not "
-                    f"that of the manifest. Remove the folder {folder} and run the same command again; it will be "
-                    "prepared anew."
+                    f"{files[0]} or {files[1].name} was changed or damaged since it was prepared: its SHA-256 differs "
+                    f"from the manifest. Remove the folder {folder} and run the same command again to prepare it again."
                 )
-            _verified.add(seen)
+            _verified.add(identity)
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -107,29 +107,29 @@ class Ragged:
         return lengths
 
 
-_verified: set[tuple[Any, ...]] = set()  # what this process has verified
+_verified: set[tuple[Any, ...]] = set()  # files that this process has verified
 
 
-def _identity(path: Path) -> tuple[Any, ...]:
-    """What changes when a file is written to or replaced."""
-    found = path.stat()
-    return str(path.resolve()), found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+def _file_identity(path: Path) -> tuple[Any, ...]:
+    """Values that change when a file is written to or replaced."""
+    stat = path.stat()
+    return str(path.resolve()), stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
 
 
-def _ordered(ends: NDArray[np.int64], tokens: int) -> bool:
-    """Whether these can be the ends of sequences at all."""
+def _is_sorted(ends: NDArray[np.int64], tokens: int) -> bool:
+    """Whether these are valid ends of sequences: increasing and within the tokens."""
     return not len(ends) or bool(ends[0] >= 0 and ends[-1] <= tokens and (ends[1:] >= ends[:-1]).all())
 
 
-def digest_of(tokens: Tokens, ends: NDArray[np.int64]) -> str:
-    """The SHA-256 that `RaggedWriter` computes: each sequence's tokens followed by its end."""
+def compute_digest(tokens: Tokens, ends: NDArray[np.int64]) -> str:
+    """The SHA-256 that `RaggedArrayWriter` computes: each sequence's tokens followed by its end."""
     digest = hashlib.sha256()
     start = first = 0
     while first < len(ends):
-        # As many whole sequences as fit into a block; a longer one is read in parts.
+        # As many complete sequences as fit into a block; a longer one is read in parts.
         last = int(np.searchsorted(ends[first : first + BLOCK], start + BLOCK, side="right")) + first
         if last > first:
-            digest.update(_interleaved(tokens[start : int(ends[last - 1])], np.asarray(ends[first:last]), start))
+            digest.update(_interleave(tokens[start : int(ends[last - 1])], np.asarray(ends[first:last]), start))
             start = int(ends[last - 1])
         else:
             last = first + 1
@@ -143,27 +143,27 @@ def digest_of(tokens: Tokens, ends: NDArray[np.int64]) -> str:
     return digest.hexdigest()
 
 
-def _interleaved(tokens: Tokens, ends: NDArray[np.int64], start: int) -> bytes:
+def _interleave(tokens: Tokens, ends: NDArray[np.int64], start: int) -> bytes:
     """The bytes of these sequences, each followed by the eight bytes of its end."""
     size = tokens.dtype.itemsize
     places = ((ends - start) * size + 8 * np.arange(len(ends)))[:, None] + np.arange(8)
-    mixed = np.empty(tokens.nbytes + ends.nbytes, np.uint8)
-    is_token = np.ones(len(mixed), bool)
+    interleaved = np.empty(tokens.nbytes + ends.nbytes, np.uint8)
+    is_token = np.ones(len(interleaved), bool)
     is_token[places.ravel()] = False
-    mixed[is_token] = np.frombuffer(tokens.tobytes(), np.uint8)
-    mixed[places.ravel()] = np.frombuffer(ends.tobytes(), np.uint8)
-    return mixed.tobytes()
+    interleaved[is_token] = np.frombuffer(tokens.tobytes(), np.uint8)
+    interleaved[places.ravel()] = np.frombuffer(ends.tobytes(), np.uint8)
+    return interleaved.tobytes()
 
 
-def _mapped(path: Path, dtype: np.dtype[Any], count: int) -> Any:
-    """A read-only view of a file, whose size must be what the manifest says."""
+def _memory_map(path: Path, dtype: np.dtype[Any], count: int) -> Any:
+    """A read-only memory map of a file, after checking that it has the size in the manifest."""
     try:
         size = path.stat().st_size
     except OSError as error:
         raise CorpusError(f"{path} is missing: {error.strerror}. Prepare the corpus again.") from error
     if size != count * dtype.itemsize:
         raise CorpusError(
-            f"{path} has {size:,} bytes and the manifest says {count * dtype.itemsize:,}: it was changed or cut off. "
+            f"{path} has {size:,} bytes, but the manifest says {count * dtype.itemsize:,}: it was changed or cut off. "
             "Prepare the corpus again."
         )
     return np.memmap(path, dtype=dtype, mode="r", shape=(count,)) if count else np.empty(0, dtype)

@@ -1,4 +1,4 @@
-"""What was read, what was kept, what was dropped and why, with a few examples of each reason."""
+"""The report of reading a corpus: how much was read, kept and dropped, with examples for each reason."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from chumoku.data.text_files import LONGEST_LINE, LONGEST_RECORD
-from chumoku.text.tokenizer import whole
+from chumoku.data.text_files import MAX_LINE_BYTES, MAX_RECORD_BYTES
+from chumoku.text.byte_chars import fix_surrogates
 
-EXAMPLES = 3
-SHOWN = 80
+MAX_EXAMPLES = 3
+MAX_LENGTH = 80
 
 REASONS = {
-    "invalid UTF-8": "bytes that are no text",
+    "invalid UTF-8": "bytes that are not text",
     "too long": "more characters than allowed",
-    "line too long": f"a line of more than {LONGEST_RECORD:,} bytes in JSONL or {LONGEST_LINE:,} elsewhere is not read",
-    "empty": "nothing but spaces on a side",
-    "length ratio": "one side far longer than the other",
+    "line too long": f"the limit is {MAX_RECORD_BYTES:,} bytes in JSONL and {MAX_LINE_BYTES:,} elsewhere",
+    "empty": "only spaces on a side",
+    "length ratio": "one side much longer than the other",
     "duplicate": "the same pair again",
-    "wrong script": "a side not written in its language's script",
-    "missing column": "fewer columns, or no such field",
+    "wrong script": "a side that is not in its language's script",
+    "missing column": "too few columns, or no such field",
     "not JSON": "a record that cannot be parsed",
 }
 
@@ -41,9 +41,9 @@ class Report:
 
     def drop(self, reason: str, file: str, line: int, text: str) -> None:
         self.dropped[reason] += 1
-        shown, text = self.examples.setdefault(reason, []), whole(text)
-        if len(shown) < EXAMPLES:
-            shown.append(Example(file, line, text if len(text) <= SHOWN else text[: SHOWN - 1] + "…"))
+        examples, text = self.examples.setdefault(reason, []), fix_surrogates(text)
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(Example(file, line, text if len(text) <= MAX_LENGTH else text[: MAX_LENGTH - 1] + "…"))
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -51,11 +51,11 @@ class Report:
             "read": self.read,
             "kept": self.kept,
             "dropped": dict(self.dropped),
-            "examples": {reason: [example._asdict() for example in shown] for reason, shown in self.examples.items()},
+            "examples": {reason: [one._asdict() for one in examples] for reason, examples in self.examples.items()},
         }
 
     def lines(self) -> list[str]:
-        """The report for people."""
+        """The report as readable lines."""
         rows = [f"{self.read:,} read from {len(self.files)} file(s), {self.kept:,} kept."]
         for reason, times in self.dropped.most_common():
             rows.append(f"  {times:,} dropped: {reason} ({REASONS.get(reason, '')})")

@@ -1,6 +1,6 @@
-"""Language-model text → token shards: memory-mapped files that training reads windows from.
+"""Language-model text → token shards: memory-mapped files from which training reads windows.
 
-files → documents → numbers (all cores, while the next texts are read) → shards + manifest
+files → documents → ids (on all cores, while the next texts are read) → shards + manifest
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chumoku.data.corpus import Corpus, Piece
-from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
-from chumoku.data.ragged_array import Ragged, RaggedWriter, Tokens, dtype_for
-from chumoku.data.text_files import at_rest, fingerprints
+from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
+from chumoku.data.ragged_array import RaggedArray, RaggedArrayWriter, Tokens, dtype_for
+from chumoku.data.text_files import compute_fingerprints, refuse_if_changed
 from chumoku.errors import CorpusError
 from chumoku.text import Tokenizer
 from chumoku.text.progress import Progress, silent
@@ -32,31 +32,31 @@ def prepare_text(
     shard_tokens: int = SHARD_TOKENS,
     progress: Progress = silent,
 ) -> Shards:
-    """Tokenize a corpus into `folder`, or open it when nothing has changed; `progress` is told how far it is."""
+    """Tokenize a corpus into `folder` and open it. Does not tokenize again if no input has changed."""
     folder = Path(folder)
-    made_of = {
-        "sources": fingerprints(corpus.files, progress),
+    inputs = {
+        "sources": compute_fingerprints(corpus.files, progress),
         "tokenizer": tokenizer.fingerprint,
-        "documents": corpus.cut,
+        "documents": corpus.document_mode,
         "field": corpus.field,
         "shard_tokens": shard_tokens,
     }
-    if unchanged(folder, made_of):
+    if is_up_to_date(folder, inputs):
         return Shards(folder)
-    with fresh_folder(folder) as working, at_rest(corpus.files):
-        entries = _write(corpus, tokenizer, working, shard_tokens, progress)
-        write_manifest(working, made_of, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
+    with replace_folder(folder) as working, refuse_if_changed(corpus.files):
+        entries = _write_shards(corpus, tokenizer, working, shard_tokens, progress)
+        write_manifest(working, inputs, shards=entries, vocabulary=tokenizer.size, report=corpus.report.as_dict())
     return Shards(folder)
 
 
-def _write(
+def _write_shards(
     corpus: Corpus, tokenizer: Tokenizer, folder: Path, shard_tokens: int, progress: Progress
 ) -> list[dict[str, object]]:
     dtype, end = dtype_for(tokenizer.size), tokenizer.roles.end
     entries: list[dict[str, object]] = []
-    writer = RaggedWriter(folder / "shard-00000", dtype)
+    writer = RaggedArrayWriter(folder / "shard-00000", dtype)
     tokens = 0
-    for ids, document_ends in _encoded(corpus, tokenizer):
+    for ids, document_ends in _encode_pieces(corpus, tokenizer):
         if document_ends and end is not None:
             ids.append(end)
         writer.add(ids, ends=document_ends)
@@ -64,40 +64,40 @@ def _write(
         progress("tokenizing", tokens, unit="tokens")
         if document_ends and writer.total >= shard_tokens:
             entries.append(writer.close())
-            writer = RaggedWriter(folder / f"shard-{len(entries):05}", dtype)
+            writer = RaggedArrayWriter(folder / f"shard-{len(entries):05}", dtype)
     entries.append(writer.close())
     return [entry for entry in entries if entry["tokens"]]
 
 
-def _encoded(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
-    """Numbers of each piece. One batch is encoded while the one before is written and the one after is read.
+def _encode_pieces(corpus: Corpus, tokenizer: Tokenizer) -> Iterator[tuple[list[int], bool]]:
+    """The ids of each piece, and whether its document ends there. A document starts with the tokenizer's prefix.
 
-    A document begins as the tokenizer's own frame says; its end is known by its place.
+    One batch is encoded while the one before is written and the one after is read.
     """
-    begins = True
+    at_start = True
 
     def results(pieces: list[Piece], future: Future[list[list[int]]]) -> Iterator[tuple[list[int], bool]]:
-        nonlocal begins
+        nonlocal at_start
         for piece, ids in zip(pieces, future.result(), strict=True):
-            yield [*(tokenizer.frame[0] if begins else ()), *ids], piece.ends
-            begins = piece.ends
+            yield [*(tokenizer.prefix_and_suffix[0] if at_start else ()), *ids], piece.ends
+            at_start = piece.ends
 
     with ThreadPoolExecutor(1) as pool:
-        waiting: tuple[list[Piece], Future[list[list[int]]]] | None = None
-        for pieces in _batches(corpus.pieces()):
+        pending: tuple[list[Piece], Future[list[list[int]]]] | None = None
+        for pieces in _group_pieces(corpus.pieces()):
             future = pool.submit(tokenizer.encode_batch, [piece.text for piece in pieces])
-            if waiting is not None:
-                yield from results(*waiting)
-            waiting = pieces, future
-        if waiting is not None:
-            yield from results(*waiting)
+            if pending is not None:
+                yield from results(*pending)
+            pending = pieces, future
+        if pending is not None:
+            yield from results(*pending)
 
 
-def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
+def _group_pieces(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
     batch: list[Piece] = []
     characters, inside = 0, False
     for piece in pieces:
-        # An end without text before it (blank lines in a row) is no document.
+        # An end without text before it (several blank lines) is not a document.
         if piece.text or (inside and piece.ends):
             batch.append(piece)
             characters += len(piece.text)
@@ -110,15 +110,15 @@ def _batches(pieces: Iterator[Piece]) -> Iterator[list[Piece]]:
 
 
 class Shards:
-    """A prepared corpus as one long row of tokens."""
+    """A prepared corpus, read as one long sequence of tokens."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
         self.manifest = read_manifest(self.folder)
-        self._shards = [Ragged(self.folder, entry) for entry in self.manifest.get("shards", [])]
+        self._shards = [RaggedArray(self.folder, entry) for entry in self.manifest.get("shards", [])]
         self._ends = np.cumsum([len(shard.tokens) for shard in self._shards], dtype=np.int64)
         if not self._shards:
-            raise CorpusError(f"{self.folder} holds no tokens. Prepare the corpus again.")
+            raise CorpusError(f"{self.folder} contains no tokens. Prepare the corpus again.")
 
     @property
     def tokens(self) -> int:
@@ -134,7 +134,7 @@ class Shards:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def document_numbers(self, start: int, stop: int) -> NDArray[np.int64]:
-        """For each token, which document of this stretch it belongs to, counted from 0."""
+        """For each token, the number of its document within this range, counted from 0."""
         numbers, so_far = [], 0
         for shard, low, high in self._spans(start, stop):
             place = np.searchsorted(shard.ends, np.arange(low, high), side="right")
@@ -142,9 +142,9 @@ class Shards:
             so_far = int(numbers[-1][-1]) + 1
         return np.concatenate(numbers)
 
-    def _spans(self, start: int, stop: int) -> Iterator[tuple[Ragged, int, int]]:
+    def _spans(self, start: int, stop: int) -> Iterator[tuple[RaggedArray, int, int]]:
         if not 0 <= start < stop <= self.tokens:
-            raise CorpusError(f"Tokens {start} to {stop} were asked for, and {self.folder} has {self.tokens:,}.")
+            raise CorpusError(f"Tokens {start} to {stop} are not within the {self.tokens:,} tokens of {self.folder}.")
         for number in range(int(np.searchsorted(self._ends, start, side="right")), len(self._shards)):
             begin = int(self._ends[number - 1]) if number else 0
             low, high = max(start, begin) - begin, min(stop, int(self._ends[number])) - begin

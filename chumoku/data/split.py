@@ -1,7 +1,7 @@
-"""Training and validation: divided by content, so that what resembles each other stays together.
+"""Splitting pairs into training and validation by content, so that similar pairs stay together.
 
-Pairs that share a side, or nearly do, form a group (see `near_duplicates`); a group's hash decides where it goes.
-Validation then measures what was not trained on, and the same pair lands on the same side in every run.
+Pairs with an equal or similar side form a group (see `near_duplicates`), and a hash of the group decides its part.
+So validation contains no near-duplicates of training pairs, and a pair is in the same part in every run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 
 from chumoku.data.near_duplicates import group_pairs
-from chumoku.data.pairs import Pair, simplified
+from chumoku.data.pairs import Pair, keep_letters
 from chumoku.errors import UsageError
 from chumoku.text.progress import Progress, silent
 
@@ -22,10 +22,10 @@ def split_pairs(
     seed: int = 0,
     progress: Progress = silent,
 ) -> tuple[list[int], list[int]]:
-    """Indices of training and validation pairs; a group (pairs that resemble each other) is never divided.
+    """The indices of training and validation pairs. Similar pairs are never separated.
 
-    Each group is placed by the hash of its content, so adding text elsewhere moves nothing. A group larger than the
-    whole validation part would be goes to training.
+    A hash of the content decides the part of each group, so adding other text changes nothing. A group that is larger
+    than the expected validation part goes to training.
     """
     check_share(validation)
     if validation == 0:
@@ -33,16 +33,16 @@ def split_pairs(
     members: dict[int, list[int]] = {}
     for index, group in enumerate(group_pairs(pairs, progress)):
         members.setdefault(group, []).append(index)
-    train: list[int] = []
-    held: list[int] = []
+    train_indices: list[int] = []
+    validation_indices: list[int] = []
     for indices in members.values():
-        key = min(f"{simplified(pairs[i].source)}\t{simplified(pairs[i].target)}" for i in indices)
+        key = min(f"{keep_letters(pairs[i].source)}\t{keep_letters(pairs[i].target)}" for i in indices)
         digest = hashlib.blake2b(f"{seed}\t{key}".encode("utf-8", "replace"), digest_size=8).digest()
         chosen = int.from_bytes(digest) < validation * 2**64 and len(indices) <= max(1, validation * len(pairs))
-        (held if chosen else train).extend(indices)
-    return sorted(train), sorted(held)
+        (validation_indices if chosen else train_indices).extend(indices)
+    return sorted(train_indices), sorted(validation_indices)
 
 
 def check_share(validation: float) -> None:
     if not 0 <= validation < 1:
-        raise UsageError(f"The share of validation pairs is {validation}, and it must be at least 0 and below 1.")
+        raise UsageError(f"The share of validation pairs is {validation}; it must be at least 0 and below 1.")

@@ -1,8 +1,8 @@
-"""Files in, lines out: plain, gzipped or zipped, streamed, never whole in memory.
+"""Reading lines from plain, gzipped or zipped files, streamed.
 
-Byte order marks and CR LF are taken off. A line that is no UTF-8 or longer than allowed comes out as a problem with
-its number; a file that cannot be read at all raises a CorpusError that names it and the way out. Only regular files are
-opened: reading a pipe or a device may never end.
+Byte order marks and CR LF are removed. A line that is not UTF-8 or too long is returned with its number and a problem.
+A file that cannot be read raises a CorpusError that names it. Only regular files are opened, because reading a pipe or
+a device may never end.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from chumoku.errors import CorpusError
 from chumoku.safe_files import check_file
 from chumoku.text.progress import Progress, silent
 
-TEXT = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
-PACKED = (".gz", ".zip")
-LONGEST_LINE = 1 << 20
-LONGEST_RECORD = 1 << 23  # of JSONL: as Python objects, a record may take 25 times its bytes
+TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
+COMPRESSED_SUFFIXES = (".gz", ".zip")
+MAX_LINE_BYTES = 1 << 20
+MAX_RECORD_BYTES = 1 << 23  # smaller than memory allows: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
 
 
@@ -35,17 +35,19 @@ class Line(NamedTuple):
     problem: str | None = None
 
 
-def expand(patterns: Iterable[str | Path]) -> list[Path]:
-    """The files that paths, folders and globs stand for, in order, each once."""
-    found: dict[Path, None] = {}
+def find_files(patterns: Iterable[str | Path]) -> list[Path]:
+    """The files that match paths, folders and glob patterns, in order, without duplicates."""
+    matches: dict[Path, None] = {}
     for pattern in patterns:
         if not str(pattern).strip():
-            raise CorpusError("An empty name was given where a file, folder or pattern is needed.")
+            raise CorpusError("One of the file names is empty. Give a file, folder or pattern.")
         path = Path(pattern)
         if path.is_dir():
-            files = sorted(file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT, ".zip"))
+            files = sorted(
+                file for file in path.rglob("*") if file.is_file() and inner_suffix(file) in (*TEXT_SUFFIXES, ".zip")
+            )
             if not files:
-                raise CorpusError(f"The folder {path} holds no text. Files there should end in {', '.join(TEXT)}.")
+                raise CorpusError(f"The folder {path} has no text files. They end in {', '.join(TEXT_SUFFIXES)}.")
         elif path.exists():
             check_file(path)
             files = [path]
@@ -55,40 +57,40 @@ def expand(patterns: Iterable[str | Path]) -> list[Path]:
                 raise CorpusError(
                     f"No file matches {pattern}. Check the path, or quote a pattern such as 'data/*.txt'."
                 )
-        found.update(dict.fromkeys(files))
-    if not found:
-        raise CorpusError("No files were given. Name at least one file, folder or pattern.")
-    return list(found)
+        matches.update(dict.fromkeys(files))
+    if not matches:
+        raise CorpusError("No files were given. Give at least one file, folder or pattern.")
+    return list(matches)
 
 
 def inner_suffix(path: Path) -> str:
-    """The ending that says what is inside: .txt for a.TXT and a.txt.gz, .zip for an archive, whose members say it."""
+    """The suffix of the content: .txt for a.TXT and a.txt.gz; .zip for an archive, whose members have their own."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix == ".gz" else suffix
 
 
-DAMAGE = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
-FAILURES = (*DAMAGE, OSError, RuntimeError, NotImplementedError)
+DAMAGE_ERRORS = (gzip.BadGzipFile, zipfile.BadZipFile, zlib.error, EOFError)
+READ_ERRORS = (*DAMAGE_ERRORS, OSError, RuntimeError, NotImplementedError)
 
 
-def named(path: Path, error: Exception) -> CorpusError:
-    """A failure of reading as a sentence with the file's name."""
-    if isinstance(error, DAMAGE):
-        return CorpusError(f"{path} is damaged or not what its ending says: {error}. Fetch or pack it again.")
+def read_error(path: Path, error: Exception) -> CorpusError:
+    """The CorpusError that explains an error while reading a file."""
+    if isinstance(error, DAMAGE_ERRORS):
+        return CorpusError(f"{path} is damaged or not of the type of its suffix: {error}. Download or pack it again.")
     reason = getattr(error, "strerror", None) or error
     return CorpusError(f"{path} could not be read: {reason}. Check the file and its permissions.")
 
 
 @contextlib.contextmanager
-def named_failures(path: Path) -> Iterator[None]:
+def explain_read_errors(path: Path) -> Iterator[None]:
     try:
         yield
-    except FAILURES as error:
-        raise named(path, error) from error
+    except READ_ERRORS as error:
+        raise read_error(path, error) from error
 
 
-class Stream:
-    """A byte stream whose failures while reading name the file."""
+class ByteStream:
+    """A byte stream whose read errors name the file."""
 
     def __init__(self, path: Path, stream: IO[bytes] | gzip.GzipFile) -> None:
         self._path, self._stream = path, stream
@@ -96,60 +98,60 @@ class Stream:
     def readline(self, limit: int) -> bytes:
         try:
             return self._stream.readline(limit)
-        except FAILURES as error:
-            raise named(self._path, error) from error
+        except READ_ERRORS as error:
+            raise read_error(self._path, error) from error
 
     def copy_to(self, target: IO[bytes]) -> None:
-        with named_failures(self._path):
+        with explain_read_errors(self._path):
             shutil.copyfileobj(self._stream, target)
 
 
 class Member(NamedTuple):
-    """One text in a file: the file itself, or a member of a zip."""
+    """One text: a file, or a member of a zip archive."""
 
     name: str
     suffix: str
-    stream: Stream
+    stream: ByteStream
 
 
-def members(path: Path) -> Iterator[Member]:
-    """The texts in a file: one, or one for each member of a zip that is not hidden."""
+def open_members(path: Path) -> Iterator[Member]:
+    """Open a file: one text, or one for each member of a zip archive that is not hidden."""
     check_file(path)
-    with named_failures(path):
+    with explain_read_errors(path):
         if path.suffix.lower() == ".zip":
             with zipfile.ZipFile(path) as archive:
                 inside = [info for info in archive.infolist() if not info.is_dir() and not _hidden(info.filename)]
                 if not inside:
-                    raise CorpusError(f"{path} is a zip with no files in it. Check how it was packed.")
+                    raise CorpusError(f"{path} is a zip archive without files. Check how it was packed.")
                 for info in inside:
                     with archive.open(info) as member:
                         suffix = inner_suffix(Path(info.filename))
-                        yield Member(f"{path}:{info.filename}", suffix, Stream(path, member))
+                        yield Member(f"{path}:{info.filename}", suffix, ByteStream(path, member))
             return
-        opening = gzip.open if path.suffix.lower() == ".gz" else open
-        with opening(path, "rb") as stream:
-            yield Member(str(path), inner_suffix(path), Stream(path, stream))
+        open_file = gzip.open if path.suffix.lower() == ".gz" else open
+        with open_file(path, "rb") as stream:
+            yield Member(str(path), inner_suffix(path), ByteStream(path, stream))
 
 
 def _hidden(name: str) -> bool:
-    """Notes that packers leave beside the text: _about.txt, __MACOSX/…, .DS_Store."""
+    """Whether a zip member is metadata, such as _about.txt, __MACOSX/… or .DS_Store."""
     return any(part.startswith(("_", ".")) for part in name.split("/") if part not in (".", ".."))
 
 
-def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
-    """Numbered lines without their ends. A line past `longest` bytes is skipped and reported, never held."""
+def read_lines(stream: ByteStream, *, max_bytes: int = MAX_LINE_BYTES) -> Iterator[Line]:
+    """Numbered lines without line ends. A line of more than `max_bytes` is skipped and returned as a problem."""
     number = 0
     while True:
-        raw = stream.readline(longest + 2)
+        raw = stream.readline(max_bytes + 2)
         if not raw:
             return
         number += 1
         if number == 1:
             raw = raw.removeprefix(BOM)
-        if len(raw) > longest and not raw.endswith(b"\n"):
+        if len(raw) > max_bytes and not raw.endswith(b"\n"):
             start = raw[:200].decode("utf-8", "replace")
             while raw and not raw.endswith(b"\n"):
-                raw = stream.readline(LONGEST_LINE)
+                raw = stream.readline(MAX_LINE_BYTES)
             yield Line(number, start, "line too long")
             continue
         raw = raw.removesuffix(b"\n").removesuffix(b"\r")
@@ -160,35 +162,35 @@ def lines(stream: Stream, *, longest: int = LONGEST_LINE) -> Iterator[Line]:
 
 
 class Fingerprint(NamedTuple):
-    """What a file was: enough to notice that it is another one now."""
+    """Path, size and checksum of a file, to notice when it changes."""
 
     path: str
     size: int
     sha256: str
 
 
-def fingerprint(path: Path) -> Fingerprint:
+def compute_fingerprint(path: Path) -> Fingerprint:
     check_file(path)
-    with named_failures(path), path.open("rb") as stream:
+    with explain_read_errors(path), path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Fingerprint(str(path), stream.tell(), digest)
 
 
-def fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
-    """What all of these files are."""
-    found = []
+def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
+    """The fingerprints of files, as dicts."""
+    results = []
     for number, file in enumerate(files):
         progress("checking files", number, len(files), "files")
-        found.append(fingerprint(file)._asdict())
-    return found
+        results.append(compute_fingerprint(file)._asdict())
+    return results
 
 
 @contextlib.contextmanager
-def at_rest(files: Iterable[Path]) -> Iterator[None]:
-    """Refuse what was made of files that changed meanwhile."""
+def refuse_if_changed(files: Iterable[Path]) -> Iterator[None]:
+    """A context that raises CorpusError at its end if any of the files changed meanwhile."""
     files = list(files)
     before = [file.stat().st_mtime_ns for file in files]
     yield
     for file, time in zip(files, before, strict=True):
         if file.stat().st_mtime_ns != time:
-            raise CorpusError(f"{file} changed while it was read. Prepare again once it is at rest.")
+            raise CorpusError(f"{file} changed while it was read. Prepare again when it no longer changes.")

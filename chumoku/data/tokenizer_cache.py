@@ -1,4 +1,4 @@
-"""A tokenizer trained on a corpus and kept beside it: trained once, opened ever after."""
+"""A tokenizer that is trained on a corpus once, saved, and then loaded."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from chumoku.data.manifest import fresh_folder, read_manifest, unchanged, write_manifest
-from chumoku.data.text_files import at_rest, fingerprints
+from chumoku.data.manifest import is_up_to_date, read_manifest, replace_folder, write_manifest
+from chumoku.data.text_files import compute_fingerprints, refuse_if_changed
 from chumoku.errors import DamagedError, UsageError
 from chumoku.text import Tokenizer, load, train
 from chumoku.text.progress import Progress, silent
@@ -22,35 +22,36 @@ def prepare_tokenizer(
     progress: Progress = silent,
     **settings: Any,
 ) -> Tokenizer:
-    """Train on `texts` with the settings of `chumoku.text.train`, or open what was trained.
+    """Train on `texts` with the settings of `chumoku.text.train`, or load the saved tokenizer if no input has changed.
 
-    `files` and `read_as` (columns, field, cleaning …) are what the texts come from: when they change, so does it.
+    files     where the texts come from
+    read_as   how they were read (columns, field, cleaning …)
     """
     folder = Path(folder)
-    sources = fingerprints(files, progress)
-    made_of = {"sources": sources, "read_as": read_as, "settings": settings}
-    if not unchanged(folder, made_of):
-        with fresh_folder(folder) as working, at_rest(files):
+    sources = compute_fingerprints(files, progress)
+    inputs = {"sources": sources, "read_as": read_as, "settings": settings}
+    if not is_up_to_date(folder, inputs):
+        with replace_folder(folder) as working, refuse_if_changed(files):
             tokenizer = train(texts, **settings, progress=progress)
             tokenizer.save(working / "tokenizer.json")
-            write_manifest(working, made_of, fingerprint=tokenizer.fingerprint)
-    return _verified(folder)
+            write_manifest(working, inputs, fingerprint=tokenizer.fingerprint)
+    return _load_verified(folder)
 
 
-def _verified(folder: Path) -> Tokenizer:
-    """The tokenizer of a prepared folder, when it is the one that was trained."""
+def _load_verified(folder: Path) -> Tokenizer:
+    """The tokenizer of a prepared folder, after checking its fingerprint."""
     path, expected = folder / "tokenizer.json", read_manifest(folder).get("fingerprint")
     try:
         tokenizer = load(path)
     except UsageError as error:
-        raise _damaged(path) from error
+        raise _damage_error(path) from error
     if tokenizer.fingerprint != expected:
-        raise _damaged(path)
+        raise _damage_error(path)
     return tokenizer
 
 
-def _damaged(path: Path) -> DamagedError:
+def _damage_error(path: Path) -> DamagedError:
     return DamagedError(
-        f"{path} was changed or damaged since it was trained: it is not the tokenizer of its manifest. Remove "
-        f"the folder {path.parent} and run the same command again; it will be trained anew."
+        f"{path} was changed or damaged since it was trained: its fingerprint differs from the manifest. Remove the "
+        f"folder {path.parent} and run the same command again to train it again."
     )

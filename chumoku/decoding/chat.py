@@ -271,7 +271,7 @@ class _Fitting:
             marked = self._format in MARKS
             each = map(self._tokens, parts) if marked else [encode(parts, self._tokenizer)]
             tokens = [token for tokens in each for token in tokens]
-            before = [*self._tokenizer.frame[0]]
+            before = [*self._tokenizer.prefix_and_suffix[0]]
             self._prompts[start] = tokens if tokens[: len(before)] == before else [*before, *tokens]
         return self._prompts[start]
 

@@ -67,7 +67,7 @@ def encode(
     """
     if isinstance(texts, str):
         raise UsageError("Texts are a list; one alone is a list of one.")
-    before, after = tokenizer.frame
+    before, after = tokenizer.prefix_and_suffix
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
     rows, limit = tokenizer.encode_batch(texts), model.config.max_seq_length

@@ -151,7 +151,7 @@ def request(model: DecoderModel, prompt: str, *, tokenizer: Tokenizer, new: int,
     another text."""
     roles = tokenizer.roles
     edge = roles.begin if roles.end is None else roles.end
-    tokens = [*tokenizer.frame[0], *tokenizer.encode(prompt)] or ([] if edge is None else [edge])
+    tokens = [*tokenizer.prefix_and_suffix[0], *tokenizer.encode(prompt)] or ([] if edge is None else [edge])
     if not tokens:
         raise UsageError("An empty prompt needs an end or begin token to start from, and this tokenizer has neither.")
     if len(tokens) > model.config.context:

@@ -23,14 +23,14 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from chumoku.data.text_files import BOM, LONGEST_LINE, lines, members
+from chumoku.data.text_files import BOM, MAX_LINE_BYTES, open_members, read_lines
 from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, StorageError, UsageError
 
 CHUNK = 256
 READ = 1 << 16
 PROBLEMS = {
     "invalid UTF-8": "is no valid UTF-8. Write it in UTF-8 first, as in: iconv -f SHIFT_JIS -t UTF-8",
-    "too long": f"is longer than {LONGEST_LINE:,} bytes. Split it into sentences, a line each",
+    "too long": f"is longer than {MAX_LINE_BYTES:,} bytes. Split it into sentences, a line each",
 }
 Translate = Callable[[list[str]], list[str]]
 
@@ -97,8 +97,8 @@ def check(source: Path, out: Path) -> None:
 
 def texts_of(path: Path) -> Iterator[str]:
     """The lines of a file, plain, gzipped or zipped."""
-    for member in members(path):
-        for line in lines(member.stream):
+    for member in open_members(path):
+        for line in read_lines(member.stream):
             if line.problem is not None:
                 raise CorpusError(f"{member.name}, line {line.number:,} {PROBLEMS[line.problem]}.")
             yield line.text
@@ -121,7 +121,7 @@ def arriving(stream: Arriving, *, most: int, name: str = "standard input") -> It
             number += len(texts)
             if problem is not None:
                 raise CorpusError(f"Line {number + 1:,} of {name} {PROBLEMS[problem]}.")
-        if len(rest) > LONGEST_LINE:
+        if len(rest) > MAX_LINE_BYTES:
             raise CorpusError(f"Line {number + 1:,} of {name} {PROBLEMS['too long']}.")
         if not data:
             return

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.pairs import Pair, in_script
+from chumoku.data.pairs import Pair, is_in_script
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Patient
 
@@ -76,8 +76,12 @@ def scripts(patient: Patient, rows: Sequence[Pair]) -> Iterator[Finding]:
             "the corpus", 0.8, "Look at data.languages and data.columns: source first.",
         )  # fmt: skip
     elif languages:
-        turned = sum(in_script(pair.source, languages[1]) and in_script(pair.target, languages[0]) for pair in rows)
-        straight = sum(in_script(pair.source, languages[0]) and in_script(pair.target, languages[1]) for pair in rows)
+        turned = sum(
+            is_in_script(pair.source, languages[1]) and is_in_script(pair.target, languages[0]) for pair in rows
+        )
+        straight = sum(
+            is_in_script(pair.source, languages[0]) and is_in_script(pair.target, languages[1]) for pair in rows
+        )
         if turned > straight:
             yield Finding(
                 "languages", f"Sources look like {languages[1]} and targets like {languages[0]}.", "the corpus", 0.8,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from chumoku.data.near_duplicates import HASHES, alike, minhash, triples_of
+from chumoku.data.near_duplicates import HASHES, is_similar, letter_triples, minhash
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Patient
@@ -72,8 +72,8 @@ def nearly(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int]:
         mine = signatures[len(train) + place]
         keys = [mine[BAND * number : BAND * number + BAND].tobytes() for number in range(len(tables))]
         met = {other for key, table in zip(keys, tables, strict=True) for other in table.get(key, ())[:MOST_MET]}
-        own = triples_of(rows[len(train) + place])
-        if any(alike(own, triples_of(rows[other])) for other in met):
+        own = letter_triples(rows[len(train) + place])
+        if any(is_similar(own, letter_triples(rows[other])) for other in met):
             yield place
 
 

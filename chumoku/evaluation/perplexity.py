@@ -77,7 +77,7 @@ def _expected(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tupl
     The engine that generates text computes it, so that what is measured is what runs.
     """
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
-    ids = [*(tokenizer.frame[0] or edge), *ids, *edge]
+    ids = [*(tokenizer.prefix_and_suffix[0] or edge), *ids, *edge]
     total, tokens, engine = 0.0, 0, None
     for inputs, labels, new in _windows(ids, model.config.context):
         if engine is None or engine.rows < len(inputs):

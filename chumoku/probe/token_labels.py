@@ -10,7 +10,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Sequence
 
-from chumoku.text.byte_chars import readable
+from chumoku.text.byte_chars import show_piece
 from chumoku.text.tokenizer import Tokenizer
 
 LONGEST = 24
@@ -26,7 +26,7 @@ def name_of(tokenizer: Tokenizer, number: int) -> str:
         return f"#{number}"
     name = tokenizer.token(number)
     if tokenizer.byte_level and name not in tokenizer.specials:
-        name = readable(tokenizer.decode_bytes([number]))
+        name = show_piece(tokenizer.decode_bytes([number]))
     return visible(name) or f"#{number}"
 
 

@@ -1,4 +1,4 @@
-"""Text ⇄ numbers: tokenizers (train, load, encode, decode) and Japanese. No torch in this room."""
+"""Text ⇄ token ids: tokenizers (train, load, encode, decode) and Japanese. This package does not import torch."""
 
 from chumoku.text.stream_decoder import Stream
 from chumoku.text.tokenizer import Tokenizer, load

@@ -1,10 +1,6 @@
-"""What stands behind a tokenizer: objects of the `tokenizers` library, and the little that is asked of them.
+"""Helpers for the `tokenizers` library's Tokenizer objects, which this package calls backends.
 
-check_added  added tokens are few enough: each text is searched for all of them
-plain_twin   the same tokenizer, which takes special tokens for text; the model is shared, so a twin costs little
-frame        the special tokens that a tokenizer puts around a text: [CLS] text [SEP], <s> text
-set_frame    … and giving it such a frame, with the roles that names alone do not tell
-in_turns     many texts, never too many at once
+The special tokens that a tokenizer adds around a text, as in [CLS] text [SEP] or <s> text, are its prefix and suffix.
 """
 
 from __future__ import annotations
@@ -20,141 +16,142 @@ from tokenizers import Regex, models, pre_tokenizers, processors
 
 from chumoku.errors import UsageError
 
-TURN = 1 << 18
-LONGEST_FRAME = 16
-# Gemma has 6,400; models that speak have a token for each sound, up to 66,000. Opening takes 20 µs for each.
-MOST_ADDED = 1 << 17
-MOST_ADDED_CHARACTERS = 1 << 22
-# Roles that names do not tell stand in the post-processor's table of special tokens, the one place of a
-# tokenizer.json that has room for them and that others read past.
-ROLE = "role:"
-Frame = tuple[tuple[int, ...], tuple[int, ...]]
+BATCH_CHARACTERS = 1 << 18
+MAX_PREFIX_TOKENS = 16
+# Gemma has 6,400; speech models have one token per sound, up to 66,000. Loading takes 20 µs per token.
+MAX_ADDED_TOKENS = 1 << 17
+MAX_ADDED_CHARACTERS = 1 << 22
+# A role that cannot be recognized by the token's name is stored in the post-processor's table of special tokens:
+# the one place in a tokenizer.json that can hold it and that other programs ignore.
+ROLE_KEY = "role:"
+PrefixAndSuffix = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def check_added(contents: Iterable[Any]) -> None:
-    """Tokens that are searched for in every text before the model cuts it."""
+def check_added_tokens(contents: Iterable[Any]) -> None:
+    """Raise ValueError if there are too many added tokens: every text is searched for all of them."""
     count = characters = 0
     for content in contents:
         count += 1
         characters += len(content) if isinstance(content, str) else 0
-    if count > MOST_ADDED or characters > MOST_ADDED_CHARACTERS:
+    if count > MAX_ADDED_TOKENS or characters > MAX_ADDED_CHARACTERS:
         raise ValueError(
-            f"it has {count:,} added tokens of {characters:,} characters; up to {MOST_ADDED:,} of "
-            f"{MOST_ADDED_CHARACTERS:,} can be"
+            f"it has {count:,} added tokens with {characters:,} characters; the limits are {MAX_ADDED_TOKENS:,} tokens "
+            f"and {MAX_ADDED_CHARACTERS:,} characters"
         )
 
 
-def plain_twin(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
-    """A tokenizer on the same model that takes special tokens for text."""
+def copy_with_specials_as_text(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """A copy of a backend that encodes special tokens in a text as ordinary text. Both share one model."""
     added = backend.get_added_tokens_decoder()
-    twin = tokenizers.Tokenizer(backend.model)
+    copy = tokenizers.Tokenizer(backend.model)
     if backend.normalizer is not None:
-        twin.normalizer = backend.normalizer
+        copy.normalizer = backend.normalizer
     if backend.pre_tokenizer is not None:
-        twin.pre_tokenizer = backend.pre_tokenizer
-    twin.add_tokens([added[number] for number in sorted(added)])
-    numbers = {number: token.content for number, token in twin.get_added_tokens_decoder().items()}
-    if numbers != {number: token.content for number, token in added.items()}:
-        # Numbers with holes can be told to the library only by way of a file.
-        twin = tokenizers.Tokenizer.from_str(backend.to_str())
-    twin.encode_special_tokens = True
-    keep_typed_specials_apart(twin, [token.content for token in added.values() if token.special])
-    return twin
+        copy.pre_tokenizer = backend.pre_tokenizer
+    copy.add_tokens([added[token_id] for token_id in sorted(added)])
+    copied = {token_id: token.content for token_id, token in copy.get_added_tokens_decoder().items()}
+    if copied != {token_id: token.content for token_id, token in added.items()}:
+        # The library accepts ids with gaps only from a file.
+        copy = tokenizers.Tokenizer.from_str(backend.to_str())
+    copy.encode_special_tokens = True
+    split_typed_specials(copy, [token.content for token in added.values() if token.special])
+    return copy
 
 
-def keep_typed_specials_apart(twin: tokenizers.Tokenizer, names: Sequence[str]) -> None:
-    """Unigram and word models hold their special tokens as words; a cut after the first letter makes them text."""
-    model = twin.model
+def split_typed_specials(backend: tokenizers.Tokenizer, names: Sequence[str]) -> None:
+    """Make a backend split each special token after its first letter, so that a Unigram or word model, whose
+    vocabulary contains it as a word, does not match it."""
+    model = backend.model
     if not names or not isinstance(model, (models.Unigram, models.WordLevel)):
         return
     first_letters = "|".join(f"{re.escape(name[:1])}(?={re.escape(name[1:])})" for name in names)
     if isinstance(model, models.Unigram):
         first_letters += "|<(?=0x[0-9A-F]{2}>)"
-    apart = pre_tokenizers.Split(Regex(first_letters), "isolated")
-    earlier = [twin.pre_tokenizer] if twin.pre_tokenizer is not None else []
-    twin.pre_tokenizer = pre_tokenizers.Sequence([*earlier, apart])
+    split = pre_tokenizers.Split(Regex(first_letters), "isolated")
+    earlier = [backend.pre_tokenizer] if backend.pre_tokenizer is not None else []
+    backend.pre_tokenizer = pre_tokenizers.Sequence([*earlier, split])
 
 
-def frame(backend: tokenizers.Tokenizer, size: int) -> Frame:
-    """What its post-processor puts before and behind a text."""
+def find_prefix_and_suffix(backend: tokenizers.Tokenizer, size: int) -> PrefixAndSuffix:
+    """The ids that the backend's post-processor adds before and after a text."""
     if backend.post_processor is None:
         return (), ()
     word = backend.encode("a", add_special_tokens=True)
     added = "".join("x" if special else "-" for special in word.special_tokens_mask)
     before, after = len(added) - len(added.lstrip("x")), len(added) - len(added.rstrip("x"))
-    if max(before, after) > LONGEST_FRAME or not all(0 <= number < size for number in word.ids):
+    if max(before, after) > MAX_PREFIX_TOKENS or not all(0 <= token_id < size for token_id in word.ids):
         raise UsageError(
-            f"This tokenizer puts {before} tokens before a text and {after} behind it, {word.ids[:LONGEST_FRAME]}; up "
-            f"to {LONGEST_FRAME} of its own {size:,} can be. Is the file whole?"
+            f"This tokenizer adds {before} tokens before a text and {after} after it ({word.ids[:MAX_PREFIX_TOKENS]}). "
+            f"The limit is {MAX_PREFIX_TOKENS}, and ids must be below {size:,}. Is the file complete?"
         )
     return tuple(word.ids[:before]), tuple(word.ids[len(word.ids) - after :] if before < len(added) else ())
 
 
-def frame_names(backend: tokenizers.Tokenizer) -> tuple[list[str], list[str]]:
-    """The frame in the names of its tokens."""
-    before, after = frame(backend, 1 << 32)
-    names = {number: backend.id_to_token(number) for number in (*before, *after)}
+def prefix_and_suffix_names(backend: tokenizers.Tokenizer) -> tuple[list[str], list[str]]:
+    """The names of the tokens that the backend adds before and after a text."""
+    before, after = find_prefix_and_suffix(backend, 1 << 32)
+    names = {token_id: backend.id_to_token(token_id) for token_id in (*before, *after)}
     if not all(names.values()):
-        raise ValueError("what it puts around a text is none of its tokens")
-    return [names[number] or "" for number in before], [names[number] or "" for number in after]
+        raise ValueError("it adds ids around a text that are not in its vocabulary")
+    return [names[token_id] or "" for token_id in before], [names[token_id] or "" for token_id in after]
 
 
-def set_frame(
+def set_prefix_and_suffix(
     backend: tokenizers.Tokenizer, before: Sequence[str], after: Sequence[str], roles: Mapping[str, str] | None = None
 ) -> None:
-    """Put tokens around a text, and keep which token has which role."""
-    named = {name: backend.token_to_id(name) for name in (*before, *after)}
-    kept = {f"{ROLE}{role}": backend.token_to_id(name) for role, name in (roles or {}).items()}
-    absent = next((name for name, number in (named | kept).items() if number is None), None)
+    """Make a backend add these tokens around a text, and store which token has which role."""
+    tokens = {name: backend.token_to_id(name) for name in (*before, *after)}
+    role_ids = {f"{ROLE_KEY}{role}": backend.token_to_id(name) for role, name in (roles or {}).items()}
+    absent = next((name for name, token_id in (tokens | role_ids).items() if token_id is None), None)
     if absent is not None:
-        raise ValueError(f"{absent} is none of its tokens")
-    if not named and not kept:
+        raise ValueError(f"it has no token {absent}")
+    if not tokens and not role_ids:
         return
-    # The library writes a special token of a template as its name, and takes a name apart at spaces and $.
-    keys = {name: f"[{place}]" for place, name in enumerate(named)}
+    # The library parses names in a template and splits them at spaces and $, so the template uses short keys instead.
+    keys = {name: f"[{place}]" for place, name in enumerate(tokens)}
     backend.post_processor = processors.TemplateProcessing(
         single=[*(keys[name] for name in before), "$A", *(keys[name] for name in after)],
         pair=[*(keys[name] for name in before), "$A", *(keys[name] for name in after), "$B:1"]
         + [f"{keys[name]}:1" for name in after],
         special_tokens=[
-            *({"id": keys[name], "ids": [number], "tokens": [name]} for name, number in named.items()),
-            *({"id": role, "ids": [number], "tokens": [role]} for role, number in kept.items()),
+            *({"id": keys[name], "ids": [token_id], "tokens": [name]} for name, token_id in tokens.items()),
+            *({"id": role, "ids": [token_id], "tokens": [role]} for role, token_id in role_ids.items()),
         ],
     )
 
 
-def kept_roles(backend: tokenizers.Tokenizer) -> dict[str, int]:
-    """The roles that `set_frame` kept."""
+def read_roles(backend: tokenizers.Tokenizer) -> dict[str, int]:
+    """The roles that `set_prefix_and_suffix` stored: role → id."""
     if backend.post_processor is None:
         return {}
     state = json.loads(backend.post_processor.__getstate__())
     table = state.get("special_tokens", {}) if state.get("type") == "TemplateProcessing" else {}
-    return {key.removeprefix(ROLE): entry["ids"][0] for key, entry in table.items() if key.startswith(ROLE)}
+    return {key.removeprefix(ROLE_KEY): entry["ids"][0] for key, entry in table.items() if key.startswith(ROLE_KEY)}
 
 
-def in_turns(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
-    """The numbers of each piece. What the library keeps of a piece is large, so it never has too many at once."""
-    turn: list[str] = []
+def encode_in_batches(backend: tokenizers.Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
+    """Yield the ids of each piece. Pieces are encoded in batches, because the library's encodings take much memory."""
+    batch: list[str] = []
     characters = 0
     for piece in itertools.chain(pieces, [None]):
-        if turn and (piece is None or characters + len(piece) > TURN):
-            yield from _encoded(backend, turn)
-            turn, characters = [], 0
+        if batch and (piece is None or characters + len(piece) > BATCH_CHARACTERS):
+            yield from _encode(backend, batch)
+            batch, characters = [], 0
         if piece is not None:
-            turn.append(piece)
+            batch.append(piece)
             characters += len(piece)
 
 
-def _panics(error: BaseException) -> bool:
+def _is_rust_panic(error: BaseException) -> bool:
     return type(error).__name__ == "PanicException"
 
 
-def _encoded(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
+def _encode(backend: tokenizers.Tokenizer, texts: list[str]) -> list[list[int]]:
     try:
         return [encoding.ids for encoding in backend.encode_batch_fast(texts, add_special_tokens=False)]
     except BaseException as error:
-        # A file may lack the token for what is unknown. The library is written in Rust, whose panics are no Exceptions;
-        # a pattern that tries too long ends in one.
-        if isinstance(error, MemoryError) or not (isinstance(error, Exception) or _panics(error)):
+        # The vocabulary may lack an unknown token, or a pattern may exceed its retry limit. The latter is a Rust panic,
+        # which is not an Exception.
+        if isinstance(error, MemoryError) or not (isinstance(error, Exception) or _is_rust_panic(error)):
             raise
-        raise UsageError(f"This tokenizer fails on a text: {str(error)[:200]}. Is it whose it says it is?") from error
+        raise UsageError(f"This tokenizer fails on a text: {str(error)[:200]}. Is the file correct?") from error

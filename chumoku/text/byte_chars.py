@@ -1,4 +1,4 @@
-"""Characters and bytes: GPT-2's letters for the 256 bytes, whole characters, and bytes as people read them."""
+"""Characters and bytes: GPT-2's characters for the 256 bytes, surrogate repair, and readable pieces."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from chumoku.errors import UsageError
 
 
 @functools.cache
-def byte_letters() -> dict[str, int]:
-    """GPT-2's letters for the 256 bytes: printable ones stand for themselves, the others follow from U+0100 on."""
+def unicode_to_bytes() -> dict[str, int]:
+    """GPT-2's table character → byte: printable bytes are their own character, the others start at U+0100."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
-    letters = {chr(byte): byte for byte in printable}
-    letters |= {chr(256 + index): byte for index, byte in enumerate(others)}
-    if set(letters) != set(pre_tokenizers.ByteLevel.alphabet()):
-        raise UsageError("This version of the tokenizers library writes bytes in other letters than GPT-2's.")
-    return letters
+    chars = {chr(byte): byte for byte in printable}
+    chars |= {chr(256 + index): byte for index, byte in enumerate(others)}
+    if set(chars) != set(pre_tokenizers.ByteLevel.alphabet()):
+        raise UsageError("This version of the tokenizers library does not use GPT-2's characters for bytes.")
+    return chars
 
 
-def readable(piece: bytes) -> str:
-    """A piece for people; one that is part of a character shows its bytes."""
+def show_piece(piece: bytes) -> str:
+    """A piece as readable text; an incomplete character is shown as its bytes."""
     try:
         return piece.decode("utf-8").replace(" ", "␣").replace("\n", "⏎")
     except UnicodeDecodeError:
         return "".join(f"‹{byte:02x}›" for byte in piece)
 
 
-def whole(text: str) -> str:
-    """Half of a surrogate pair is no character: it becomes �, and two halves that belong together become one."""
+def fix_surrogates(text: str) -> str:
+    """Replace each unpaired surrogate by � and each surrogate pair by its character."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:

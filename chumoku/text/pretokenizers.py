@@ -1,11 +1,11 @@
-"""How byte-level tokenizers cut a text before they merge: patterns, under the names that GGUF files give them.
+"""Pre-tokenizers of byte-level tokenizers: split patterns, under their names in GGUF files.
 
-    gpt-2        'll | ␣?letters | ␣?digits | ␣?others | spaces, the last one left to what follows
+    gpt-2        'll | ␣?letters | ␣?digits | ␣?others | spaces, of which the last belongs to the next piece
     smollm …     each digit alone, then gpt-2
-    llama-bpe …  'LL | any?letters | 1 to 3 digits | ␣?others⏎* | spaces⏎+ | spaces    (a known word is not cut)
+    llama-bpe …  'LL | any?letters | 1 to 3 digits | ␣?others⏎* | spaces⏎+ | spaces    (known words are not split)
     qwen2 …      the same with each digit alone
 
-Patterns are applied one after the other, each within the pieces of the one before.
+Patterns are applied one after another; each splits the pieces of the one before.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from tokenizers import Regex, pre_tokenizers
 
 GPT2 = "gpt-2"
 DIGITS = r"\p{N}"
-SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 SLASHED = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-LLAMA3 = rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
-QWEN2 = rf"{SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
+LLAMA3 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{REST}"
+QWEN2 = rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{REST}"
 
 
-def _cased(ending: str, digits: str) -> str:
-    """A word is cut where a small letter is followed by a capital one."""
+def _case_pattern(ending: str, digits: str) -> str:
+    """The pattern that splits a word where an upper-case letter follows a lower-case one."""
     edge = r"[^\r\n\p{L}\p{N}]?"
     return rf"{edge}{UPPER}*{LOWER}+{ending}|{edge}{UPPER}+{LOWER}*{ending}|{digits}|{SLASHED}"
 
 
-# The first name of a row is the one that is written.
+# The first name of a row is the one used for export.
 _ROWS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (("gpt-2", "phi-2", "mpt", "olmo", "jais", "jina-es", "jina-de", "jina-v2-es", "jina-v2-de"), (GPT2,)),
     (("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), (DIGITS, GPT2)),
     (("llama-bpe", "llama3", "llama-v3"), (LLAMA3,)),
     (("smaug-bpe", "dbrx"), (LLAMA3,)),
     (("qwen2", "stablelm2", "deepseek-r1-qwen"), (QWEN2,)),
-    (("tekken",), (_cased("", r"\p{N}"),)),
-    (("gpt-4o", "llama4"), (_cased(f"{SHORT}?", r"\p{N}{1,3}"),)),
+    (("tekken",), (_case_pattern("", r"\p{N}"),)),
+    (("gpt-4o", "llama4"), (_case_pattern(f"{CONTRACTIONS}?", r"\p{N}{1,3}"),)),
     (("default",), (r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]")),
     (("falcon",), (r"[\p{P}\$\+<=>\^~\|`]+", GPT2, "[0-9][0-9][0-9]")),
 )
 PATTERNS = {name: patterns for names, patterns in _ROWS for name in names}
-# Here a piece that is a token is that token, however its merges would go.
-WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
-# … and here a text begins with the begin token, where the file does not say.
-BEGUN = WORDS_FIRST
+# With these, a piece that is in the vocabulary becomes that token, and its merges are ignored.
+IGNORE_MERGES = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
+# With these, a text starts with the begin token unless the file says otherwise.
+STARTS_WITH_BOS = IGNORE_MERGES
 
 
-def cutter(name: str) -> pre_tokenizers.PreTokenizer:
-    """The pre-tokenizer of this name."""
+def build_pretokenizer(name: str) -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer for a GGUF name."""
     *first, last = PATTERNS[name]
     steps = [_step(pattern) for pattern in first]
     if last == GPT2:
@@ -61,13 +61,13 @@ def cutter(name: str) -> pre_tokenizers.PreTokenizer:
     return pre_tokenizers.Sequence(steps) if len(steps) > 1 else steps[0]
 
 
-def name_of(found: pre_tokenizers.PreTokenizer | None, *, words_first: bool) -> str | None:
-    """The first name whose pre-tokenizer is this one."""
-    if found is None:
+def find_name(pre_tokenizer: pre_tokenizers.PreTokenizer | None, *, ignore_merges: bool) -> str | None:
+    """The GGUF name of a pre-tokenizer, or None."""
+    if pre_tokenizer is None:
         return None
-    seen = _steps(json.loads(found.__getstate__()))
-    names = (name for name in PATTERNS if (name in WORDS_FIRST) == words_first)
-    return next((name for name in names if _steps(json.loads(cutter(name).__getstate__())) == seen), None)
+    steps = _steps(json.loads(pre_tokenizer.__getstate__()))
+    names = (name for name in PATTERNS if (name in IGNORE_MERGES) == ignore_merges)
+    return next((name for name in names if _steps(json.loads(build_pretokenizer(name).__getstate__())) == steps), None)
 
 
 def _step(pattern: str) -> pre_tokenizers.PreTokenizer:
@@ -79,6 +79,6 @@ def _step(pattern: str) -> pre_tokenizers.PreTokenizer:
 
 
 def _steps(state: dict[str, Any]) -> list[dict[str, Any]]:
-    """The steps of a pre-tokenizer, without what decides no number."""
+    """The steps of a pre-tokenizer, without `trim_offsets`, which does not change the ids."""
     inner = state["pretokenizers"] if state["type"] == "Sequence" else [state]
     return [{key: value for key, value in step.items() if key != "trim_offsets"} for step in inner]

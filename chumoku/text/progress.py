@@ -1,6 +1,6 @@
-"""How far a long step is: a bar on a terminal; elsewhere a plain line every few seconds.
+"""Progress of long steps: a bar on a terminal, otherwise a plain line every few seconds.
 
-Whoever does long work takes a `Progress` and calls it often: `progress("tokenizing", 120_000, unit="tokens")`.
+A long-running function takes a `Progress` and calls it often: `progress("tokenizing", 120_000, unit="tokens")`.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator
 from types import TracebackType
 from typing import Any, TypeVar
 
-Progress = Callable[..., object]  # of a step's name, and how much is done, of how much, in which unit
-EVERY = 3.0  # seconds between lines where there is no bar
-BAR_EVERY = 0.1
+Progress = Callable[..., object]  # (step, done, total, unit)
+LINE_SECONDS = 3.0  # between lines where there is no bar
+BAR_SECONDS = 0.1
 T = TypeVar("T")
 
 
@@ -20,8 +20,8 @@ def silent(step: str, done: int | None = None, total: int | None = None, unit: s
     """Show nothing."""
 
 
-def counted(items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]) -> Iterator[T]:
-    """The same items; `progress` is told the sum of their sizes so far."""
+def track(items: Iterable[T], progress: Progress, step: str, *, unit: str, size: Callable[[T], int]) -> Iterator[T]:
+    """Yield the same items and report the sum of their sizes so far to `progress`."""
     done = 0
     for item in items:
         yield item
@@ -30,30 +30,29 @@ def counted(items: Iterable[T], progress: Progress, step: str, *, unit: str, siz
 
 
 class ShowProgress:
-    """Shows the steps of some work on a console, one after another. Without a console it shows nothing."""
+    """A `Progress` that shows steps on a rich Console, or nothing if it is None. `every`: seconds between lines."""
 
-    def __init__(self, console: Any = None, *, every: float = EVERY) -> None:
-        """`console` is rich's."""
+    def __init__(self, console: Any = None, *, every: float = LINE_SECONDS) -> None:
         self._console, self._every = console, every
         self._step: str | None = None
-        self._began = self._shown = time.monotonic()
+        self._start = self._shown = time.monotonic()
         self._bar: Any = None
 
     def __call__(self, step: str, done: int | None = None, total: int | None = None, unit: str = "") -> None:
         now = time.monotonic()
         if step != self._step:
-            self._step, self._began = step, now
+            self._step, self._start = step, now
             self._stop_bar()
         if self._console is None:
             return
         if self._console.is_terminal:
-            if self._bar is None or now - self._shown >= BAR_EVERY:
+            if self._bar is None or now - self._shown >= BAR_SECONDS:
                 self._shown = now
                 self._show_bar(step, _amount(done, total, unit), done, total)
         elif now - self._shown >= self._every:
             self._shown = now
             amount = _amount(done, total, unit)
-            self._say(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._began:.0f} s.")
+            self._print(f"{step[:1].upper()}{step[1:]}: {amount + ', ' if amount else ''}{now - self._start:.0f} s.")
 
     def close(self) -> None:
         self._stop_bar()
@@ -65,10 +64,10 @@ class ShowProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str) -> None:
         try:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
-        except (OSError, SystemExit):  # nobody reads any more, which is no reason to stop the work
+        except (OSError, SystemExit):  # a closed console must not stop the work
             self._console = None
 
     def _show_bar(self, step: str, amount: str, done: int | None, total: int | None) -> None:

@@ -1,37 +1,37 @@
-"""Which texts a tokenizer is trained on when there are more than it needs: some of them, spread over the whole."""
+"""Sampling texts for tokenizer training when there are more than needed, spread over the whole corpus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from chumoku.text.byte_chars import whole
+from chumoku.text.byte_chars import fix_surrogates
 
-LONGEST_TEXT = 1 << 14  # a line of a gigabyte becomes many texts
+MAX_TEXT_LENGTH = 1 << 14
 
 
-def thinned(texts: Iterable[str], most: int) -> list[str]:
-    """All texts, or, once they exceed `most` characters, every second, fourth, eighth …, spread over the whole."""
-    kept: list[str] = []
+def subsample(texts: Iterable[str], max_characters: int) -> list[str]:
+    """All texts, or every 2nd, 4th, 8th … text if they have more than `max_characters` together. Reads texts once."""
+    chosen: list[str] = []
     characters, step = 0, 1
     for number, text in enumerate(texts):
         if number % step:
             continue
-        kept.append(text)
+        chosen.append(text)
         characters += len(text)
-        if characters > most:
-            kept, step = kept[::2], 2 * step
-            characters = sum(map(len, kept))
-    return kept
+        if characters > max_characters:
+            chosen, step = chosen[::2], 2 * step
+            characters = sum(map(len, chosen))
+    return chosen
 
 
-def sampled(texts: list[str], most: int) -> list[str]:
-    """All texts, or as many as have about `most` characters, spread evenly over the whole."""
-    share = min(1.0, most / max(1, sum(map(len, texts))))
+def sample_evenly(texts: list[str], max_characters: int) -> list[str]:
+    """All texts, or evenly spaced ones that have about `max_characters` together."""
+    share = min(1.0, max_characters / max(1, sum(map(len, texts))))
     return [text for number, text in enumerate(texts) if int((number + 1) * share) > int(number * share)]
 
 
-def short_pieces(texts: Iterable[str]) -> Iterator[str]:
+def split_long_texts(texts: Iterable[str]) -> Iterator[str]:
     for text in texts:
-        text = whole(text)
-        for start in range(0, len(text), LONGEST_TEXT):
-            yield text[start : start + LONGEST_TEXT]
+        text = fix_surrogates(text)
+        for start in range(0, len(text), MAX_TEXT_LENGTH):
+            yield text[start : start + MAX_TEXT_LENGTH]

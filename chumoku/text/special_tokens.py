@@ -1,6 +1,6 @@
-"""Special tokens by role: what each is for, under whatever name a tokenizer gives it.
+"""Special tokens by role (pad, begin, end, unknown, mask, language), whatever their names are in a tokenizer.
 
-Ours are <pad> <s> </s> <unk> <mask>, and <2en> for "into English". Others' names are recognized by the table below.
+Ours are <pad> <s> </s> <unk> <mask>, and <2en> for "into English". `NAMES` lists the names in other tokenizers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LANGUAGE = re.compile(r"<2([a-zA-Z]{2,3}(?:[-_][a-zA-Z0-9]+)*)>|>>([a-zA-Z]{2,3}
 
 @dataclass(frozen=True)
 class Roles:
-    """The number of the token in each role; None where a tokenizer has none."""
+    """The token id for each role, or None if the tokenizer has no such token."""
 
     pad: int | None = None
     begin: int | None = None
@@ -35,15 +35,15 @@ class Roles:
     languages: Mapping[str, int] = field(default_factory=dict)
 
 
-def find_roles(tokens: Mapping[str, int], given: Mapping[str, int] | None = None) -> Roles:
-    """Roles from the names of special tokens; those `given` stand, whatever their tokens are called."""
-    found = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
-    if found["begin"] is None and END in tokens:
-        found["begin"] = tokens.get(PAD)  # T5's and Marian's decoders begin with <pad>
-    found |= {role: number for role, number in (given or {}).items() if role in found}
+def find_roles(tokens: Mapping[str, int], overrides: Mapping[str, int] | None = None) -> Roles:
+    """Roles from the names of special tokens (name → id). `overrides` (role → id) takes precedence over names."""
+    roles = {role: next((tokens[name] for name in names if name in tokens), None) for role, names in NAMES.items()}
+    if roles["begin"] is None and END in tokens:
+        roles["begin"] = tokens.get(PAD)  # the decoders of T5 and Marian start with <pad>
+    roles |= {role: token_id for role, token_id in (overrides or {}).items() if role in roles}
     matched = {token: LANGUAGE.fullmatch(token) for token in tokens}
     languages = {match[1] or match[2]: tokens[token] for token, match in matched.items() if match}
-    return Roles(**found, languages=languages)
+    return Roles(**roles, languages=languages)
 
 
 def language_token(code: str) -> str:
@@ -51,9 +51,9 @@ def language_token(code: str) -> str:
 
 
 def special_tokens(languages: Iterable[str] = ()) -> list[str]:
-    """Our special tokens, in the order of their numbers."""
+    """Our special tokens, in the order of their ids."""
     tokens = [language_token(code) for code in ([languages] if isinstance(languages, str) else languages)]
     for token in tokens:
         if LANGUAGE.fullmatch(token) is None:
-            raise UsageError(f"'{token[2:-1]}' is no language code; they look like ja, en or zh-Hans.")
+            raise UsageError(f"'{token[2:-1]}' is not a language code. Use a code such as ja, en or zh-Hans.")
     return [*OURS, *tokens]

@@ -1,40 +1,40 @@
-"""Streaming detokenization: what is shown is always valid text, and its concatenation is the decoding at once.
+"""Streaming detokenization: the returned texts are valid, and joined they equal the decoding of all ids at once.
 
-A token may be part of a character. Text that still ends in � may become something else with the next token, so it is
-held back; `finish` gives what was held. The tokens shown last are decoded along, since some decoders treat the first
-token of a text (its leading space) differently.
+A token may be part of a character. Text that ends in � may change with the next token, so it is held back until then
+or until `finish`. Each call also decodes the tokens returned last, because some decoders treat the first token of a
+text (its leading space) differently.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-UNFINISHED = "\ufffd"
+REPLACEMENT = "\ufffd"
 
 
 class Stream:
-    """`push` each number and show what it returns; `finish` at the end."""
+    """Call `push` with each id and show the text it returns, then call `finish`."""
 
-    def __init__(self, decode: Callable[[list[int]], str], open_ended: Callable[[list[int]], bool]) -> None:
-        """`open_ended` says of tokens that what they mean depends on the next one, whatever their text looks like."""
-        self._decode, self._open_ended = decode, open_ended
+    def __init__(self, decode: Callable[[list[int]], str], is_incomplete: Callable[[list[int]], bool]) -> None:
+        """`is_incomplete` tells whether the text of these ids may still change with the next id."""
+        self._decode, self._is_incomplete = decode, is_incomplete
         self._ids: list[int] = []
         self._context = 0  # decoding starts here …
-        self._shown = 0  # … and what comes before this token has been shown
+        self._shown = 0  # … and the text before this token has been returned
 
-    def push(self, number: int) -> str:
-        """The text that this token completes; "" while a character is still open."""
-        self._ids.append(number)
+    def push(self, token_id: int) -> str:
+        """The text that this token completes, or "" while a character is incomplete."""
+        self._ids.append(token_id)
         before, after = self._texts()
-        if self._open_ended(self._ids[self._shown :]) or after.endswith(UNFINISHED) or not after.startswith(before):
+        if self._is_incomplete(self._ids[self._shown :]) or after.endswith(REPLACEMENT) or not after.startswith(before):
             return ""
         if after != before:
-            # What was shown before this ended between characters: decoding may start there from now on.
+            # The text returned before this ended at a character boundary, so decoding can start there from now on.
             self._context, self._shown = self._shown, len(self._ids)
         return after[len(before) :]
 
     def finish(self) -> str:
-        """What was held back."""
+        """The text that was held back."""
         before, after = self._texts()
         self._shown = len(self._ids)
         return after[len(before) :]

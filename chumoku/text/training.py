@@ -1,13 +1,12 @@
-"""The kinds of tokenizer, and training them.
+"""Training tokenizers of each kind.
 
-    character   every character a token               byte       every byte a token
-    word        every word a token                    bpe        bytes, merged by how often they meet
-    unigram     pieces chosen by a language model     wordpiece  pieces of words, greedily the longest
+    character   each character is a token             byte       each byte is a token
+    word        each word is a token                  bpe        bytes, the most frequent pairs merged
+    unigram     pieces chosen by a language model     wordpiece  pieces of words, longest match first
 
-byte and bpe write any text. unigram falls back to bytes for what it has not seen; character, word and wordpiece have
-<unk> for that. unigram, word and wordpiece write a space as ▁, so that decoding puts it back where it was (and a ▁ in
-a text comes back as a space). Training the same texts again gives the same tokenizer, but for wordpiece and unigram,
-whose trainers break ties by chance.
+byte and bpe encode any text. unigram falls back to bytes for unseen characters; character, word and wordpiece have
+<unk>. unigram, word and wordpiece write a space as ▁, so that decoding restores it (and a ▁ in a text becomes a space).
+The same texts give the same tokenizer, except for wordpiece and unigram, whose trainers break ties at random.
 """
 
 from __future__ import annotations
@@ -24,26 +23,26 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from chumoku.errors import UsageError
 from chumoku.text import japanese
-from chumoku.text.progress import Progress, counted, silent
-from chumoku.text.sample_texts import sampled, short_pieces, thinned
+from chumoku.text.progress import Progress, silent, track
+from chumoku.text.sample_texts import sample_evenly, split_long_texts, subsample
 from chumoku.text.special_tokens import UNKNOWN, special_tokens
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.text.training_process import train_in_child
 
 Kind = Literal["character", "byte", "word", "bpe", "unigram", "wordpiece"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
-LARGEST = 1 << 22
-MOST_CHARACTERS = 1 << 27  # that a trainer sees
-# Unigram training weighs every piece of every text, again and again: it learns from a sample of passages, and begins
-# with a few times the pieces that it keeps.
-MOST_FOR_UNIGRAM = 1 << 20
-SEED = 3
+BYTE_TOKENS = [f"<0x{byte:02X}>" for byte in range(256)]
+MAX_VOCABULARY = 1 << 22
+MAX_CHARACTERS = 1 << 27  # in the training sample
+# Unigram training repeatedly scores every piece of every text, so it uses a sample of passages and starts with only
+# a few times as many pieces as the vocabulary needs.
+MAX_UNIGRAM_CHARACTERS = 1 << 20
+UNIGRAM_SEED_FACTOR = 3
 PASSAGE = re.compile(r".{256,}?\n+|.+", re.DOTALL)
-COVERED = 0.9995
-# Fewer characters are trained on in this process, because that takes less than a second.
-QUICK = {"unigram": 1 << 15}
-QUICK_OTHERS = 1 << 20
+CHARACTER_COVERAGE = 0.9995
+# Up to so many characters, training runs in this process, because it takes less than a second.
+IN_PROCESS_CHARACTERS = {"unigram": 1 << 15}
+IN_PROCESS_CHARACTERS_OTHERS = 1 << 20
 
 
 def train(
@@ -59,73 +58,76 @@ def train(
 ) -> Tokenizer:
     """Train a tokenizer on texts.
 
-    `normalize` (NFKC: full-width and half-width forms become one) is on for all kinds but byte and bpe; `segment` cuts
-    Japanese into words first and is on for the kind word on Japanese text; `multiple` fills the vocabulary up with
-    unused tokens. Ctrl-C stops the training at once; `progress` is told how far it is.
+    normalize   apply NFKC (full-width and half-width forms become equal); default: all kinds but byte and bpe
+    segment     split Japanese into words first; default: the kind word on Japanese text
+    languages   codes such as "ja" that get a token (<2ja>)
+    multiple    pad the vocabulary with unused tokens to a multiple of this
+
+    Ctrl-C stops the training at once.
     """
     if kind not in KINDS:
         raise UsageError(f"There is no tokenizer kind '{kind}'; choose {', '.join(KINDS)}.")
-    if not 1 <= vocabulary <= LARGEST or not 1 <= multiple <= LARGEST:
-        raise UsageError(f"A vocabulary has 1 to {LARGEST:,} tokens; {vocabulary} (in steps of {multiple}) cannot be.")
+    if not 1 <= vocabulary <= MAX_VOCABULARY or not 1 <= multiple <= MAX_VOCABULARY:
+        raise UsageError(f"A vocabulary has 1 to {MAX_VOCABULARY:,} tokens, not {vocabulary} (multiple of {multiple}).")
     specials = special_tokens(languages)
     if vocabulary <= len(specials):
-        raise UsageError(f"A vocabulary of {vocabulary} has no room beside its {len(specials)} special tokens.")
+        raise UsageError(f"A vocabulary of {vocabulary} is too small: {len(specials)} tokens of it are special tokens.")
     if normalize is None:
         normalize = kind not in ("byte", "bpe")
-    texts = counted(texts, progress, "reading", unit="characters", size=len)
-    sample = thinned(short_pieces(texts), MOST_CHARACTERS)
+    texts = track(texts, progress, "reading", unit="characters", size=len)
+    sample = subsample(split_long_texts(texts), MAX_CHARACTERS)
     if not any(piece.strip() for piece in sample):
-        raise UsageError("There is no text to train a tokenizer on. Check the files that were given.")
+        raise UsageError("There is no text to train a tokenizer on. Check the input files.")
     if segment is None:
         segment = kind == "word" and japanese.share_of_japanese("".join(sample[:1000])) > 0.1
     if segment:
-        cut = (japanese.segment(piece) for piece in sample)
-        sample = list(counted(cut, progress, "cutting into words", unit="characters", size=len))
+        segmented = (japanese.segment(piece) for piece in sample)
+        sample = list(track(segmented, progress, "splitting into words", unit="characters", size=len))
     if kind == "unigram":
-        sample = sampled([piece for text in sample for piece in PASSAGE.findall(text)], MOST_FOR_UNIGRAM)
+        sample = sample_evenly([piece for text in sample for piece in PASSAGE.findall(text)], MAX_UNIGRAM_CHARACTERS)
     settings = {"vocabulary": vocabulary, "specials": specials, "normalize": normalize, "segment": segment}
-    backend = _trained(kind, sample, settings, progress)
+    backend = _train_backend(kind, sample, settings, progress)
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
-    _fill_up(backend, multiple)
+    _pad_vocabulary(backend, multiple)
     return Tokenizer(backend)
 
 
-def _trained(kind: Kind, texts: list[str], settings: dict[str, Any], progress: Progress) -> tokenizers.Tokenizer:
+def _train_backend(kind: Kind, texts: list[str], settings: dict[str, Any], progress: Progress) -> tokenizers.Tokenizer:
     characters = sum(map(len, texts))
-    if characters <= QUICK.get(kind, QUICK_OTHERS) or not sys.executable:
+    if characters <= IN_PROCESS_CHARACTERS.get(kind, IN_PROCESS_CHARACTERS_OTHERS) or not sys.executable:
         return TRAINERS[kind](texts, **settings)
     step = f"training a {kind} tokenizer on {characters:,} characters"
     return train_in_child(texts, {"kind": kind, **settings}, lambda: progress(step))
 
 
-def _character(
+def _train_character(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
-    kept = [char for char, _ in _characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
-    numbers = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(kept)]))}
-    # Byte pairs without a single merge are characters.
-    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=[], unk_token=UNKNOWN))
-    return _dressed(backend, normalize, [], decoders.Fuse(), segment)
+    common = [char for char, _ in _count_characters(texts, normalize).most_common(max(0, vocabulary - len(specials)))]
+    vocab = {token: number for number, token in enumerate(dict.fromkeys([*specials, *sorted(common)]))}
+    # BPE without merges gives single characters.
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token=UNKNOWN))
+    return _set_steps(backend, normalize, [], decoders.Fuse(), segment)
 
 
-def _byte(
+def _train_byte(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    numbers = {token: number for number, token in enumerate([*specials, *alphabet])}
-    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=[]))
-    cutter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    return _dressed(backend, normalize, [cutter], decoders.ByteLevel(), segment)
+    vocab = {token: number for number, token in enumerate([*specials, *alphabet])}
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment)
 
 
-def _bpe(
+def _train_bpe(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.BPE())
-    cutter = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    _dressed(backend, normalize, [cutter], decoders.ByteLevel(), segment)
+    pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    _set_steps(backend, normalize, [pre_tokenizer], decoders.ByteLevel(), segment)
     trainer = trainers.BpeTrainer(
-        vocab_size=_at_least(vocabulary, 256 + len(specials), "bpe"),
+        vocab_size=_check_vocabulary(vocabulary, 256 + len(specials), "bpe"),
         special_tokens=specials,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -134,27 +136,27 @@ def _bpe(
     return backend
 
 
-def _word(
+def _train_word(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordLevel(unk_token=UNKNOWN))
-    _dressed(backend, normalize, _word_cutters(), _spaces_back(), segment)
+    _set_steps(backend, normalize, _word_pretokenizers(), _restore_spaces(), segment)
     trainer = trainers.WordLevelTrainer(vocab_size=vocabulary, special_tokens=specials, show_progress=False)
     backend.train_from_iterator(texts, trainer)
     return backend
 
 
-def _wordpiece(
+def _train_wordpiece(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.WordPiece(unk_token=UNKNOWN))
-    # A kanji is its own word, as in BERT: without spaces, a whole clause would be one word too long to look up.
-    cutters = [*_word_cutters(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
-    _dressed(backend, normalize, cutters, _spaces_back(decoders.Replace(Regex("^##"), "")), segment)
+    # Each kanji is a word of its own, as in BERT: without spaces, a clause would be one word that is too long to match.
+    splitters = [*_word_pretokenizers(), pre_tokenizers.Split(Regex(r"\p{Han}"), "isolated")]
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.Replace(Regex("^##"), "")), segment)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocabulary,
         special_tokens=specials,
-        # Each letter counts twice: as the beginning of a word, and with ## inside one.
+        # Each letter is in the alphabet twice: at the start of a word, and with ## inside a word.
         limit_alphabet=max(1, (vocabulary - len(specials)) // 3),
         show_progress=False,
     )
@@ -162,60 +164,60 @@ def _wordpiece(
     return backend
 
 
-def _unigram(
+def _train_unigram(
     texts: list[str], vocabulary: int, specials: list[str], normalize: bool, segment: bool
 ) -> tokenizers.Tokenizer:
     backend = tokenizers.Tokenizer(models.Unigram())
-    cutters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
-    _dressed(backend, normalize, cutters, _spaces_back(decoders.ByteFallback()), segment)
-    size = _at_least(vocabulary, 2 * len(BYTES) + len(specials), "unigram") - len(BYTES)
-    trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub does not know seed_size
+    splitters = [pre_tokenizers.Metaspace(prepend_scheme="never")]
+    _set_steps(backend, normalize, splitters, _restore_spaces(decoders.ByteFallback()), segment)
+    size = _check_vocabulary(vocabulary, 2 * len(BYTE_TOKENS) + len(specials), "unigram") - len(BYTE_TOKENS)
+    trainer = trainers.UnigramTrainer(  # type: ignore[call-arg]  # its stub lacks seed_size
         vocab_size=size,
         special_tokens=specials,
         unk_token=UNKNOWN,
         shrinking_factor=0.5,
-        seed_size=SEED * vocabulary,
+        seed_size=UNIGRAM_SEED_FACTOR * vocabulary,
         show_progress=False,
     )
-    backend.train_from_iterator(_covered(texts, normalize, size // 2), trainer)
-    scores = {piece: round(score, 5) for piece, score in _scores(backend).items() if piece not in specials}
+    backend.train_from_iterator(_split_at_rare_characters(texts, normalize, size // 2), trainer)
+    scores = {piece: round(score, 5) for piece, score in _read_scores(backend).items() if piece not in specials}
     lowest = min(scores.values(), default=0.0) - 10.0
     pieces = [(piece, 0.0) for piece in specials]
     pieces += sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-    pieces += [(piece, lowest) for piece in BYTES]
+    pieces += [(piece, lowest) for piece in BYTE_TOKENS]
     backend.model = models.Unigram(pieces, unk_id=specials.index(UNKNOWN), byte_fallback=True)
     return backend
 
 
 TRAINERS: dict[str, Callable[..., tokenizers.Tokenizer]] = {
-    "character": _character,
-    "byte": _byte,
-    "word": _word,
-    "bpe": _bpe,
-    "unigram": _unigram,
-    "wordpiece": _wordpiece,
+    "character": _train_character,
+    "byte": _train_byte,
+    "word": _train_word,
+    "bpe": _train_bpe,
+    "unigram": _train_unigram,
+    "wordpiece": _train_wordpiece,
 }
 
 
-def _dressed(
+def _set_steps(
     backend: tokenizers.Tokenizer,
     normalize: bool,
-    cutters: Sequence[pre_tokenizers.PreTokenizer],
+    splitters: Sequence[pre_tokenizers.PreTokenizer],
     decoder: decoders.Decoder,
     segment: bool,
 ) -> tokenizers.Tokenizer:
-    """What stands around a model: normalizer, cutters, decoder."""
+    """Set the normalizer, the pre-tokenizers and the decoder of a backend."""
     if normalize:
         backend.normalizer = normalizers.NFKC()
     if segment:
-        cutters = [pre_tokenizers.Split(japanese.SEPARATOR, "removed"), *cutters]
-    if cutters:
-        backend.pre_tokenizer = pre_tokenizers.Sequence(list(cutters)) if len(cutters) > 1 else cutters[0]
+        splitters = [pre_tokenizers.Split(japanese.SEPARATOR, "removed"), *splitters]
+    if splitters:
+        backend.pre_tokenizer = pre_tokenizers.Sequence(list(splitters)) if len(splitters) > 1 else splitters[0]
     backend.decoder = decoder
     return backend
 
 
-def _word_cutters() -> list[pre_tokenizers.PreTokenizer]:
+def _word_pretokenizers() -> list[pre_tokenizers.PreTokenizer]:
     return [
         pre_tokenizers.Metaspace(prepend_scheme="never"),
         pre_tokenizers.Split(Regex(r"[\n\t\r]"), "isolated"),
@@ -223,48 +225,48 @@ def _word_cutters() -> list[pre_tokenizers.PreTokenizer]:
     ]
 
 
-def _spaces_back(*first: decoders.Decoder) -> decoders.Decoder:
-    """Pieces joined without gaps, ▁ turned back into a space."""
+def _restore_spaces(*first: decoders.Decoder) -> decoders.Decoder:
+    """A decoder that joins pieces and turns ▁ back into a space."""
     return decoders.Sequence([*first, decoders.Fuse(), decoders.Replace("▁", " ")])
 
 
-def _characters(texts: list[str], normalize: bool) -> Counter[str]:
+def _count_characters(texts: list[str], normalize: bool) -> Counter[str]:
     normalizer = normalizers.NFKC()
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for text in texts:
-        seen.update(normalizer.normalize_str(text) if normalize else text)
-    seen.pop(japanese.SEPARATOR, None)
-    return seen
+        counts.update(normalizer.normalize_str(text) if normalize else text)
+    counts.pop(japanese.SEPARATOR, None)
+    return counts
 
 
-def _covered(texts: list[str], normalize: bool, most: int) -> Iterator[str]:
-    """The texts cut at their rarest characters, which bytes will write: a vocabulary cannot hold every kanji."""
-    seen = _characters(texts, normalize)
-    needed, rare = COVERED * seen.total(), []
-    for rank, (char, times) in enumerate(seen.most_common()):
-        if needed <= 0 or rank >= most:
+def _split_at_rare_characters(texts: list[str], normalize: bool, max_characters: int) -> Iterator[str]:
+    """The texts split at their rarest characters, which bytes will encode: a vocabulary cannot hold every kanji."""
+    counts = _count_characters(texts, normalize)
+    needed, rare = CHARACTER_COVERAGE * counts.total(), []
+    for rank, (char, times) in enumerate(counts.most_common()):
+        if needed <= 0 or rank >= max_characters:
             rare.append(char)
         needed -= times
     if not rare:
         yield from texts
         return
-    cut = re.compile("[" + re.escape("".join(rare)) + "]")
+    segmented = re.compile("[" + re.escape("".join(rare)) + "]")
     normalizer = normalizers.NFKC()
     for text in texts:
-        yield from cut.split(normalizer.normalize_str(text) if normalize else text)
+        yield from segmented.split(normalizer.normalize_str(text) if normalize else text)
 
 
-def _scores(backend: tokenizers.Tokenizer) -> dict[str, float]:
+def _read_scores(backend: tokenizers.Tokenizer) -> dict[str, float]:
     return dict(json.loads(backend.to_str())["model"]["vocab"])
 
 
-def _fill_up(backend: tokenizers.Tokenizer, multiple: int) -> None:
+def _pad_vocabulary(backend: tokenizers.Tokenizer, multiple: int) -> None:
     missing = -backend.get_vocab_size() % multiple
     unused = (AddedToken(f"<unused{number}>", special=True, normalized=False) for number in range(missing))
     backend.add_special_tokens(list(unused))
 
 
-def _at_least(vocabulary: int, least: int, kind: str) -> int:
-    if vocabulary < least:
-        raise UsageError(f"The kind {kind} needs a vocabulary of {least} or more; {vocabulary} was asked for.")
+def _check_vocabulary(vocabulary: int, minimum: int, kind: str) -> int:
+    if vocabulary < minimum:
+        raise UsageError(f"The kind {kind} needs a vocabulary of {minimum} or more, not {vocabulary}.")
     return vocabulary

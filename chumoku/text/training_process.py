@@ -1,8 +1,8 @@
-"""A tokenizer is trained in a process of its own, which can be stopped at any moment.
+"""Training a tokenizer in a child process, which can be stopped at any time.
 
-The `tokenizers` library hears no signal while it trains, for minutes. The child gets the texts by its standard input
-and answers with a tokenizer.json. It is no fork: threads of this process do not go with it, and a script that calls
-`chumoku.train` is not run a second time. It ends when its parent does.
+The `tokenizers` library handles no signals while it trains, which can take minutes. The child reads the texts from its
+standard input and writes a tokenizer.json. It is started with a new interpreter, not forked or spawned: it inherits no
+threads and does not run the caller's script again. It exits when its parent does.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import tokenizers
 
 from chumoku.errors import ChumokuError, UsageError
 
-HEARD_EVERY = 0.2  # seconds
+POLL_SECONDS = 0.2
 COMMAND = "from chumoku.text.training_worker import main; main()"
 
 
 def train_in_child(
-    texts: Sequence[str], settings: dict[str, Any], waiting: Callable[[], object]
+    texts: Sequence[str], settings: dict[str, Any], on_wait: Callable[[], object]
 ) -> tokenizers.Tokenizer:
-    """What the trainer of a kind makes of these texts; `waiting` is called every moment."""
+    """The backend trained on these texts. `on_wait` is called repeatedly meanwhile."""
     search = [str(Path(__file__).parents[2]), *filter(None, sys.path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(search)}
     with (
@@ -39,27 +39,27 @@ def train_in_child(
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the child
+            start_new_session=True,  # Ctrl-C reaches only this process, which kills the child
         ) as child,
     ):
         try:
             _send(child, texts, settings)
             answer = None
             while answer is None:
-                waiting()
+                on_wait()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    answer, _ = child.communicate(timeout=HEARD_EVERY)
+                    answer, _ = child.communicate(timeout=POLL_SECONDS)
         except BaseException:
             child.kill()
             raise
-        return _read(answer, errors)
+        return _read_answer(answer, errors)
 
 
 def _send(child: subprocess.Popen[bytes], texts: Sequence[str], settings: dict[str, Any]) -> None:
     stream = child.stdin
     if stream is None:
         return
-    with contextlib.suppress(BrokenPipeError):  # it died; why is in its standard error
+    with contextlib.suppress(BrokenPipeError):  # it died; the reason is in its standard error
         for value in (settings, *texts):
             stream.write(json.dumps(value).encode() + b"\n")
         stream.write(b"null\n")
@@ -67,16 +67,16 @@ def _send(child: subprocess.Popen[bytes], texts: Sequence[str], settings: dict[s
     child.stdin = None
 
 
-def _read(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
+def _read_answer(answer: bytes, errors: IO[bytes]) -> tokenizers.Tokenizer:
     try:
-        found = json.loads(answer)
+        result = json.loads(answer)
     except ValueError:
         errors.seek(0)
-        said = errors.read(1 << 20).decode("utf-8", "replace").strip().rpartition("\n")[2]
+        last_line = errors.read(1 << 20).decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise ChumokuError(
-            f"Training the tokenizer failed: {said[:200] or 'its process was ended'}. Is there enough memory? Train on "
-            "less text, or choose another kind."
+            f"Training the tokenizer failed: {last_line[:200] or 'its process was killed'}. Is there enough memory? "
+            "Train on less text, or choose another kind."
         ) from None
-    if "error" in found:
-        raise UsageError(found["error"])
-    return tokenizers.Tokenizer.from_str(found["tokenizer"])
+    if "error" in result:
+        raise UsageError(result["error"])
+    return tokenizers.Tokenizer.from_str(result["tokenizer"])

@@ -1,4 +1,4 @@
-"""The process that trains a tokenizer for `training_process`: texts in, a tokenizer.json out."""
+"""The child process of `training_process`: it reads texts and writes a tokenizer.json."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import time
 from chumoku.errors import UsageError
 from chumoku.text.training import TRAINERS
 
-LOOKS_EVERY = 0.2  # seconds
+POLL_SECONDS = 0.2
 
 
 def main() -> None:
-    """The child: settings and texts in, a tokenizer out."""
+    """Read settings and texts from standard input, train, and write the tokenizer to standard output."""
     parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
     settings, *texts = map(json.loads, sys.stdin.buffer)
     if not texts or texts.pop() is not None:
-        sys.exit("The texts did not arrive.")  # the parent is gone
+        sys.exit("The texts did not arrive.")  # the parent has exited
     kind = settings.pop("kind")
     try:
         answer = {"tokenizer": TRAINERS[kind](texts, **settings).to_str()}
@@ -29,7 +29,7 @@ def main() -> None:
     sys.stdout.write(json.dumps(answer))
 
 
-def _end_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
-        time.sleep(LOOKS_EVERY)
+        time.sleep(POLL_SECONDS)
     os._exit(1)

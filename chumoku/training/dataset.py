@@ -19,7 +19,7 @@ from chumoku.data.pairs import Cleaning, Pair, read_pairs
 from chumoku.data.prepared import Pairs, open_pairs, prepare_pairs
 from chumoku.data.shards import Shards, prepare_text
 from chumoku.data.split import split_pairs
-from chumoku.data.text_files import expand
+from chumoku.data.text_files import find_files
 from chumoku.data.tokenizer_cache import prepare_tokenizer
 from chumoku.errors import CorpusError
 from chumoku.models.config import ModelConfig
@@ -78,7 +78,7 @@ def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress)
         hiding: dict[str, Any] = {
             "roles": tokenizer.roles,
             "vocabulary": tokenizer.size,
-            "share_hidden": data.hidden,
+            "mask_rate": data.hidden,
         }
         learned, held = (MaskedBatches(windows, **hiding) for windows in (learned, held))  # type: ignore[arg-type]
     return Material(
@@ -125,7 +125,7 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress
         source, target = init.source_tokenizer, init.tokenizer
     else:
         read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
-        paths = expand(listed(files))
+        paths = find_files(listed(files))
         sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.separate else {"tokenizer": (0, 1)}
         tokenizers = [
             _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023

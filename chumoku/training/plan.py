@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
-from chumoku.data.text_files import expand
+from chumoku.data.text_files import find_files
 from chumoku.errors import counted as number_of
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -48,7 +48,10 @@ PAIR_LENGTH = 24  # tokens a sentence, as a guess
 def plan(recipe: Recipe) -> dict[str, Any]:
     """Sizes, memory and time of a run."""
     files = [
-        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(listed(named))
+        path
+        for named in (recipe.data.files, recipe.data.validation_files)
+        if named
+        for path in find_files(listed(named))
     ]
     sizes = assumed_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)

@@ -1,7 +1,7 @@
-"""Chance that is the same everywhere.
+"""Random choices that are the same in every version of Python.
 
-Only `random.Random.random` promises the same numbers from the same seed on every Python; `choice` and `shuffle` do not.
-So every draw here is made from it:
+Only `random.Random.random` guarantees the same numbers for a seed in every version; `choice` and `shuffle` do not. So
+every choice here uses it:
 
     pick(items) = items[⌊u · n⌋]        weighted: the first item whose cumulated weight exceeds u · total
 """
@@ -29,7 +29,7 @@ class Dice:
 
 
 class Weighted(Generic[Item]):
-    """Items with weights, drawn in the proportion of the weights."""
+    """Items that are drawn in proportion to their weights."""
 
     def __init__(self, items: Sequence[Item], weights: Sequence[float]) -> None:
         self.items = items

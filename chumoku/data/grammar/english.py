@@ -1,4 +1,4 @@
-"""English agreement: who acts and when decide the verb; what follows decides the article.
+"""English sentences: subject and tense decide the form of the verb, the next word decides the article.
 
     statement   subject (adverb) verb[tense, person] rest.      She often drinks tea.
     negation    subject do[tense, person]n't verb rest.         She doesn't drink tea.
@@ -20,7 +20,7 @@ _SOUNDS_LIKE_VOWEL = ("hour", "honest")
 
 
 class Mood(NamedTuple):
-    """The switches that all sentence types share."""
+    """Tense, negation and question, which all sentence types share."""
 
     tense: str = PRESENT
     negative: bool = False
@@ -28,13 +28,13 @@ class Mood(NamedTuple):
 
 
 def with_article(words: str) -> str:
-    """An indefinite article by the sound that follows: an apple, a uniform."""
+    """The words with an indefinite article that fits their first sound: an apple, a uniform."""
     vowel = words[0].lower() in "aeiou" and not words.startswith(_SOUNDS_LIKE_CONSONANT)
     return ("an " if vowel or words.startswith(_SOUNDS_LIKE_VOWEL) else "a ") + words
 
 
 @cache
-def phrase(noun: Noun, *, plural: bool, owner: Person | None = None, adjective: str = "") -> str:
+def noun_phrase(noun: Noun, *, plural: bool, owner: Person | None = None, adjective: str = "") -> str:
     """A noun with its article, adjective and number: a sweet mandarin, sweet mandarins, the piano, my face."""
     if noun.kind == "own" and owner is not None:
         return f"{owner.possessive} {noun.many if owner.plural else noun.one}"
@@ -47,7 +47,7 @@ def phrase(noun: Noun, *, plural: bool, owner: Person | None = None, adjective: 
 
 @cache
 def third_person(verb: str) -> str:
-    """she eats, washes, studies, has; of a phrase, the first word changes: looks for."""
+    """The third person of a verb: eats, washes, studies, has. In a phrase the first word changes: looks for."""
     head, _, rest = verb.partition(" ")
     if head == "have":
         head = "has"
@@ -60,8 +60,8 @@ def third_person(verb: str) -> str:
     return f"{head} {rest}" if rest else head
 
 
-def finish(words: list[str], *, question: bool) -> str:
-    """Join what is there, with a capital in front and the right mark behind."""
+def to_sentence(words: list[str], *, question: bool) -> str:
+    """A sentence of the words that are not empty, with a capital letter and a final mark."""
     text = " ".join([word for word in words if word])
     return text[0].upper() + text[1:] + ("?" if question else ".")
 
@@ -71,35 +71,35 @@ def clause(subject: Person, verb: Verb, rest: list[str], mood: Mood, *, adverb: 
     tense, negative, question = mood
     helper = {FUTURE: "will", PAST: "did"}.get(tense) or ("does" if subject.third else "do")
     if question:
-        return finish([helper, subject.en, adverb, verb.en, *rest], question=True)
+        return to_sentence([helper, subject.en, adverb, verb.en, *rest], question=True)
     if negative:
         denial = "won't" if helper == "will" else f"{helper}n't"
-        return finish([subject.en, denial, adverb, verb.en, *rest], question=False)
+        return to_sentence([subject.en, denial, adverb, verb.en, *rest], question=False)
     if tense == FUTURE:
-        return finish([subject.en, "will", adverb, verb.en, *rest], question=False)
+        return to_sentence([subject.en, "will", adverb, verb.en, *rest], question=False)
     inflected = verb.past if tense == PAST else third_person(verb.en) if subject.third else verb.en
-    return finish([subject.en, adverb, inflected, *rest], question=False)
+    return to_sentence([subject.en, adverb, inflected, *rest], question=False)
 
 
-def be(subject: Person, tense: str) -> str:
-    """am, is, are, was, were."""
+def be_form(subject: Person, tense: str) -> str:
+    """The form of "be" for a subject: am, is, are, was or were."""
     if tense == PAST:
         return "was" if subject.third or subject.en == "I" else "were"
     return "is" if subject.third else "am" if subject.en == "I" else "are"
 
 
 def be_clause(subject: Person, rest: list[str], mood: Mood) -> str:
-    """A sentence whose predicate is to be."""
+    """A sentence whose verb is "be"."""
     tense, negative, question = mood
     if tense == FUTURE:
         if question:
-            return finish(["will", subject.en, "be", *rest], question=True)
-        return finish([subject.en, "won't be" if negative else "will be", *rest], question=False)
-    form = be(subject, tense)
+            return to_sentence(["will", subject.en, "be", *rest], question=True)
+        return to_sentence([subject.en, "won't be" if negative else "will be", *rest], question=False)
+    form = be_form(subject, tense)
     if question:
-        return finish([form, subject.en, *rest], question=True)
+        return to_sentence([form, subject.en, *rest], question=True)
     denied = "am not" if form == "am" else f"{form}n't"
-    return finish([subject.en, denied if negative else form, *rest], question=False)
+    return to_sentence([subject.en, denied if negative else form, *rest], question=False)
 
 
 def there_clause(noun: Noun, place: str, mood: Mood) -> str:
@@ -107,9 +107,9 @@ def there_clause(noun: Noun, place: str, mood: Mood) -> str:
     none = mood.negative and not mood.question
     many = noun.kind == "pl" or (noun.kind == "a" and none)
     form = ("were" if many else "was") if mood.tense == PAST else ("are" if many else "is")
-    indefinite = phrase(noun, plural=False)
+    indefinite = noun_phrase(noun, plural=False)
     if mood.question:
-        return finish([form, "there", indefinite if noun.kind == "a" else f"any {noun.one}", place], question=True)
-    return finish(
+        return to_sentence([form, "there", indefinite if noun.kind == "a" else f"any {noun.one}", place], question=True)
+    return to_sentence(
         ["there", form, f"no {noun.many if many else noun.one}" if none else indefinite, place], question=False
     )

@@ -1,4 +1,4 @@
-"""Japanese inflection: a word and three switches give a form.
+"""Japanese inflection: a word and three flags give a form.
 
     form(word, past, negative, polite) = stem + ending        飲む → 飲み + ませんでした
 
@@ -9,7 +9,7 @@ The stem of a verb depends on its class and on the ending that follows:
     する      する   し+ます     し+ない     し+た
     来る      来る   来+ます     来+ない     来+た        in kana: き, こ, き
 
-Stem and ending are returned apart, because together they are the units by which the corpus counts its words.
+Stem and ending are returned separately: they are the units in which the corpus counts its words.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _POLITE_COPULA = {
 
 
 class Form(NamedTuple):
-    """One inflected word in two units; the ending may be empty."""
+    """An inflected word in two units; the ending may be empty."""
 
     stem: str
     ending: str
@@ -94,18 +94,20 @@ def conjugate(verb: str, kind: str, *, past: bool = False, negative: bool = Fals
 
 
 @cache
-def describe(adjective: str, kind: str, *, past: bool = False, negative: bool = False, polite: bool = False) -> Form:
-    """An い-adjective as predicate; a な-adjective, or a noun, with its copula."""
+def inflect_adjective(
+    word: str, kind: str, *, past: bool = False, negative: bool = False, polite: bool = False
+) -> Form:
+    """The predicate form of an い-adjective, or of a な-adjective or noun with its copula."""
     if kind == I_ADJECTIVE:
-        stem = adjective[:-1]
-        if adjective == "いい" and (past or negative):
+        stem = word[:-1]
+        if word == "いい" and (past or negative):
             stem = "よ"
         return Form(stem, _I_ENDINGS[past, negative] + ("です" if polite else ""))
-    return Form(adjective, (_POLITE_COPULA if polite else _PLAIN_COPULA)[past, negative])
+    return Form(word, (_POLITE_COPULA if polite else _PLAIN_COPULA)[past, negative])
 
 
-def ask(form: Form, *, polite: bool, copula: bool = False) -> Form:
-    """An affirmative form as a question: 食べますか, 食べるの？; a plain copula turns from だ to な: 静かなの？."""
+def make_question(form: Form, *, polite: bool, copula: bool = False) -> Form:
+    """The question of an affirmative form: 食べますか, 食べるの？. A plain copula changes from だ to な: 静かなの？."""
     if polite:
         return Form(form.stem, form.ending + "か")
     ending = "な" if copula and form.ending == "だ" else form.ending

@@ -1,4 +1,4 @@
-"""A sentence in both languages, and what all sentence types share: who speaks of whom, when, and how politely."""
+"""A sentence in both languages, and what all sentence types share: subject, time, polarity and politeness."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from typing import NamedTuple
 
 from chumoku.data.grammar.dice import Dice
 from chumoku.data.grammar.english import PAST, Mood
-from chumoku.data.grammar.inflection import NA_ADJECTIVE, Form, ask, conjugate, describe
+from chumoku.data.grammar.inflection import NA_ADJECTIVE, Form, conjugate, inflect_adjective, make_question
 from chumoku.data.grammar.lexicon.people import BEASTS, DROPPED_I, DROPPED_YOU, PEOPLE, may_stand
 from chumoku.data.grammar.lexicon.tables import Person, Time, Verb
 
 DROPPED_SHARE = 0.3
-LONGEST = 12
+MAX_WORDS = 12
 
 
 class Sentence(NamedTuple):
-    """`units` joined are the Japanese; `combination` is what the split keeps together."""
+    """`units` joined are the Japanese sentence; `combination` is the unit that the split keeps together."""
 
     units: tuple[str, ...]
     target: str
@@ -26,7 +26,7 @@ class Sentence(NamedTuple):
         return "".join(self.units)
 
 
-def _pool(who: str, *, question: bool) -> tuple[Person, ...]:
+def _subject_pool(who: str, *, question: bool) -> tuple[Person, ...]:
     if who == "beasts":
         return BEASTS
     people = tuple(person for person in PEOPLE if may_stand(person, question=question))
@@ -40,14 +40,14 @@ def _pool(who: str, *, question: bool) -> tuple[Person, ...]:
 
 
 _POOLS = {
-    (who, question): _pool(who, question=question)
+    (who, question): _subject_pool(who, question=question)
     for who in ("people", "adults", "others", "speakers", "beasts")
     for question in (False, True)
 }
 
 
 def draw_subject(dice: Dice, who: str, *, question: bool) -> Person:
-    """Somebody who can do it; often nobody is named, and then it is the speaker, or the one who is asked."""
+    """A random subject from the group `who`. A dropped subject means "I", or "you" in a question."""
     droppable = who != "beasts" and (question or who != "others")
     if droppable and dice.chance(DROPPED_SHARE):
         return DROPPED_YOU if question else DROPPED_I
@@ -55,13 +55,13 @@ def draw_subject(dice: Dice, who: str, *, question: bool) -> Person:
 
 
 def draw_polarity(dice: Dice, *, deniable: bool = True) -> tuple[bool, bool]:
-    """(negative, question). Negative questions are left out: 食べませんか is an invitation."""
+    """Random (negative, question). Negative questions are left out, because 食べませんか is an invitation."""
     share = dice.roll()
     return deniable and share < 0.2, share >= 0.78
 
 
-def opening(dice: Dice, subject: Person, time: Time | None) -> list[str]:
-    """Subject and time, in either order."""
+def subject_and_time(dice: Dice, subject: Person, time: Time | None) -> list[str]:
+    """The units of subject and time, in random order."""
     topic = [subject.ja, "は"] if subject.ja else []
     if time is None:
         return topic
@@ -69,18 +69,18 @@ def opening(dice: Dice, subject: Person, time: Time | None) -> list[str]:
     return [*topic, *when] if topic and dice.chance(0.5) else [*when, *topic]
 
 
-def _units(form: Form, mood: Mood, *, polite: bool, copula: bool) -> list[str]:
-    asked = ask(form, polite=polite, copula=copula) if mood.question else form
-    return [unit for unit in asked if unit]
+def _to_units(form: Form, mood: Mood, *, polite: bool, copula: bool) -> list[str]:
+    final = make_question(form, polite=polite, copula=copula) if mood.question else form
+    return [unit for unit in final if unit]
 
 
-def act(verb: Verb, mood: Mood, *, polite: bool) -> list[str]:
-    """The verb that ends a Japanese sentence."""
+def end_with_verb(verb: Verb, mood: Mood, *, polite: bool) -> list[str]:
+    """The units of the verb at the end of a Japanese sentence."""
     form = conjugate(verb.ja, verb.kind, past=mood.tense == PAST, negative=mood.negative, polite=polite)
-    return _units(form, mood, polite=polite, copula=False)
+    return _to_units(form, mood, polite=polite, copula=False)
 
 
-def state(word: str, kind: str, mood: Mood, *, polite: bool) -> list[str]:
-    """The adjective, or the noun with its copula, that ends a Japanese sentence."""
-    form = describe(word, kind, past=mood.tense == PAST, negative=mood.negative, polite=polite)
-    return _units(form, mood, polite=polite, copula=kind == NA_ADJECTIVE)
+def end_with_adjective(word: str, kind: str, mood: Mood, *, polite: bool) -> list[str]:
+    """The units of the adjective, or of the noun with its copula, at the end of a Japanese sentence."""
+    form = inflect_adjective(word, kind, past=mood.tense == PAST, negative=mood.negative, polite=polite)
+    return _to_units(form, mood, polite=polite, copula=kind == NA_ADJECTIVE)

@@ -1,4 +1,4 @@
-"""The grammar: six sentence types, each a function that draws one sentence.
+"""The grammar: sentence types, each a function that draws one random sentence.
 
     action       (time) (subject は) (adverb) (place で) (object を) verb      母は毎朝庭でお茶を飲む    (actions.py)
     scene        place に thing が ある / いる                                机の上に本がある
@@ -7,13 +7,12 @@
     trait        person は adjective, or occupation                           父は医者だ
     feeling      (subject は) thing が 好き                                   猫が好きだ
 
-The mapping is a function: what Japanese leaves open is settled once. A dropped subject is "I" in a statement and "you"
-in a question. Without a time the non-past is a habit (I eat), with a future time it is the future (I will eat). A
-countable object is singular, and plural where English speaks of the kind (`actions._of_the_kind`). Politeness and the
-order of the phrases leave no trace in English.
+Each Japanese sentence has one translation. A dropped subject is "I" in a statement and "you" in a question. The
+non-past is a habit (I eat), or the future with a future time (I will eat). A countable object is singular, or plural
+where English uses the generic plural (`actions._is_generic`). Politeness and word order do not change the English.
 
 A sentence's combination is its content words without time and adverb: (verb, object, place), (adjective, noun). The
-subject counts only where it is what the sentence is about: (busy, my mother), (doctor, my father).
+subject is part of it only where the sentence describes the subject: (busy, my mother), (doctor, my father).
 """
 
 from __future__ import annotations
@@ -23,18 +22,26 @@ from functools import cache
 
 from chumoku.data.grammar.actions import action_combinations, draw_action
 from chumoku.data.grammar.dice import Dice, Weighted
-from chumoku.data.grammar.english import FUTURE, PAST, PRESENT, Mood, be_clause, clause, phrase, there_clause
+from chumoku.data.grammar.english import FUTURE, PAST, PRESENT, Mood, be_clause, clause, noun_phrase, there_clause
 from chumoku.data.grammar.inflection import NA_ADJECTIVE
 from chumoku.data.grammar.lexicon.adjectives import DESCRIPTIONS, SELF_TRAITS, TRAITS
 from chumoku.data.grammar.lexicon.people import PEOPLE
 from chumoku.data.grammar.lexicon.scenes import FEELINGS, OCCUPATIONS, SCENES, WHEREABOUTS
 from chumoku.data.grammar.lexicon.tables import Noun, Person, Time, Verb
 from chumoku.data.grammar.lexicon.times import AFTER, BEFORE, NOW
-from chumoku.data.grammar.sentence import LONGEST, Sentence, act, draw_polarity, draw_subject, opening, state
+from chumoku.data.grammar.sentence import (
+    MAX_WORDS,
+    Sentence,
+    draw_polarity,
+    draw_subject,
+    end_with_adjective,
+    end_with_verb,
+    subject_and_time,
+)
 
 _NEARBY_PAST = tuple(time for time in BEFORE if time.scale <= 0)
 _NEARBY_FUTURE = tuple(time for time in AFTER if time.scale <= 0)
-_POINTING = (("この", "this", "these"), ("あの", "that", "those"))
+_DEMONSTRATIVES = (("この", "this", "these"), ("あの", "that", "those"))
 _OWNERS = (
     ("彼の", "his"),
     ("彼女の", "her"),
@@ -47,19 +54,19 @@ _SCENE_DECK = Weighted(SCENES, [len(scene.nouns) + len(scene.places) for scene i
 _FEELING_DECK = Weighted(FEELINGS, [len(feeling.nouns) for feeling in FEELINGS])
 
 
-def _tense(dice: Dice) -> str:
+def _draw_tense(dice: Dice) -> str:
     return PAST if dice.chance(0.3) else PRESENT
 
 
 @cache
-def _known(noun: Noun, singular: str, plural: str) -> Person:
-    """A thing as the subject: this book, these shoes, the bread."""
+def _definite_subject(noun: Noun, singular: str, plural: str) -> Person:
+    """A noun as a subject: this book, these shoes, the bread."""
     many = noun.kind == "pl"
     return Person(noun.ja, f"{plural if many else singular} {noun.one}", "thing", "its", third=not many, plural=many)
 
 
-def _passing_time(dice: Dice) -> tuple[str, Time | None]:
-    """When somebody is busy, or somewhere."""
+def _draw_temporary_time(dice: Dice) -> tuple[str, Time | None]:
+    """A random tense and time of a temporary state, such as being busy or being somewhere."""
     share = dice.roll()
     if share < 0.3:
         return PRESENT, None
@@ -76,22 +83,22 @@ def draw_scene(dice: Dice) -> Sentence | None:
     if place.ja.startswith(thing.ja):
         return None
     negative, question = draw_polarity(dice)
-    mood = Mood(_tense(dice), negative, question)
-    ending = act(scene.verb, mood, polite=dice.chance(0.5))
+    mood = Mood(_draw_tense(dice), negative, question)
+    ending = end_with_verb(scene.verb, mood, polite=dice.chance(0.5))
     combination = (scene.verb.ja, thing.ja, place.ja)
     if dice.chance(0.35):
-        known = _known(thing, "the", "the")
-        return Sentence((thing.ja, "は", place.ja, "に", *ending), be_clause(known, [place.here], mood), combination)
+        subject = _definite_subject(thing, "the", "the")
+        return Sentence((thing.ja, "は", place.ja, "に", *ending), be_clause(subject, [place.here], mood), combination)
     return Sentence((place.ja, "に", thing.ja, "が", *ending), there_clause(thing, place.here, mood), combination)
 
 
 def draw_whereabouts(dice: Dice) -> Sentence | None:
     negative, question = draw_polarity(dice)
     person, place = draw_subject(dice, "people", question=question), dice.pick(WHEREABOUTS)
-    tense, time = _passing_time(dice)
+    tense, time = _draw_temporary_time(dice)
     mood = Mood(tense, negative, question)
-    ending = act(_BE_SOMEWHERE, mood, polite=dice.chance(0.5))
-    units = (*opening(dice, person, time), place.ja, "に", *ending)
+    ending = end_with_verb(_BE_SOMEWHERE, mood, polite=dice.chance(0.5))
+    units = (*subject_and_time(dice, person, time), place.ja, "に", *ending)
     here = place.here.replace(" own ", f" {person.possessive} ")
     target = be_clause(person, [here, time.en if time else ""], mood)
     return Sentence(units, target, ("いる", person.en, place.ja))
@@ -101,17 +108,17 @@ _BE_SOMEWHERE = Verb("いる", "ichidan", "be", "was")
 
 
 def draw_description(dice: Dice) -> Sentence | None:
-    adjective, bearers = dice.pick(DESCRIPTIONS)
-    thing, ownable = dice.pick(bearers)
+    adjective, nouns = dice.pick(DESCRIPTIONS)
+    thing, ownable = dice.pick(nouns)
     negative, question = draw_polarity(dice)
-    mood = Mood(_tense(dice), negative, question)
+    mood = Mood(_draw_tense(dice), negative, question)
     if ownable and dice.chance(0.5):
         ja, en = dice.pick(_OWNERS if question else _OWNERS + _MY_OWNERS)
-        subject = _known(thing, en, en)
+        subject = _definite_subject(thing, en, en)
     else:
-        ja, one, many = dice.pick(_POINTING)
-        subject = _known(thing, one, many)
-    ending = state(adjective.ja, adjective.kind, mood, polite=dice.chance(0.5))
+        ja, one, many = dice.pick(_DEMONSTRATIVES)
+        subject = _definite_subject(thing, one, many)
+    ending = end_with_adjective(adjective.ja, adjective.kind, mood, polite=dice.chance(0.5))
     return Sentence((ja, thing.ja, "は", *ending), be_clause(subject, [adjective.en], mood), (adjective.ja, thing.ja))
 
 
@@ -121,11 +128,11 @@ def draw_trait(dice: Dice) -> Sentence | None:
     person = draw_subject(dice, "adults", question=question)
     if person.role == "self" and adjective not in SELF_TRAITS:
         return None
-    tense, time = _passing_time(dice) if adjective.passing else (_tense(dice), None)
+    tense, time = _draw_temporary_time(dice) if adjective.passing else (_draw_tense(dice), None)
     mood = Mood(tense, negative, question)
-    ending = state(adjective.ja, adjective.kind, mood, polite=dice.chance(0.5))
+    ending = end_with_adjective(adjective.ja, adjective.kind, mood, polite=dice.chance(0.5))
     target = be_clause(person, [adjective.en, time.en if time else ""], mood)
-    return Sentence((*opening(dice, person, time), *ending), target, (adjective.ja, person.en))
+    return Sentence((*subject_and_time(dice, person, time), *ending), target, (adjective.ja, person.en))
 
 
 def draw_occupation(dice: Dice) -> Sentence | None:
@@ -134,10 +141,10 @@ def draw_occupation(dice: Dice) -> Sentence | None:
     person = draw_subject(dice, "adults", question=question)
     if person.en == "the teacher" or person.plural:
         return None
-    mood = Mood(_tense(dice), negative, question)
-    ending = state(work.ja, NA_ADJECTIVE, mood, polite=dice.chance(0.5))
-    target = be_clause(person, [phrase(work, plural=False)], mood)
-    return Sentence((*opening(dice, person, None), *ending), target, (work.ja, person.en))
+    mood = Mood(_draw_tense(dice), negative, question)
+    ending = end_with_adjective(work.ja, NA_ADJECTIVE, mood, polite=dice.chance(0.5))
+    target = be_clause(person, [noun_phrase(work, plural=False)], mood)
+    return Sentence((*subject_and_time(dice, person, None), *ending), target, (work.ja, person.en))
 
 
 def draw_feeling(dice: Dice) -> Sentence | None:
@@ -145,14 +152,14 @@ def draw_feeling(dice: Dice) -> Sentence | None:
     thing = dice.pick(feeling.nouns)
     negative, question = draw_polarity(dice, deniable=feeling.deniable)
     person = draw_subject(dice, feeling.who, question=question)
-    mood = Mood(_tense(dice), negative, question)
-    named = phrase(thing, plural=feeling.plural)
+    mood = Mood(_draw_tense(dice), negative, question)
+    object_phrase = noun_phrase(thing, plural=feeling.plural)
     if feeling.be:
-        target = be_clause(person, [feeling.en, named], mood)
+        target = be_clause(person, [feeling.en, object_phrase], mood)
     else:
-        target = clause(person, Verb("", "", feeling.en, feeling.past), [named], mood)
-    ending = state(feeling.ja, feeling.kind, mood, polite=dice.chance(0.5))
-    return Sentence((*opening(dice, person, None), thing.ja, "が", *ending), target, (feeling.ja, thing.ja))
+        target = clause(person, Verb("", "", feeling.en, feeling.past), [object_phrase], mood)
+    ending = end_with_adjective(feeling.ja, feeling.kind, mood, polite=dice.chance(0.5))
+    return Sentence((*subject_and_time(dice, person, None), thing.ja, "が", *ending), target, (feeling.ja, thing.ja))
 
 
 _Draw = Callable[[Dice], "Sentence | None"]
@@ -162,22 +169,22 @@ _TYPES: Weighted[_Draw] = Weighted(
 )
 
 
-def draw(dice: Dice) -> Sentence:
-    """One sentence of any type, short enough to be learned."""
+def draw_sentence(dice: Dice) -> Sentence:
+    """One random sentence of any type, with at most MAX_WORDS English words."""
     while True:
         sentence = _TYPES.draw(dice)(dice)
-        if sentence is not None and sentence.target.count(" ") < LONGEST:
+        if sentence is not None and sentence.target.count(" ") < MAX_WORDS:
             return sentence
 
 
 def combinations() -> Iterator[tuple[str, ...]]:
-    """Every combination of the grammar; some come more than once."""
+    """Every combination of the grammar; some appear more than once."""
     yield from action_combinations()
     for scene in SCENES:
         places = [place.ja for place in scene.places]
         yield from ((scene.verb.ja, thing.ja, place) for thing in scene.nouns for place in places)
     yield from (("いる", person.en, place.ja) for person in PEOPLE for place in WHEREABOUTS)
-    yield from ((adjective.ja, thing.ja) for adjective, bearers in DESCRIPTIONS for thing, _ in bearers)
+    yield from ((adjective.ja, thing.ja) for adjective, nouns in DESCRIPTIONS for thing, _ in nouns)
     yield from ((adjective.ja, person.en) for adjective in TRAITS for person in PEOPLE if person.adult)
     yield from ((work.ja, person.en) for work in OCCUPATIONS for person in PEOPLE if person.adult)
     yield from ((feeling.ja, thing.ja) for feeling in FEELINGS for thing in feeling.nouns)

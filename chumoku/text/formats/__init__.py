@@ -1,1 +1,1 @@
-"""Tokenizers in the files of other programs: reading and writing."""
+"""Reading and writing the tokenizer files of other programs."""

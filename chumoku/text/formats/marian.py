@@ -1,14 +1,14 @@
-"""Marian's tokenizers: two SentencePiece models that share one table of numbers, or have one each.
+"""Marian's tokenizers: two SentencePiece models with one shared vocabulary, or with one each.
 
-    source.spm, target.spm      how each side cuts a text into pieces
-    vocab.json                  piece → number, of both sides together
-    target_vocab.json           the target's own numbers, where tokenizer_config.json says separate_vocabs
+    source.spm, target.spm      how each side splits a text into pieces
+    vocab.json                  piece → id, for both sides
+    target_vocab.json           the target's own ids, if tokenizer_config.json has separate_vocabs
 
-    text → pieces of source.spm → numbers + </s>          decoding begins with <pad>, if the settings name no bos_token
+    text → pieces of source.spm → ids + </s>          decoding begins with <pad> unless the settings name a bos_token
 
-The source side never gives a piece that only the target's model knows: its place holds a text that no text can contain.
-The target side can decode every piece, and gives the source's own only where nothing else would be left but <unk>.
-A piece of a model that has no number is left out; the reference would give <unk> for it.
+The source side never encodes a piece that only the target's model has: that id gets a name that no text can contain.
+The target side can decode every piece, and encodes a source-only piece only where it would otherwise give <unk>.
+A piece without an id is left out; the reference gives <unk> for it.
 """
 
 from __future__ import annotations
@@ -20,32 +20,19 @@ from typing import Any
 from tokenizers import AddedToken
 
 from chumoku.errors import UsageError
-from chumoku.text.backend import set_frame
-from chumoku.text.formats.sentencepiece import (
-    BYTE,
-    CONTROL,
-    MOST_PIECES,
-    NORMAL,
-    UNIGRAM,
-    UNKNOWN,
-    UNUSED,
-    USER,
-    Model,
-    Piece,
-    backend_of,
-    read_model,
-)
-from chumoku.text.formats.sentencepiece_export import model_of, proto
+from chumoku.text.backend import set_prefix_and_suffix
+from chumoku.text.formats import sentencepiece as sp
+from chumoku.text.formats.sentencepiece_export import serialize_model, to_sentencepiece_model
 from chumoku.text.formats.tokenizer_config import SETTINGS, read_settings, token_names
-from chumoku.text.formats.tokenizer_files import guarded, read_bounded
+from chumoku.text.formats.tokenizer_files import explain_errors, read_limited
 from chumoku.text.special_tokens import LANGUAGE
 from chumoku.text.tokenizer import Tokenizer
 
 SOURCE, TARGET = "source.spm", "target.spm"
 VOCABULARY, TARGET_VOCABULARY = "vocab.json", "target_vocab.json"
 NAMES = {"end": "</s>", "unknown": "<unk>", "pad": "<pad>"}
-LOWEST = -1e4
-# Spaces become ▁ before a text is cut, so that nothing typed can match a piece with a space in it.
+LOWEST_SCORE = -1e4
+# Spaces become ▁ before a text is split, so no text can match a piece that contains a space.
 UNREACHABLE = "<other side {}>"
 
 
@@ -54,72 +41,74 @@ def is_marian(folder: Path) -> bool:
 
 
 def load_marian(folder: Path | str) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target."""
+    """The source and target tokenizers of a Marian folder."""
     folder = Path(folder)
-    named = token_names(read_settings(folder))
-    names = {role: named.get(role, name) for role, name in NAMES.items()}
-    names["begin"] = named.get("begin", names["pad"])
-    table = _numbers(folder / VOCABULARY)
-    theirs = _numbers(folder / TARGET_VOCABULARY) if (folder / TARGET_VOCABULARY).is_file() else table
-    source = guarded(folder / SOURCE, lambda: _side(folder / SOURCE, table, names, decodes=False))
-    target = guarded(folder / TARGET, lambda: _side(folder / TARGET, theirs, names, decodes=True))
+    configured = token_names(read_settings(folder))
+    names = {role: configured.get(role, name) for role, name in NAMES.items()}
+    names["begin"] = configured.get("begin", names["pad"])
+    table = _read_vocabulary(folder / VOCABULARY)
+    target_table = _read_vocabulary(folder / TARGET_VOCABULARY) if (folder / TARGET_VOCABULARY).is_file() else table
+    source = explain_errors(folder / SOURCE, lambda: _load_side(folder / SOURCE, table, names, is_target=False))
+    target = explain_errors(folder / TARGET, lambda: _load_side(folder / TARGET, target_table, names, is_target=True))
     return source, target
 
 
-def _numbers(path: Path) -> list[str]:
-    """The pieces by their numbers."""
+def _read_vocabulary(path: Path) -> list[str]:
+    """The pieces in the order of their ids."""
 
-    def opened() -> list[str]:
-        table = json.loads(read_bounded(path))
-        if not isinstance(table, dict) or not 0 < len(table) <= MOST_PIECES:
-            raise ValueError("it is no table of pieces and numbers")
+    def parse() -> list[str]:
+        table = json.loads(read_limited(path))
+        if not isinstance(table, dict) or not 0 < len(table) <= sp.MAX_PIECES:
+            raise ValueError("it is not a table of pieces and ids")
         if set(map(type, table.values())) != {int} or sorted(table.values()) != list(range(len(table))):
-            raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without holes")
+            raise ValueError(f"its {len(table):,} pieces are not numbered from 0 without gaps")
         return sorted(table, key=table.__getitem__)
 
-    return guarded(path, opened)
+    return explain_errors(path, parse)
 
 
-def _side(path: Path, table: list[str], names: dict[str, str], *, decodes: bool) -> Tokenizer:
-    model = read_model(read_bounded(path))
-    known = {piece.text: piece for piece in model.pieces if piece.kind in (NORMAL, USER, BYTE)}
+def _load_side(path: Path, table: list[str], names: dict[str, str], *, is_target: bool) -> Tokenizer:
+    model = sp.read_model(read_limited(path))
+    known = {piece.text: piece for piece in model.pieces if piece.kind in (sp.NORMAL, sp.USER, sp.BYTE)}
     missing = [name for name in names.values() if name not in table]
     if missing:
         raise ValueError(f"{VOCABULARY} has no {', '.join(missing)}")
-    controls = {piece.text for piece in model.pieces if piece.kind == CONTROL} | set(names.values())
-    special = {text: CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
-    special[names["unknown"]] = UNKNOWN
+    controls = {piece.text for piece in model.pieces if piece.kind == sp.CONTROL} | set(names.values())
+    special = {text: sp.CONTROL for text in table if text in controls or LANGUAGE.fullmatch(text)}
+    special[names["unknown"]] = sp.UNKNOWN
 
-    def placed(number: int, text: str) -> Piece:
+    def piece_for(token_id: int, text: str) -> sp.Piece:
         if text in special:
-            return Piece(text, 0.0, special[text])
+            return sp.Piece(text, 0.0, special[text])
         if text in known:
             return known[text]
-        return Piece(text, LOWEST, NORMAL) if decodes else Piece(UNREACHABLE.format(number), 0.0, UNUSED)
+        if is_target:
+            return sp.Piece(text, LOWEST_SCORE, sp.NORMAL)
+        return sp.Piece(UNREACHABLE.format(token_id), 0.0, sp.UNUSED)
 
-    pieces = [placed(number, text) for number, text in enumerate(table)]
-    backend = backend_of(model._replace(pieces=pieces))
+    pieces = [piece_for(token_id, text) for token_id, text in enumerate(table)]
+    backend = sp.build_backend(model._replace(pieces=pieces))
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
-    set_frame(backend, [], [], {role: name for role, name in names.items() if role != "unknown"})
+    set_prefix_and_suffix(backend, [], [], {role: name for role, name in names.items() if role != "unknown"})
     return Tokenizer(backend, size=len(table))
 
 
 def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> None:
-    """The files that transformers' MarianTokenizer opens, in a folder that is there."""
+    """Write the files of transformers' MarianTokenizer into an existing folder."""
     folder = Path(folder)
-    models = [_checked(side, name) for side, name in ((source, "source"), (target, "target"))]
+    models = [_check_side(side, name) for side, name in ((source, "source"), (target, "target"))]
     texts = [[piece.text for piece in model.pieces] for model in models]
-    own = [text != UNREACHABLE.format(number) for number, text in enumerate(texts[0])]
-    together = len(texts[0]) == len(texts[1]) and all(
+    own = [text != UNREACHABLE.format(token_id) for token_id, text in enumerate(texts[0])]
+    shared = len(texts[0]) == len(texts[1]) and all(
         one == other for one, other, is_own in zip(*texts, own, strict=True) if is_own
     )
-    tables = [texts[1]] if together else texts
+    tables = [texts[1]] if shared else texts
     for name, model in zip((SOURCE, TARGET), models, strict=True):
-        (folder / name).write_bytes(proto(model))
+        (folder / name).write_bytes(serialize_model(model))
     for name, table in zip((VOCABULARY, TARGET_VOCABULARY), tables, strict=False):
-        numbers = {text: number for number, text in enumerate(table)}
-        (folder / name).write_text(json.dumps(numbers, ensure_ascii=False, indent=0), encoding="utf-8")
-    settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not together}
+        vocab = {text: token_id for token_id, text in enumerate(table)}
+        (folder / name).write_text(json.dumps(vocab, ensure_ascii=False, indent=0), encoding="utf-8")
+    settings: dict[str, Any] = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": not shared}
     for key, role in (("eos_token", "end"), ("pad_token", "pad"), ("unk_token", "unknown")):
         settings[key] = source.token(getattr(source.roles, role))
     if target.roles.begin not in (None, target.roles.pad):
@@ -127,10 +116,10 @@ def write_marian(source: Tokenizer, target: Tokenizer, folder: Path | str) -> No
     (folder / SETTINGS).write_text(json.dumps(settings, indent=1), encoding="utf-8")
 
 
-def _checked(side: Tokenizer, name: str) -> Model:
+def _check_side(side: Tokenizer, name: str) -> sp.Model:
     if side.kind != "unigram":
-        raise UsageError(f"Marian's tokenizers are unigram models, and the {name}'s here is of kind {side.kind}.")
-    model = model_of(side)
-    if model.kind != UNIGRAM or any(getattr(side.roles, role) is None for role in NAMES):
-        raise UsageError(f"Marian needs tokens for end, pad and unknown; the {name}'s tokenizer lacks one of them.")
+        raise UsageError(f"Marian's tokenizers are unigram models, but the {name}'s is of kind {side.kind}.")
+    model = to_sentencepiece_model(side)
+    if model.kind != sp.UNIGRAM or any(getattr(side.roles, role) is None for role in NAMES):
+        raise UsageError(f"Marian needs tokens for end, pad and unknown; the {name}'s tokenizer lacks at least one.")
     return model

@@ -1,7 +1,7 @@
-"""SentencePiece models: the few fields of their protobuf that decide how text is cut.
+"""SentencePiece models: the fields of their protobuf that decide how text is split.
 
 ModelProto        1 pieces {1 text, 2 score, 3 type}   2 trainer   3 normalizer
-trainer           3 kind (1 unigram, 2 bpe)            35 bytes for what is unknown
+trainer           3 kind (1 unigram, 2 bpe)            35 byte fallback
 normalizer        2 character map    3 dummy prefix    4 remove extra spaces
 """
 
@@ -17,18 +17,18 @@ import numpy as np
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from chumoku.text.backend import check_added
+from chumoku.text.backend import check_added_tokens
 
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 UNIGRAM, BPE = 1, 2
-MOST_PIECES = 1 << 22
-LONGEST_PIECE = 1 << 12
-MOST_WORK = 1 << 27
-LONGEST_MAPPED = 20  # characters that a character map writes for one; NFKC needs 18
-MOST_MAPPED = 4  # times as many characters as NFKC writes, for a letter of a usual script
+MAX_PIECES = 1 << 22
+MAX_PIECE_LENGTH = 1 << 12
+MAX_MERGE_WORK = 1 << 27
+MAX_MAPPED_LENGTH = 20  # characters that a character map writes for one character; NFKC needs 18
+MAX_MAP_GROWTH = 4  # times as many characters as NFKC writes, for a letter of a common script
 MANY_SPACES, OUTER_SPACES = " {2,}", r"\A | \z"
 _PAIRS = [*(kana + "ﾞ" for kana in "ｳｶｷｸｹｺｻｼｽｾｿﾀﾁﾂﾃﾄﾊﾋﾌﾍﾎﾜｦ"), *(kana + "ﾟ" for kana in "ﾊﾋﾌﾍﾎ")]
-VOICED = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
+VOICED_KANA = {pair: unicodedata.normalize("NFKC", pair) for pair in _PAIRS}
 
 
 class Piece(NamedTuple):
@@ -47,16 +47,17 @@ class Model(NamedTuple):
 
 
 def backend_from_model(data: bytes) -> tokenizers.Tokenizer:
-    """The library's tokenizer that cuts text as the SentencePiece model does."""
-    return backend_of(read_model(data))
+    """The backend of a serialized SentencePiece model."""
+    return build_backend(read_model(data))
 
 
-def backend_of(model: Model) -> tokenizers.Tokenizer:
+def build_backend(model: Model) -> tokenizers.Tokenizer:
+    """A backend that splits texts as the SentencePiece model does."""
     backend = tokenizers.Tokenizer(_bpe(model) if model.kind == BPE else _unigram(model))
-    backend.normalizer, backend.pre_tokenizer = dress(model)
+    backend.normalizer, backend.pre_tokenizer = build_preprocessing(model)
     after = [decoders.Strip(" ", 1, 0)] if model.dummy_prefix else []
     backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), *after])
-    check_added(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
+    check_added_tokens(piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN, USER))
     special = [piece.text for piece in model.pieces if piece.kind in (CONTROL, UNKNOWN)]
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in special])
     user = [piece.text for piece in model.pieces if piece.kind == USER]
@@ -64,29 +65,31 @@ def backend_of(model: Model) -> tokenizers.Tokenizer:
     return backend
 
 
-def dress(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
-    """What happens to a text before the model cuts it."""
+def build_preprocessing(model: Model) -> tuple[normalizers.Normalizer, pre_tokenizers.PreTokenizer]:
+    """The normalizer and the pre-tokenizer of a SentencePiece model."""
     steps: list[normalizers.Normalizer] = []
     if model.character_map:
         check_character_map(model.character_map)
-        # The library looks up characters, and of longer ones only those of up to five bytes: ｶﾞ has six.
-        steps += [normalizers.Replace(pair, one) for pair, one in VOICED.items() if one.encode() in model.character_map]
+        # The library's lookup handles sequences of up to five bytes only, and ｶﾞ has six.
+        steps += [
+            normalizers.Replace(pair, one) for pair, one in VOICED_KANA.items() if one.encode() in model.character_map
+        ]
         steps.append(normalizers.Precompiled(model.character_map))
     if model.remove_extra_spaces:
         steps += [normalizers.Replace(Regex(MANY_SPACES), " "), normalizers.Replace(Regex(OUTER_SPACES), "")]
     scheme = "always" if model.dummy_prefix else "never"
     if model.dummy_prefix and not model.remove_extra_spaces:
-        # A text that begins with a space gets one more; Metaspace would leave it with its own.
+        # SentencePiece adds a space even before a leading space, which Metaspace does not.
         steps.append(normalizers.Prepend("▁"))
         scheme = "never"
     return normalizers.Sequence(steps), pre_tokenizers.Metaspace(prepend_scheme=scheme, split=model.kind != BPE)
 
 
 def check_character_map(data: bytes) -> None:
-    """u32 bytes of trie, trie of u32 units, texts ending in \\0: no unit may lead out of the trie or of the texts.
+    """Raise ValueError if a character map points outside itself or makes a text much longer.
 
-    A unit is label (8 bits) | has a value (1) | shift by 8 (1) | offset (21) | is a value (1): the library follows
-    them without looking.
+    Layout: u32 size of the trie, the trie as u32 units, texts ending in \\0. A unit is label (8 bits) | has a value (1)
+    | shift by 8 (1) | offset (21) | is a value (1). The library follows offsets without checking them.
     """
     size = int.from_bytes(data[:4], "little")
     if size % 4 or not 4 <= size <= len(data) - 4:
@@ -98,37 +101,37 @@ def check_character_map(data: bytes) -> None:
     inner = np.flatnonzero(units >> 31 == 0)
     base = inner ^ ((units[inner] >> 10) << ((units[inner] & 512) >> 6))
     if (base | 255).max(initial=0) >= len(units):
-        raise ValueError("the character map's trie leads out of itself")
+        raise ValueError("the character map's trie points outside itself")
     values = units[base[units[inner] & 256 != 0]] & 0x7FFFFFFF
     if values.max(initial=0) >= max(len(texts), 1) or not starts[values].all():
-        raise ValueError("the character map's trie leads out of its texts")
+        raise ValueError("the character map's trie points outside its texts")
     longest = max(map(len, texts.decode("utf-8").split("\0")))
-    if longest > LONGEST_MAPPED:
-        raise ValueError(f"the character map writes {longest:,} characters for one, and {LONGEST_MAPPED} are the most")
+    if longest > MAX_MAPPED_LENGTH:
+        raise ValueError(f"the character map writes {longest:,} characters for one; the limit is {MAX_MAPPED_LENGTH}")
     mapping = normalizers.Precompiled(data)
     for letter in map(chr, (*range(0x20, 0x250), *range(0x370, 0x530), *range(0x3000, 0x3100), 0x65E5, 0xAC00)):
-        if len(mapping.normalize_str(letter)) > MOST_MAPPED * len(unicodedata.normalize("NFKD", letter.lower())):
-            raise ValueError(f"the character map makes a long text of the letter {letter!r}")
+        if len(mapping.normalize_str(letter)) > MAX_MAP_GROWTH * len(unicodedata.normalize("NFKD", letter.lower())):
+            raise ValueError(f"the character map turns the letter {letter!r} into a long text")
 
 
 def read_model(data: bytes) -> Model:
     pieces: list[Piece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
-    for number, value in fields(data):
+    for number, value in read_fields(data):
         if number == 1 and isinstance(value, bytes):
             pieces.append(_piece(value))
         elif number == 2 and isinstance(value, bytes):
-            trainer = dict(fields(value))
+            trainer = dict(read_fields(value))
         elif number == 3 and isinstance(value, bytes):
-            normalizer = dict(fields(value))
-        if len(pieces) > MOST_PIECES:
-            raise ValueError(f"more than {MOST_PIECES:,} pieces")
+            normalizer = dict(read_fields(value))
+        if len(pieces) > MAX_PIECES:
+            raise ValueError(f"more than {MAX_PIECES:,} pieces")
     if not pieces:
-        raise ValueError("it holds no pieces")
+        raise ValueError("it has no pieces")
     kind = trainer.get(3, UNIGRAM)
     if kind not in (UNIGRAM, BPE):
-        raise ValueError(f"its kind is {kind!r}, and only unigram (1) and bpe (2) can be read")
+        raise ValueError(f"its kind is {kind!r}; only unigram (1) and bpe (2) are supported")
     character_map = normalizer.get(2, b"")
     return Model(
         pieces,
@@ -140,48 +143,48 @@ def read_model(data: bytes) -> Model:
     )
 
 
-def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The numbered fields of a protobuf message; lengths are checked before anything is cut out."""
-    place = 0
-    while place < len(data):
-        key, place = _varint(data, place)
+def read_fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """The numbered fields of a protobuf message. Lengths are checked before any slice is taken."""
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint(data, offset)
         wire = key & 7
         value: int | bytes
         if wire == 0:
-            value, place = _varint(data, place)
+            value, offset = _varint(data, offset)
         else:
             if wire == 2:
-                length, place = _varint(data, place)
+                length, offset = _varint(data, offset)
             elif wire in (1, 5):
                 length = 8 if wire == 1 else 4
             else:
-                raise ValueError(f"wire type {wire} at byte {place}")
-            if length > len(data) - place:
-                raise ValueError(f"a field of {length} bytes at byte {place} runs past the end")
-            value = data[place : place + length]
-            place += length
+                raise ValueError(f"wire type {wire} at byte {offset}")
+            if length > len(data) - offset:
+                raise ValueError(f"a field of {length} bytes at byte {offset} runs past the end")
+            value = data[offset : offset + length]
+            offset += length
         yield key >> 3, value
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
-        if place >= len(data):
+        if offset >= len(data):
             raise ValueError("the file ends in the middle of a number")
-        byte = data[place]
-        place += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, place
-    raise ValueError(f"a number before byte {place} does not end")
+            return value, offset
+    raise ValueError(f"a number before byte {offset} does not end")
 
 
 def _piece(data: bytes) -> Piece:
-    values = dict(fields(data))
+    values = dict(read_fields(data))
     text, score, kind = values.get(1, b""), values.get(2, b"\0\0\0\0"), values.get(3, NORMAL)
     if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4 or not isinstance(kind, int):
         raise ValueError("a piece has fields of the wrong type")
-    if len(text) > LONGEST_PIECE:
+    if len(text) > MAX_PIECE_LENGTH:
         raise ValueError(f"a piece of {len(text):,} bytes")
     number = struct.unpack("<f", score)[0]
     if not math.isfinite(number):
@@ -198,11 +201,11 @@ def _unigram(model: Model) -> models.Model:
 
 
 def _bpe(model: Model) -> models.Model:
-    numbers = {piece.text: number for number, piece in enumerate(model.pieces)}
-    merges = merges_of(model.pieces)
+    vocab = {piece.text: number for number, piece in enumerate(model.pieces)}
+    merges = derive_merges(model.pieces)
     unknown = next((piece.text for piece in model.pieces if piece.kind == UNKNOWN), None)
     return models.BPE(
-        vocab=numbers,
+        vocab=vocab,
         merges=merges,
         unk_token=unknown,
         fuse_unk=True,
@@ -210,23 +213,23 @@ def _bpe(model: Model) -> models.Model:
     )
 
 
-def merges_of(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
-    """Merges are not in the file: a piece is merged from any two pieces that make it, the best score first.
+def derive_merges(pieces: Sequence[Piece]) -> list[tuple[str, str]]:
+    """The merges that scored pieces imply: each piece can be merged from any two pieces, best score first.
 
-    Of equal scores SentencePiece takes the leftmost, the library's merges the lowest numbers: with Llama's own pieces,
-    whose runs of spaces share one score, the same comes out.
+    With equal scores SentencePiece merges the leftmost pair, and the library the lowest ids. For Llama's pieces, whose
+    runs of spaces share one score, both give the same result.
     """
-    if sum(len(piece.text) ** 2 for piece in pieces) > MOST_WORK:
-        raise ValueError("its pieces are so long that they are none of a text")
-    numbers = {piece.text: number for number, piece in enumerate(pieces)}
+    if sum(len(piece.text) ** 2 for piece in pieces) > MAX_MERGE_WORK:
+        raise ValueError("its pieces are too long")
+    vocab = {piece.text: number for number, piece in enumerate(pieces)}
     merges = []
     for piece in pieces:
         if piece.kind != NORMAL:
             continue
         text = piece.text
-        for cut in range(1, len(text)):
-            left = text[:cut]
-            if left in numbers and (right := text[cut:]) in numbers:
-                merges.append((-piece.score, numbers[left], numbers[right], left, right))
+        for split in range(1, len(text)):
+            left = text[:split]
+            if left in vocab and (right := text[split:]) in vocab:
+                merges.append((-piece.score, vocab[left], vocab[right], left, right))
     merges.sort()
     return [(left, right) for *_, left, right in merges]

@@ -1,11 +1,10 @@
-"""A tokenizer seen as a SentencePiece model: the way back from `sentencepiece.backend_of`.
+"""A tokenizer as a SentencePiece model, the inverse of `sentencepiece.build_backend`.
 
-    normalizer   character map or NFKC · spaces stripped and joined · ▁ put before
-    cutter       ▁ for each space, before the first word too or not
-    model        pieces with scores (unigram), or with merges, from which scores follow (bpe with bytes)
+    normalizer      character map or NFKC · spaces stripped and collapsed · ▁ prepended
+    pre-tokenizer   ▁ for each space, optionally before the first word too
+    model           pieces with scores (unigram), or with merges, from which scores follow (bpe with byte fallback)
 
-What a tokenizer does beyond that is named, and refused. Written out, the model is a ModelProto, which SentencePiece
-itself opens.
+Any other step is refused with a message. The serialized model is a ModelProto, which SentencePiece itself can load.
 """
 
 from __future__ import annotations
@@ -17,71 +16,56 @@ from collections.abc import Iterable
 from typing import Any
 
 from chumoku.errors import MissingExtraError, UsageError
-from chumoku.text.formats.sentencepiece import (
-    BPE,
-    BYTE,
-    CONTROL,
-    MANY_SPACES,
-    NORMAL,
-    OUTER_SPACES,
-    UNIGRAM,
-    UNKNOWN,
-    UNUSED,
-    USER,
-    VOICED,
-    Model,
-    Piece,
-    fields,
-    merges_of,
-)
-from chumoku.text.tokenizer import BYTE as BYTE_NAME
-from chumoku.text.tokenizer import Tokenizer
+from chumoku.text.formats import sentencepiece as sp
+from chumoku.text.tokenizer import BYTE_TOKEN, Tokenizer
 
 
 def write_sentencepiece(tokenizer: Tokenizer) -> bytes:
-    """A ModelProto that cuts texts into the same pieces."""
+    """The serialized ModelProto that splits texts into the same pieces."""
     if tokenizer.kind != "unigram":
-        raise UsageError(f"A tokenizer of kind {tokenizer.kind} cannot be written for SentencePiece; unigram can.")
-    return proto(model_of(tokenizer))
+        raise UsageError(f"A tokenizer of kind {tokenizer.kind} cannot be written for SentencePiece; only unigram can.")
+    return serialize_model(to_sentencepiece_model(tokenizer))
 
 
-def model_of(tokenizer: Tokenizer) -> Model:
-    """The SentencePiece model that does what this tokenizer does."""
+def to_sentencepiece_model(tokenizer: Tokenizer) -> sp.Model:
+    """The SentencePiece model that splits texts as this tokenizer does."""
     state = json.loads(tokenizer.json)
     model = state["model"]
     if tokenizer.segments:
-        raise UsageError("This tokenizer cuts Japanese by a dictionary first, which no SentencePiece model does.")
+        raise UsageError("This tokenizer splits Japanese with a dictionary first, which SentencePiece cannot do.")
     if model["type"] == "Unigram":
-        numbered, kind = [(text, score) for text, score in model["vocab"]], UNIGRAM
+        scored_pieces, kind = [(text, score) for text, score in model["vocab"]], sp.UNIGRAM
         unknown = model["vocab"][model["unk_id"]][0] if model["unk_id"] is not None else None
     elif model["type"] == "BPE" and model["byte_fallback"]:
-        numbered, kind = _scored(model), BPE
+        scored_pieces, kind = _scored(model), sp.BPE
         unknown = model["unk_token"]
     else:
-        raise UsageError(
-            f"A tokenizer of kind {tokenizer.kind} is no SentencePiece model, and cannot be written as one."
-        )
-    kinds = {token["content"]: CONTROL if token["special"] else USER for token in state["added_tokens"]}
-    kinds[unknown] = UNKNOWN
-    placed = {number: token["content"] for token in state["added_tokens"] if (number := token["id"]) >= len(numbered)}
-    pieces = [Piece(text, score, _kind(text, kinds, model["byte_fallback"])) for text, score in numbered]
-    # A piece with a zero byte in it cannot stand in a file of theirs: its bytes will write it.
-    pieces = [Piece(f"<hole {n}>", 0.0, UNUSED) if "\0" in piece.text else piece for n, piece in enumerate(pieces)]
-    for number in range(len(numbered), tokenizer.size):
-        text = placed.get(number, f"<hole {number}>")
-        pieces.append(Piece(text, 0.0, kinds.get(text, UNUSED)))
-    character_map, dummy_prefix, remove_extra_spaces = _dressing(state["normalizer"], state["pre_tokenizer"])
-    return Model(pieces, kind, model["byte_fallback"], character_map, dummy_prefix, remove_extra_spaces)
+        raise UsageError(f"A tokenizer of kind {tokenizer.kind} cannot be written as a SentencePiece model.")
+    kinds = {token["content"]: sp.CONTROL if token["special"] else sp.USER for token in state["added_tokens"]}
+    kinds[unknown] = sp.UNKNOWN
+    added_pieces = {
+        number: token["content"] for token in state["added_tokens"] if (number := token["id"]) >= len(scored_pieces)
+    }
+    pieces = [sp.Piece(text, score, _kind(text, kinds, model["byte_fallback"])) for text, score in scored_pieces]
+    # SentencePiece cannot store a piece with a zero byte; byte fallback encodes it instead.
+    pieces = [
+        sp.Piece(f"<hole {n}>", 0.0, sp.UNUSED) if "\0" in piece.text else piece for n, piece in enumerate(pieces)
+    ]
+    for number in range(len(scored_pieces), tokenizer.size):
+        text = added_pieces.get(number, f"<hole {number}>")
+        pieces.append(sp.Piece(text, 0.0, kinds.get(text, sp.UNUSED)))
+    character_map, dummy_prefix, remove_extra_spaces = _read_preprocessing(state["normalizer"], state["pre_tokenizer"])
+    return sp.Model(pieces, kind, model["byte_fallback"], character_map, dummy_prefix, remove_extra_spaces)
 
 
 def _kind(text: str, kinds: dict[str, int], bytewise: bool) -> int:
-    return kinds.get(text) or (BYTE if bytewise and BYTE_NAME.fullmatch(text) else NORMAL)
+    return kinds.get(text) or (sp.BYTE if bytewise and BYTE_TOKEN.fullmatch(text) else sp.NORMAL)
 
 
 def _scored(model: dict[str, Any]) -> list[tuple[str, float]]:
-    """Scores that lead to the same merges: a piece's is where its first merge stands.
+    """Pieces with scores that give the same merges: the score of a piece is minus the rank of its first merge.
 
-    Pieces whose merges stand among each other's share the first place of them all.
+    Pieces whose merges are interleaved share the rank of the first of them.
     """
     merges = [tuple(merge) for merge in model["merges"]]
     last = {left + right: rank for rank, (left, right) in enumerate(merges)}
@@ -93,45 +77,49 @@ def _scored(model: dict[str, Any]) -> list[tuple[str, float]]:
         scores[left + right] = -float(group)
     ordered = sorted(model["vocab"].items(), key=lambda item: item[1])
     if [number for _, number in ordered] != list(range(len(ordered))):
-        raise UsageError("The numbers of this tokenizer's tokens have holes, which a SentencePiece model has not.")
+        raise UsageError("The ids of this tokenizer have gaps, which a SentencePiece model cannot have.")
     scored = [(text, scores.get(text, -float(len(merges)))) for text, _ in ordered]
-    made = merges_of([Piece(text, score, NORMAL if text in scores else UNUSED) for text, score in scored])
-    if set(made) != set(merges):
-        raise UsageError("This tokenizer's merges do not follow from scores of its tokens, as SentencePiece's do.")
+    derived = sp.derive_merges(
+        [sp.Piece(text, score, sp.NORMAL if text in scores else sp.UNUSED) for text, score in scored]
+    )
+    if set(derived) != set(merges):
+        raise UsageError("This tokenizer's merges cannot be expressed as scores, which SentencePiece needs.")
     return scored
 
 
-def _dressing(normalizer: dict[str, Any] | None, cutter: dict[str, Any] | None) -> tuple[bytes, bool, bool]:
-    """Character map, dummy prefix, remove extra spaces."""
+def _read_preprocessing(
+    normalizer: dict[str, Any] | None, pre_tokenizer: dict[str, Any] | None
+) -> tuple[bytes, bool, bool]:
+    """Character map, dummy prefix and remove-extra-spaces of these steps."""
     character_map, prefixed, stripped, replaced = b"", False, False, False
     for step in _flat(normalizer, "normalizers"):
         match step:
-            case {"type": "Precompiled", "precompiled_charsmap": str(written)}:
-                character_map = base64.b64decode(written)
+            case {"type": "Precompiled", "precompiled_charsmap": str(encoded)}:
+                character_map = base64.b64decode(encoded)
             case {"type": "NFKC"}:
                 character_map = nfkc_map()
             case {"type": "Strip"}:
                 stripped = True
-            case {"type": "Replace", "pattern": {"Regex": str(spaces)}} if spaces in (MANY_SPACES, OUTER_SPACES):
+            case {"type": "Replace", "pattern": {"Regex": str(spaces)}} if spaces in (sp.MANY_SPACES, sp.OUTER_SPACES):
                 stripped = True
-            case {"type": "Replace", "pattern": {"String": str(pair)}} if pair in VOICED:
+            case {"type": "Replace", "pattern": {"String": str(pair)}} if pair in sp.VOICED_KANA:
                 pass  # a part of the character map
             case {"type": "Prepend", "prepend": "▁"}:
                 prefixed = True
             case {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}:
                 replaced = True
             case _:
-                raise _inexpressible("normalizer", step)
-    for step in _flat(cutter, "pretokenizers"):
+                raise _unsupported_step("normalizer", step)
+    for step in _flat(pre_tokenizer, "pretokenizers"):
         match step:
             case {"type": "Metaspace", "replacement": "▁"}:
                 prefixed, replaced = prefixed or step.get("prepend_scheme") != "never", True
             case {"type": "WhitespaceSplit"}:
                 stripped = True
             case _:
-                raise _inexpressible("cutter", step)
+                raise _unsupported_step("pre-tokenizer", step)
     if not replaced:
-        raise UsageError("This tokenizer does not write spaces as ▁, as every SentencePiece model does.")
+        raise UsageError("This tokenizer does not write spaces as ▁, which every SentencePiece model does.")
     return character_map, prefixed, stripped
 
 
@@ -141,44 +129,44 @@ def _flat(state: dict[str, Any] | None, inner: str) -> Iterable[dict[str, Any]]:
     return [step for one in state[inner] for step in _flat(one, inner)] if state["type"] == "Sequence" else [state]
 
 
-def _inexpressible(part: str, step: dict[str, Any]) -> UsageError:
-    return UsageError(f"The {part} of this tokenizer, {json.dumps(step)[:100]}, is none that SentencePiece has.")
+def _unsupported_step(part: str, step: dict[str, Any]) -> UsageError:
+    return UsageError(f"SentencePiece does not support this tokenizer's {part}, {json.dumps(step)[:100]}.")
 
 
 def nfkc_map() -> bytes:
-    """SentencePiece's own table of NFKC."""
+    """SentencePiece's own character map for NFKC."""
     try:
         from sentencepiece import SentencePieceNormalizer
     except ImportError as error:
         raise MissingExtraError(
-            "Writing a tokenizer with NFKC for others needs SentencePiece's table of it. Install it with: pip install "
+            "Exporting a tokenizer with NFKC needs SentencePiece's NFKC table. Install it with: pip install "
             "sentencepiece. Or train the tokenizer with normalize=False."
         ) from error
-    normalizer = dict(fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
-    found = dict(fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
-    if not isinstance(found, bytes):
-        raise UsageError("This version of SentencePiece does not give its table of NFKC. Train with normalize=False.")
-    return found
+    normalizer = dict(sp.read_fields(SentencePieceNormalizer(rule_name="nfkc").serialized_model_proto())).get(3, b"")
+    character_map = dict(sp.read_fields(normalizer)).get(2) if isinstance(normalizer, bytes) else None
+    if not isinstance(character_map, bytes):
+        raise UsageError("This version of SentencePiece does not provide its NFKC table. Train with normalize=False.")
+    return character_map
 
 
-def proto(model: Model) -> bytes:
-    """The model as a ModelProto."""
+def serialize_model(model: sp.Model) -> bytes:
+    """The model as a serialized ModelProto."""
     pieces = b"".join(_field(1, _piece(piece)) for piece in model.pieces)
     names = {piece.kind: number for number, piece in reversed(list(enumerate(model.pieces)))}
     texts = {piece.text: number for number, piece in enumerate(model.pieces)}
-    # Where there is no such piece, −1: SentencePiece's defaults would name another.
-    ids = (names.get(UNKNOWN, -1), texts.get("<s>", -1), texts.get("</s>", -1), texts.get("<pad>", -1))
+    # −1 means that there is no such piece; SentencePiece's defaults would point to another one.
+    ids = (names.get(sp.UNKNOWN, -1), texts.get("<s>", -1), texts.get("</s>", -1), texts.get("<pad>", -1))
     trainer = _field(3, model.kind) + _field(4, len(model.pieces)) + _field(35, int(model.byte_fallback))
     trainer += b"".join(_field(number, value) for number, value in zip((40, 41, 42, 43), ids, strict=True))
-    if UNKNOWN in names:
-        trainer += _field(45, model.pieces[names[UNKNOWN]].text.encode())
+    if sp.UNKNOWN in names:
+        trainer += _field(45, model.pieces[names[sp.UNKNOWN]].text.encode())
     spaces = (model.dummy_prefix, model.remove_extra_spaces, True)
     normalizer = _field(2, model.character_map) if model.character_map else b""
     normalizer += b"".join(_field(number, int(value)) for number, value in zip((3, 4, 5), spaces, strict=True))
     return pieces + _field(2, trainer) + _field(3, normalizer)
 
 
-def _piece(piece: Piece) -> bytes:
+def _piece(piece: sp.Piece) -> bytes:
     score = bytes([2 << 3 | 5]) + struct.pack("<f", piece.score)
     return _field(1, piece.text.encode()) + score + _field(3, piece.kind)
 
@@ -190,8 +178,8 @@ def _field(number: int, value: int | bytes) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    written = bytearray()
+    encoded = bytearray()
     while value > 0x7F:
-        written.append(value & 0x7F | 0x80)
+        encoded.append(value & 0x7F | 0x80)
         value >>= 7
-    return bytes([*written, value])
+    return bytes([*encoded, value])

@@ -1,12 +1,12 @@
-"""Public tokenizers, in the files they come in.
+"""Tokenizer files of other programs.
 
-    tokenizer.json                      any of the `tokenizers` library
+    tokenizer.json                      any tokenizer of the `tokenizers` library
     encoder.json + vocab.bpe            GPT-2 (also vocab.json + merges.txt)
     vocab.txt                           BERT
     *.model, *.spm                      SentencePiece, Unigram or BPE
 
-A folder is searched for these, in this order, and for what `settings` reads. Files are untrusted: bounded, checked,
-refused with a reason.
+A folder is searched for these in this order, and for tokenizer_config.json. Files are untrusted: their size and content
+are checked.
 """
 
 from __future__ import annotations
@@ -22,57 +22,57 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from chumoku.errors import UsageError
 from chumoku.safe_files import check_file
 from chumoku.text.formats.sentencepiece import backend_from_model
-from chumoku.text.formats.tokenizer_config import read_settings, respected, write_tokenizer
-from chumoku.text.tokenizer_limits import checked_backend
+from chumoku.text.formats.tokenizer_config import apply_settings, read_settings, write_tokenizer
+from chumoku.text.tokenizer_limits import load_checked_backend
 
-__all__ = ["guarded", "open_backend", "read_bounded", "uncased", "write_tokenizer"]
+__all__ = ["explain_errors", "is_uncased", "open_backend", "read_limited", "write_tokenizer"]
 
-LARGEST_FILE = 1 << 28
-PAIRS = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
+MAX_FILE_BYTES = 1 << 28
+GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 T = TypeVar("T")
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:
-    """The library's tokenizer from a file or a folder."""
+    """The backend of a tokenizer file, or of a folder that contains one."""
     if path.is_dir():
         return _open_folder(path)
     if path.suffix in (".model", ".spm"):
-        return guarded(path, lambda: backend_from_model(read_bounded(path)))
-    for vocabulary, merges in PAIRS:
+        return explain_errors(path, lambda: backend_from_model(read_limited(path)))
+    for vocabulary, merges in GPT2_FILES:
         if path.name in (vocabulary, merges):
-            return guarded(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
+            return explain_errors(path, lambda v=vocabulary, m=merges: _gpt2(path.parent / v, path.parent / m))  # type: ignore[misc]
     if path.name == "vocab.txt":
-        return guarded(path, lambda: _bert(read_bounded(path)))
-    return guarded(path, lambda: checked_backend(read_bounded(path)))
+        return explain_errors(path, lambda: _bert(read_limited(path)))
+    return explain_errors(path, lambda: load_checked_backend(read_limited(path)))
 
 
 def _open_folder(folder: Path) -> tokenizers.Tokenizer:
     settings = read_settings(folder)
-    backend = _found(folder)
-    return guarded(folder, lambda: respected(backend, settings)) if settings else backend
+    backend = _open_first(folder)
+    return explain_errors(folder, lambda: apply_settings(backend, settings)) if settings else backend
 
 
-def _found(folder: Path) -> tokenizers.Tokenizer:
+def _open_first(folder: Path) -> tokenizers.Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return open_backend(folder / "tokenizer.json")
-    for vocabulary, merges in PAIRS:
+    for vocabulary, merges in GPT2_FILES:
         if (folder / vocabulary).is_file() and (folder / merges).is_file():
-            return guarded(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
+            return explain_errors(folder / vocabulary, lambda v=vocabulary, m=merges: _gpt2(folder / v, folder / m))  # type: ignore[misc]
     for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
         if (folder / name).is_file():
             return open_backend(folder / name)
     raise UsageError(
-        f"{folder} holds no tokenizer. It may hold tokenizer.json, encoder.json with vocab.bpe, vocab.txt or a .model."
+        f"{folder} has no tokenizer. Expected tokenizer.json, encoder.json with vocab.bpe, vocab.txt or a .model file."
     )
 
 
 def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
-    numbers = json.loads(read_bounded(vocabulary))
-    lines = read_bounded(merges).decode("utf-8").splitlines()
+    vocab = json.loads(read_limited(vocabulary))
+    lines = read_limited(merges).decode("utf-8").splitlines()
     pairs = [line.partition(" ")[::2] for line in lines if line and not line.startswith("#version")]
-    if not isinstance(numbers, dict) or not all(one and other and " " not in other for one, other in pairs):
-        raise ValueError("the vocabulary is no table of numbers, or a merge is no pair")
-    backend = tokenizers.Tokenizer(models.BPE(vocab=numbers, merges=pairs))
+    if not isinstance(vocab, dict) or not all(one and other and " " not in other for one, other in pairs):
+        raise ValueError("the vocabulary is not a table of ids, or a merge is not a pair")
+    backend = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=pairs))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("<|endoftext|>", special=True, normalized=False)])
@@ -81,35 +81,35 @@ def _gpt2(vocabulary: Path, merges: Path) -> tokenizers.Tokenizer:
 
 def _bert(data: bytes) -> tokenizers.Tokenizer:
     tokens = [line.removesuffix("\r") for line in data.decode("utf-8").removesuffix("\n").split("\n")]
-    numbers = {token: number for number, token in enumerate(tokens)}
-    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in numbers]
+    vocab = {token: number for number, token in enumerate(tokens)}
+    specials = [token for token in ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]") if token in vocab]
     if len(specials) < 5:
-        raise ValueError("a BERT vocabulary has [PAD], [UNK], [CLS], [SEP] and [MASK]")
-    backend = tokenizers.Tokenizer(models.WordPiece(numbers, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=uncased(tokens))
+        raise ValueError("a BERT vocabulary needs [PAD], [UNK], [CLS], [SEP] and [MASK]")
+    backend = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    backend.normalizer = normalizers.BertNormalizer(lowercase=is_uncased(tokens))
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
-    backend.post_processor = processors.BertProcessing(("[SEP]", numbers["[SEP]"]), ("[CLS]", numbers["[CLS]"]))
+    backend.post_processor = processors.BertProcessing(("[SEP]", vocab["[SEP]"]), ("[CLS]", vocab["[CLS]"]))
     backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
     return backend
 
 
-def uncased(tokens: Iterable[str]) -> bool:
-    """Whether a BERT vocabulary knows small letters only. ℝ, which has no small form, says nothing about it."""
+def is_uncased(tokens: Iterable[str]) -> bool:
+    """Whether a BERT vocabulary is lower-case. Letters without a lower-case form, such as ℝ, do not count."""
     return not any(token[:1].lower() != token[:1] for token in tokens if not token.startswith("["))
 
 
-def read_bounded(path: Path) -> bytes:
+def read_limited(path: Path) -> bytes:
     size = check_file(path)
-    if size > LARGEST_FILE:
-        raise UsageError(f"{path} has {size:,} bytes; a tokenizer file may have up to {LARGEST_FILE:,}.")
+    if size > MAX_FILE_BYTES:
+        raise UsageError(f"{path} has {size:,} bytes; the limit for a tokenizer file is {MAX_FILE_BYTES:,}.")
     return path.read_bytes()
 
 
-def guarded(path: Path | str, opening: Callable[[], T]) -> T:
-    """Whatever is wrong with a file becomes a sentence that names it."""
+def explain_errors(path: Path | str, action: Callable[[], T]) -> T:
+    """The result of `action`; any error in it becomes a UsageError that names the file."""
     try:
-        return opening()
+        return action()
     except UsageError:
         raise
     except OSError as error:
@@ -117,11 +117,11 @@ def guarded(path: Path | str, opening: Callable[[], T]) -> T:
     except Exception as error:
         raise _not_a_tokenizer(path, error) from error
     except BaseException as error:
-        # The library is written in Rust, whose panics are no Exceptions.
+        # Rust panics of the library are not Exceptions.
         if type(error).__name__ != "PanicException":
             raise
         raise _not_a_tokenizer(path, error) from error
 
 
 def _not_a_tokenizer(path: Path | str, error: Any) -> UsageError:
-    return UsageError(f"{path} is not a tokenizer that can be read: {str(error)[:200]}. Is the file whole?")
+    return UsageError(f"{path} is not a readable tokenizer: {str(error)[:200]}. Is the file complete?")

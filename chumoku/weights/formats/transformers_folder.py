@@ -22,7 +22,7 @@ from chumoku.models.model import Model
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
-from chumoku.text.tokenizer import Tokenizer, framed
+from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
 from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
 from chumoku.weights.dequantize import plain, quantized
 from chumoku.weights.families import FAMILIES, family_of, marian
@@ -162,9 +162,9 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
 
 def ended(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
     """The tokenizer with the end token in its frame that we put behind what encoders read, where it has no frame."""
-    if config.kind == "decoder" or any(tokenizer.frame) or tokenizer.roles.end is None:
+    if config.kind == "decoder" or any(tokenizer.prefix_and_suffix) or tokenizer.roles.end is None:
         return tokenizer
-    return framed(tokenizer, [], [tokenizer.token(tokenizer.roles.end)])
+    return with_prefix_and_suffix(tokenizer, [], [tokenizer.token(tokenizer.roles.end)])
 
 
 def write_modules(folder: Path, config: ModelConfig) -> None:
