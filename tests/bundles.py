@@ -12,7 +12,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.tokenizer import Tokenizer as Ours
 from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
-from chumoku.weights.checksums import sealed
+from chumoku.weights.checksums import atomic_folder
 
 
 def bytewise(languages: tuple[str, ...] = ()) -> Ours:
@@ -40,6 +40,6 @@ def made(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any)
     weights = {
         name: weight * (5 if weight.ndim > 1 else 1) for name, weight in tensors_of(build(config, seed=7)).items()
     }
-    with sealed(folder) as working:
+    with atomic_folder(folder) as working:
         write_bundle(working, config, weights, Tokenizers(tokenizer, tokenizer))
     return folder

@@ -40,7 +40,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.pipeline import base_of
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.gguf_model import write_gguf_model
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
@@ -102,7 +102,7 @@ def adapter(name: str) -> Callable[[Path], Path]:
         base = made(place / "base", "decoder")
         model = load(base).model
         lora.attach(model, lora.LoraSettings(rank=3, dora=True))
-        lora.save(model, place / "adapter", base=str(base), rows=rows_of(model.config))
+        lora.save(model, place / "adapter", base=str(base), rows=transformers_rows(model.config))
         return place / "adapter" / name
 
     return make
@@ -110,7 +110,7 @@ def adapter(name: str) -> Callable[[Path], Path]:
 
 def open_adapter(file: Path) -> None:
     model = load(base_of(file.parent)).model
-    lora.load(model, file.parent, rows=rows_of(model.config))
+    lora.load(model, file.parent, rows=transformers_rows(model.config))
 
 
 def modules(place: Path) -> Path:

@@ -122,9 +122,9 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
     with torch.no_grad():
         next(opened.model.parameters())[0, 0] += 1
     from chumoku.weights.bundle import Tokenizers, write_bundle
-    from chumoku.weights.checksums import sealed
+    from chumoku.weights.checksums import atomic_folder
 
-    with sealed(base) as working:
+    with atomic_folder(base) as working:
         tokenizers = Tokenizers(opened.tokenizer, opened.tokenizer)
         write_bundle(working, opened.config, tensors_of(opened.model), tokenizers)
     recipe["train"]["steps"] = 13
@@ -229,11 +229,11 @@ def test_several_adapters_over_one_model(corpora: Path, tmp_path: Path) -> None:
     for number, folder in enumerate(runs):
         lora.load(model, folder, name=f"{number}")
     for number, folder in enumerate(runs):
-        lora.switch(model, f"{number}")
+        lora.set_adapter(model, f"{number}")
         expected = chumoku.load(folder).model(ids).logits
         torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(expected, plain, atol=1e-3)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(model(ids).logits, plain)
 
 

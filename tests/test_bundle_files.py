@@ -18,8 +18,8 @@ from safetensors.torch import load_file, save_file
 
 import chumoku
 from chumoku.errors import ChumokuError, DamagedError
-from chumoku.weights.checksums import MANIFEST, seal, verify
-from chumoku.weights.open_model import config_of, load
+from chumoku.weights.checksums import MANIFEST, verify_checksums, write_checksums
+from chumoku.weights.open_model import load, read_model_config
 
 FILES = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md")
 
@@ -85,11 +85,11 @@ def test_a_file_that_is_not_a_file_of_the_folder_is_refused(name: str, put: Any,
     (bundle / f"{name}.was").unlink()
     if name != MANIFEST and put in (pipe, device):  # what they say of their own size
         rewrite_manifest(bundle, name, bytes=0)
-    for opening in (load, config_of) if name == "config.json" else (load,):
+    for opening in (load, read_model_config) if name == "config.json" else (load,):
         with pytest.raises(ChumokuError, match=rf"{name}|no model"):
             opening(bundle)
     with pytest.raises(DamagedError, match=name):
-        verify(bundle)
+        verify_checksums(bundle)
 
 
 def weights_in(folder: Path) -> dict[str, list[float]]:
@@ -137,7 +137,7 @@ def test_a_manifest_of_other_types_is_refused(entry: Any, bundle: Path) -> None:
 def test_what_an_operating_system_puts_there_is_ignored(name: str, bundle: Path) -> None:
     (bundle / name).write_bytes(b"\0\0\0\1Bud1")
     load(bundle)
-    seal(bundle)
+    write_checksums(bundle)
     assert name not in (bundle / MANIFEST).read_text()
     (bundle / name).unlink()
     load(bundle)
@@ -172,12 +172,12 @@ def test_a_tensor_of_another_type_is_refused(kind: str, bundle: Path) -> None:
     dtype = {"F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
     dtype |= {"I32": torch.int32, "U8": torch.uint8, "BOOL": torch.bool}
     save_file({**weights, name: weights[name].to(dtype[kind])}, bundle / "model.safetensors")
-    seal(bundle)
+    write_checksums(bundle)
     with pytest.raises(ChumokuError, match=rf"{name} is of type {kind}"):
         load(bundle)
     save_file(weights, bundle / "model.safetensors")
     retyped(bundle / "model.safetensors", name, kind)
-    seal(bundle)
+    write_checksums(bundle)
     with pytest.raises(ChumokuError, match=f"{name} is "):
         load(bundle)
 
@@ -186,6 +186,6 @@ def test_a_tensor_of_another_type_is_refused(kind: str, bundle: Path) -> None:
 def test_weights_of_one_other_float_type_open(dtype: torch.dtype, bundle: Path) -> None:
     weights = load_file(bundle / "model.safetensors")
     save_file({name: tensor.to(dtype) for name, tensor in weights.items()}, bundle / "model.safetensors")
-    seal(bundle)
+    write_checksums(bundle)
     assert load(bundle).model.dtype == dtype
     assert isinstance(chumoku.load(bundle).generate("a", new=2, temperature=0), str)

@@ -20,8 +20,17 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.certificate import LIMITS, LONGEST, Certificate, Found, certify, compare, probes, told
-from chumoku.weights.certificate_peers import Peer, ours
+from chumoku.weights.certificate import (
+    LIMITS,
+    MAX_PROBE_TOKENS,
+    Certificate,
+    Comparison,
+    certify,
+    compare,
+    make_probes,
+    summarize,
+)
+from chumoku.weights.certificate_peers import Peer, our_answer
 from chumoku.weights.convert import KINDS
 from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
@@ -92,22 +101,22 @@ def test_one_wrong_number_is_caught(kind: str, number: float, tmp_path: Path) ->
 
 def test_a_number_that_is_none_stays_the_largest_difference() -> None:
     model = lively()
-    answers = iter(probes(model))
+    answers = iter(make_probes(model))
 
     def answer(probe: Any) -> torch.Tensor:
-        right = ours(model, probe, peer)
+        right = our_answer(model, probe, peer)
         return right * math.nan if next(answers).name == "the last token" else right
 
     peer = Peer("nobody", "0", "logits", answer)
     found = compare(model, peer, "float32")
     assert math.isnan(found.difference)
     assert found.place == "the last token, position 0"
-    assert not found.held
+    assert not found.within_limit
 
 
 def test_another_model_is_caught_by_its_shape() -> None:
     model, other = lively(), lively(vocabulary=TOKENIZER.size + 5)
-    peer = Peer("nobody", "0", "logits", lambda probe: ours(other, probe, peer))
+    peer = Peer("nobody", "0", "logits", lambda probe: our_answer(other, probe, peer))
     with pytest.raises(DamagedError, match="it is another model"):
         compare(model, peer, "float32")
 
@@ -125,9 +134,9 @@ def test_rounding_is_allowed_as_much_as_it_explains(kind: str, tmp_path: Path) -
 
 def test_the_sentence_compares_what_the_rule_compares() -> None:
     """A largest difference above the limit is no contradiction: it is not what the limit is for."""
-    found = Found("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
-    said = told(found, "somebody 1.0", "bf16")
-    assert found.held
+    found = Comparison("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
+    said = summarize(found, "somebody 1.0", "bf16")
+    assert found.within_limit
     assert "logits differ by 0.031 (root mean square), and bf16 allows 0.21." in said
     assert said.index("0.031") < said.index("0.21") < said.index("0.39")
     assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in said
@@ -162,8 +171,8 @@ def test_what_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
 def test_probes_reach_as_far_as_the_model(context: int) -> None:
     """Both ends of the vocabulary, several lengths, and never a place that learned positions lack."""
     config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
-    asked = probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
-    reach = min(context, LONGEST)
+    asked = make_probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    reach = min(context, MAX_PROBE_TOKENS)
     assert max(len(probe.tokens) for probe in asked) == max(len(probe.source) for probe in asked) == reach - 1
     for side, size in ((0, 29), (1, 31)):
         tokens = [probe[1:][side] for probe in asked]
@@ -172,7 +181,9 @@ def test_probes_reach_as_far_as_the_model(context: int) -> None:
         assert {token for row in tokens for token in row} <= set(range(size))
         assert all(row for row in tokens)
     assert len({probe.name for probe in asked}) == len(asked)
-    assert asked == probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    assert asked == make_probes(
+        build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta")
+    )  # type: ignore[attr-defined]
 
 
 # transformers

@@ -8,19 +8,19 @@ import pytest
 
 from chumoku.errors import DamagedError
 from chumoku.weights import checksums as room
-from chumoku.weights.checksums import heal, remove, sealed, verify
+from chumoku.weights.checksums import atomic_folder, delete_folder, recover_interrupted_write, verify_checksums
 
 
 def write(folder: Path, text: str) -> None:
-    with sealed(folder) as working:
+    with atomic_folder(folder) as working:
         (working / "file").write_text(text)
 
 
 def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     write(tmp_path / "a", "two")
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert (tmp_path / "a" / "file").read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -29,13 +29,13 @@ def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
 
     def fail() -> None:
-        with sealed(tmp_path / "a") as working:
+        with atomic_folder(tmp_path / "a") as working:
             (working / "file").write_text("two")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert (tmp_path / "a" / "file").read_text() == "one"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
@@ -44,18 +44,18 @@ def test_a_death_between_the_renames_is_healed(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     (tmp_path / "a").rename(tmp_path / "a.replaced")
     (tmp_path / "a.writing").mkdir()
-    heal(tmp_path / "a")
-    verify(tmp_path / "a")
+    recover_interrupted_write(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
 def test_a_death_while_deleting_brings_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a", "one")
     monkeypatch.setattr(room.shutil, "rmtree", lambda *_, **__: None)
-    remove(tmp_path / "a")
+    delete_folder(tmp_path / "a")
     monkeypatch.undo()
     assert not (tmp_path / "a").exists()
-    heal(tmp_path / "a")
+    recover_interrupted_write(tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,4 +84,4 @@ def test_damage_is_named(damage: object, said: str, tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     damage(tmp_path / "a")  # type: ignore[operator]
     with pytest.raises(DamagedError, match=said):
-        verify(tmp_path / "a")
+        verify_checksums(tmp_path / "a")

@@ -18,7 +18,7 @@ import chumoku
 from chumoku.partial_output import incomplete
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
+from chumoku.weights.convert import KINDS, WRITERS, certificate_path, convert
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -61,10 +61,10 @@ def killed(out: Path, models: Path, to: str, after: str) -> None:
         "    plain(*given, **words)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "setattr(convert, sys.argv[4], last)\n"
-        "if sys.argv[4] == 'certificate_of':\n"
+        "if sys.argv[4] == 'certificate_path':\n"
         "    replace = Path.replace\n"
         "    Path.replace = lambda self, other: (replace(self, other), os.kill(os.getpid(), signal.SIGKILL))\n"
-        "    convert.certificate_of = plain\n"
+        "    convert.certificate_path = plain\n"
         "convert.convert(sys.argv[1], sys.argv[2], to=sys.argv[3])\n"
     )
     words = [sys.executable, "-c", code, str(models / "llama"), str(out), to, after]
@@ -73,14 +73,14 @@ def killed(out: Path, models: Path, to: str, after: str) -> None:
 
 
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
-@pytest.mark.parametrize("after", ["certify", "certificate_of"])
+@pytest.mark.parametrize("after", ["certify", "certificate_path"])
 def test_a_killed_conversion_is_cleared_away(to: str, after: str, ask: Ask, models: Path, tmp_path: Path) -> None:
     """Killed with everything written, and killed after the first file was moved."""
     out = tmp_path / "out.gguf"
     (tmp_path / "out.gguf.txt").write_text("somebody's")
     killed(out, models, to, after)
     assert "out.gguf.incomplete" in left(tmp_path)
-    assert ("out.certificate.json" in left(tmp_path)) == (to == "gguf" and after == "certificate_of")
+    assert ("out.certificate.json" in left(tmp_path)) == (to == "gguf" and after == "certificate_path")
     ended = ask("convert", "llama", str(out), "--to", to)
     assert ended.code == 0, ended.err
     assert left(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
@@ -264,7 +264,7 @@ def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeyp
 
 def test_a_folder_may_be_called_as_files_are(models: Path, tmp_path: Path) -> None:
     convert(models / "llama", tmp_path / "odd.gguf", to="chumoku")
-    assert certificate_of(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
+    assert certificate_path(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
     assert (tmp_path / "odd.gguf" / "certificate.json").is_file()
 
 

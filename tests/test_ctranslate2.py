@@ -20,8 +20,8 @@ from chumoku.models.model import DecoderModel, Model
 from chumoku.models.precision import at_precision
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.dequantize import plain
-from chumoku.weights.formats.ctranslate2 import words, write_ctranslate2
+from chumoku.weights.dequantize import dequantize_model
+from chumoku.weights.formats.ctranslate2 import read_vocabulary, write_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -178,7 +178,7 @@ def test_smaller_numbers_are_smaller_and_near(tmp_path: Path) -> None:
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
 def test_rounded_models_are_read_back_first(precision: str, tmp_path: Path) -> None:
     model = at_precision(lively("decoder", width=96, feedforward_width=64), precision)
-    whole = plain(model)
+    whole = dequantize_model(model)
     assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
     tokens = some(2, 23, below=model.config.vocabulary)
     there = logits_there(exported(tmp_path, model), tokens)
@@ -191,9 +191,9 @@ def test_plain_keeps_a_tie_that_still_holds() -> None:
     model = lively("decoder", width=96, feedforward_width=64)
     assert isinstance(model, DecoderModel)
     rounded = at_precision(model, "int8")
-    assert not plain(rounded).config.tie_output
-    model.decoder.embedding.table.data = plain(rounded).head.weight.data  # type: ignore[union-attr, operator]
-    again = plain(at_precision(model, "int8"))
+    assert not dequantize_model(rounded).config.tie_output
+    model.decoder.embedding.table.data = dequantize_model(rounded).head.weight.data  # type: ignore[union-attr, operator]
+    again = dequantize_model(at_precision(model, "int8"))
     assert again.config.tie_output
     assert "head.weight" not in again.state_dict()
 
@@ -217,17 +217,17 @@ def test_what_cannot_be_said_there_is_refused_by_its_key(
 
 def test_words_are_pieces_by_number(tmp_path: Path) -> None:
     path = TOKENIZER.save(tmp_path / "tokenizer.json")
-    found = words(path, TOKENIZER.size + 5)
+    found = read_vocabulary(path, TOKENIZER.size + 5)
     assert len(set(found)) == len(found) == TOKENIZER.size + 5
     assert found[: len(TOKENIZER.specials)] == list(TOKENIZER.specials)
     assert found[-1] == f"<unused {TOKENIZER.size + 4}>"
     with pytest.raises(UsageError, match=f"{TOKENIZER.size:,} tokens and the model's table 200"):
-        words(path, 200)
+        read_vocabulary(path, 200)
 
 
 def test_a_name_that_is_taken_is_not_given_twice(tmp_path: Path) -> None:
     taken = chatty(("<|endoftext|>", "<unused 258>"))
-    found = words(taken.save(tmp_path / "tokenizer.json"), 261)
+    found = read_vocabulary(taken.save(tmp_path / "tokenizer.json"), 261)
     assert len(set(found)) == 261
 
 

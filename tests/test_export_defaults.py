@@ -16,9 +16,9 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers, load, tensors_of, write_bundle
-from chumoku.weights.checksums import seal
+from chumoku.weights.checksums import write_checksums
 from chumoku.weights.convert import WRITERS
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.families.family import without_defaults
 
 TOKENIZER = chatty(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
@@ -78,7 +78,7 @@ def test_a_default_that_is_written_out_changes_nothing(name: str, target: str) -
                 found[name] = usual[name]
         assert found == usual
         assert without_defaults(longer) == short
-        assert rows_of(longer) == rows_of(short)
+        assert transformers_rows(longer) == transformers_rows(short)
 
     law()
 
@@ -88,7 +88,7 @@ def test_every_default_at_once(name: str, tmp_path: Path) -> None:
     full = ModelConfig(**spelled_out(CONFIGS[name]))
     assert exported(full, "transformers") == exported(CONFIGS[name], "transformers")
     write_bundle(tmp_path, full, tensors_of(build(full)), Tokenizers(TOKENIZER, TOKENIZER))
-    seal(tmp_path)
+    write_checksums(tmp_path)
     assert load(tmp_path).config == full
 
 

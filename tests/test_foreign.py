@@ -29,11 +29,11 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.backend import set_frame
 from chumoku.weights.bundle import Tokenizers, tensors_of
-from chumoku.weights.families import FAMILIES, family_of, rows_of
-from chumoku.weights.families.table import check, half_order, order_to, present, reordered
+from chumoku.weights.families import FAMILIES, find_family, transformers_rows
+from chumoku.weights.families.table import check_tensors, half_order, head_order, reorder_heads, select_rows
 from chumoku.weights.formats import hub, safetensors_source
-from chumoku.weights.formats.transformers_folder import describe_folder, read_folder, write_folder
-from chumoku.weights.open_model import config_of, load, recognized
+from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder, write_folder
+from chumoku.weights.open_model import identify_model, load, read_model_config
 
 CLOSE = 1e-5
 
@@ -128,13 +128,13 @@ def test_whatever_a_family_can_express_goes_out_right(choices: dict[str, object]
 
 def test_pairs_side_by_side_become_pairs_half_a_head_apart() -> None:
     assert half_order(6).tolist() == [0, 2, 4, 1, 3, 5]
-    assert order_to("half", "half", 6) is None
-    there, back = order_to("half", "interleaved", 6), order_to("interleaved", "half", 6)
+    assert head_order("half", "half", 6) is None
+    there, back = head_order("half", "interleaved", 6), head_order("interleaved", "half", 6)
     assert there is not None
     assert back is not None
     rows = torch.arange(12 * 5.0).view(12, 5)
-    assert not torch.equal(reordered(rows, 2, there), rows)
-    assert torch.equal(reordered(reordered(rows, 2, there), 2, back), rows)
+    assert not torch.equal(reorder_heads(rows, 2, there), rows)
+    assert torch.equal(reorder_heads(reorder_heads(rows, 2, there), 2, back), rows)
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_pairs_side_by_side_become_pairs_half_a_head_apart() -> None:
 def test_what_no_family_has_is_refused_by_its_key(changes: dict[str, object], key: str) -> None:
     config = ModelConfig(vocabulary=29, width=30, heads=3, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=key.replace(".", r"\.")):
-        family_of(config)
-    assert rows_of(config) is None
+        find_family(config)
+    assert transformers_rows(config) is None
 
 
 def test_every_row_of_a_table_is_used_and_every_tensor_has_one() -> None:
@@ -171,7 +171,7 @@ def test_every_row_of_a_table_is_used_and_every_tensor_has_one() -> None:
             ),
         }[name]  # fmt: skip
         names = tensors_of(build(config, device="meta"))
-        rows = present(family.rows(config), names)
+        rows = select_rows(family.rows(config), names)
         assert {ours for row in rows for ours in row.ours} == set(names)
         assert len({row.theirs for row in rows}) == len(rows)
 
@@ -189,13 +189,13 @@ def test_parts_of_a_model_in_several_files(tmp_path: Path) -> None:
 
 def test_older_configs_of_llama_are_read(tmp_path: Path) -> None:
     variant("llama 3", tmp_path)
-    expected = config_of(tmp_path)
+    expected = read_model_config(tmp_path)
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
     del values["rope_parameters"]
     values |= {"rope_theta": ROPE["rope_theta"], "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 16}}
     path.write_text(json.dumps(values))
-    assert config_of(tmp_path) == expected
+    assert read_model_config(tmp_path) == expected
 
 
 def test_bf16_stays_bf16(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_sentence_transformers_layout(tmp_path: Path) -> None:
         hidden = theirs(ids).last_hidden_state
         vector = hidden.mean(1) if pooling == "mean" else hidden[:, 0]
         torch.testing.assert_close(model(ids).vector, torch.nn.functional.normalize(vector), atol=1e-5, rtol=1e-5)
-        again = describe_folder(written(model, tmp_path / mode)).config
+        again = inspect_folder(written(model, tmp_path / mode)).config
         assert again == model.config
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(UsageError, match="max_tokens"):
@@ -320,20 +320,20 @@ def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, mon
     ):
         path.write_bytes(data)
         with pytest.raises(DamagedError):
-            safetensors_source.headers(path)
+            safetensors_source.read_headers(path)
 
 
 def test_what_is_there_is_recognized(tmp_path: Path) -> None:
-    assert recognized(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+    assert identify_model(made(tmp_path / "ours", "decoder"))[1] == "bundle"
     variant("gpt2", tmp_path / "theirs")
-    assert recognized(tmp_path / "theirs")[1] == "transformers"
-    assert recognized(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
+    assert identify_model(tmp_path / "theirs")[1] == "transformers"
+    assert identify_model(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(UsageError, match=r"no model|There is no"):
-            recognized(path)
+            identify_model(path)
     (tmp_path / "text.txt").write_text("words")
     with pytest.raises(UsageError, match="no model that is known"):
-        recognized(tmp_path / "text.txt")
+        identify_model(tmp_path / "text.txt")
 
 
 def cached(folder: Path, files: dict[str, bytes]) -> Path:
@@ -392,7 +392,7 @@ def test_sentence_vectors_from_the_hub(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf:a/b/../c.gguf"])
 def test_names_that_are_none(name: str) -> None:
     with pytest.raises(UsageError, match="hf:owner/name"):
-        hub.address(name)
+        hub.parse_address(name)
 
 
 def test_every_error_here_is_one_of_ours(tmp_path: Path) -> None:
@@ -408,12 +408,12 @@ def test_every_error_here_is_one_of_ours(tmp_path: Path) -> None:
 
 def test_the_checks_of_a_table_can_fail(tmp_path: Path) -> None:
     saved(filled(marian()), tmp_path)
-    family, source, config = describe_folder(tmp_path)
+    family, source, config = inspect_folder(tmp_path)
     like = tensors_of(build(config, device="meta"))
-    rows = present(family.rows(config), like)
-    check(rows, like, source, family.dropped)
+    rows = select_rows(family.rows(config), like)
+    check_tensors(rows, like, source, family.ignored)
     with pytest.raises(UsageError, match="for which its config has no place"):
-        check(rows[1:], like, source, {})
+        check_tensors(rows[1:], like, source, {})
 
 
 @pytest.mark.parametrize("name", ["marian", "marian two tables", "marian odd positions"])
@@ -457,9 +457,9 @@ def test_adapters_of_a_body_without_a_head_bear_its_names(tmp_path: Path) -> Non
     model = load(tmp_path / "base").model
     lora.attach(model, lora.LoraSettings(rank=3))
     with torch.no_grad():
-        for parameter in lora.trainable(model).values():
+        for parameter in lora.trainable_parameters(model).values():
             parameter.normal_(0, 0.1)
-    lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=rows_of(model.config))
+    lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=transformers_rows(model.config))
     _, plain = both(model, theirs)
     said, expected = both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
     assert (said - plain).abs().max() > 1e-3

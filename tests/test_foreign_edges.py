@@ -36,13 +36,13 @@ from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
 from chumoku.weights.convert import convert
 from chumoku.weights.families import FAMILIES
-from chumoku.weights.families.family import obstacles
-from chumoku.weights.families.gguf import DIALECTS
+from chumoku.weights.families.family import find_unsupported
+from chumoku.weights.families.gguf import ARCHITECTURES
 from chumoku.weights.formats import hub, safetensors_source
 from chumoku.weights.formats import transformers_folder as folders
 from chumoku.weights.formats.transformers_folder import read_folder, write_folder
-from chumoku.weights.instantiate import fill
-from chumoku.weights.open_model import load, recognized
+from chumoku.weights.instantiate import assign_tensors
+from chumoku.weights.open_model import identify_model, load
 
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 NOTHING: Any = SimpleNamespace(path="a file", shapes={})
@@ -156,9 +156,9 @@ def test_a_table_of_another_shape_is_not_read(
     variant("marian", tmp_path)
     name = "model.decoder.embed_positions.weight"
     add(tmp_path, {name: torch.zeros(shape)})
-    monkeypatch.setattr(safetensors_source.Stored, "read", lambda *_, **__: pytest.fail("read"))
+    monkeypatch.setattr(safetensors_source.SafetensorsSource, "read", lambda *_, **__: pytest.fail("read"))
     with pytest.raises(UsageError, match=named(name)):
-        folders.describe_folder(tmp_path)
+        folders.inspect_folder(tmp_path)
 
 
 # Tokenizers that go out
@@ -415,12 +415,12 @@ def possible(key: str) -> tuple[Any, ...]:
 @pytest.mark.parametrize("family", CAN)
 def test_what_a_family_can_express_and_nothing_else(family: str) -> None:
     name = family.removeprefix("gguf ")
-    demands = (DIALECTS if family != name else FAMILIES)[name].demands
-    assert set(demands) == set(CAN[family])
+    supported = (ARCHITECTURES if family != name else FAMILIES)[name].supported
+    assert set(supported) == set(CAN[family])
     for key, can in CAN[family].items():
         for value in possible(key):
             more = {"segments": 0, "share_embeddings": False} if key == "kind" else {}
-            found = obstacles(family, demands, small(**{**BASES[name], key: value, **more}))
+            found = find_unsupported(family, supported, small(**{**BASES[name], key: value, **more}))
             found = [one for one in found if key != "kind" or not one.startswith("model.segments")]
             if value in can:
                 assert not found, (key, value)
@@ -472,28 +472,28 @@ def test_too_many_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.Monkey
     path = tmp_path / WEIGHTS
     header(path, empties(safetensors_source.MOST_TENSORS + 1))
     with pytest.raises(DamagedError, match="16,385 tensors"):
-        safetensors_source.headers(path)
+        safetensors_source.read_headers(path)
     monkeypatch.setattr(safetensors_source, "MOST_TENSORS", 3)
     header(path, empties(3))
-    assert len(safetensors_source.headers(path)) == 3
+    assert len(safetensors_source.read_headers(path)) == 3
 
 
 def test_a_header_may_be_so_long_and_no_longer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / WEIGHTS
     length = header(path, empties(2))
     monkeypatch.setattr(safe_files, "LARGEST_HEADER", length)
-    assert len(safetensors_source.headers(path)) == 2
+    assert len(safetensors_source.read_headers(path)) == 2
     monkeypatch.setattr(safe_files, "LARGEST_HEADER", length - 1)
     with pytest.raises(DamagedError, match=f"header of {length} bytes"):
-        safetensors_source.headers(path)
+        safetensors_source.read_headers(path)
 
 
 def test_dimensions_have_an_end(tmp_path: Path) -> None:
     for rank in (8, 9):
         header(tmp_path / f"{rank}", empties(1, (1,) * rank))
-    assert safetensors_source.headers(tmp_path / "8") == {"t0": ((1,) * 8, "F32")}
+    assert safetensors_source.read_headers(tmp_path / "8") == {"t0": ((1,) * 8, "F32")}
     with pytest.raises(DamagedError, match="t0 has more than 8 dimensions"):
-        safetensors_source.headers(tmp_path / "9")
+        safetensors_source.read_headers(tmp_path / "9")
 
 
 def test_json_may_be_so_long_and_no_longer(tmp_path: Path) -> None:
@@ -573,7 +573,7 @@ def adapter_of(base: Path, folder: Path, named: str) -> Path:
     model = load(base).model
     lora.attach(model, lora.LoraSettings(rank=3), seed=2)
     with torch.no_grad():
-        for parameter in lora.trainable(model).values():
+        for parameter in lora.trainable_parameters(model).values():
             parameter.normal_(0, 0.1, generator=torch.Generator().manual_seed(4))
     lora.save(model, folder, base=named)
     return folder
@@ -651,12 +651,12 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
     assert (640).to_bytes(4, "little")[:2] == b"\x80\x02"
     for dim in (640, 896, 1152):
         if dim == 640:
-            assert recognized(llama2c(tmp_path / "a.bin", dim))[1] == "llama2.c"
+            assert identify_model(llama2c(tmp_path / "a.bin", dim))[1] == "llama2.c"
         else:
             head = struct.pack("<7i", dim, 1, 1, 1, 1, 3, 2)
             (tmp_path / "b.bin").write_bytes(head + bytes(99))
             with pytest.raises(UsageError, match="no model that is known"):
-                recognized(tmp_path / "b.bin")
+                identify_model(tmp_path / "b.bin")
     variant("gpt2", tmp_path / "folder")
     path = tmp_path / "folder" / WEIGHTS
     data = path.read_bytes()
@@ -667,7 +667,7 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
         b"\x80\x05\x01" + bytes(5),
     ):
         path.write_bytes(first + data[8:])
-        assert recognized(path) == (tmp_path / "folder", "transformers")
+        assert identify_model(path) == (tmp_path / "folder", "transformers")
 
 
 @pytest.mark.parametrize(
@@ -683,7 +683,7 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
 def test_pickles_are_known_by_their_name_or_their_beginning(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
     with pytest.raises(UsageError, match="is a pickled file, which is not opened"):
-        recognized(tmp_path / name)
+        identify_model(tmp_path / name)
 
 
 def test_what_was_meant_is_guessed(tmp_path: Path) -> None:
@@ -785,9 +785,9 @@ def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[
 
 def test_the_hub_is_asked_for_what_is_needed(at_hub: tuple[Path, list[Any]]) -> None:
     snapshot, asked = at_hub
-    assert hub.fetched("hf:owner/name") == hub.fetched("hf:owner/name@v1.0/x") == snapshot
+    assert hub.download("hf:owner/name") == hub.download("hf:owner/name@v1.0/x") == snapshot
     with pytest.raises(UsageError, match=r"owner/name has no file a\.gguf"):
-        hub.fetched("hf:owner/name/a.gguf@abc")
+        hub.download("hf:owner/name/a.gguf@abc")
     assert [given for given, _ in asked] == [("owner/name",)] * 3
     assert [options["revision"] for _, options in asked] == ["main", "v1.0/x", "abc"]
     wanted = asked[0][1]["allow_patterns"]
@@ -895,7 +895,7 @@ def test_whole_numbers_take_their_places(head: str) -> None:
         tensors[name] = stored_so
     halves = {n: t if isinstance(t, Int8Groups) else t.bfloat16() for n, t in tensors.items()}
     model = build(config, device="meta")
-    fill(model, tensors, "cpu")
+    assign_tensors(model, tensors, "cpu")
     up = model.decoder.blocks[1].feedforward.up  # type: ignore[union-attr]
     assert isinstance(up, Quantized)
     assert torch.equal(up.bias, tensors["decoder.blocks.1.feedforward.up.bias"])
@@ -905,7 +905,7 @@ def test_whole_numbers_take_their_places(head: str) -> None:
     torch.testing.assert_close(model(ids).logits, plain(ids).logits, atol=2e-2, rtol=2e-2)
     assert all(parameter.requires_grad for parameter in model.parameters())
     mixed = build(config, device="meta")
-    fill(mixed, halves, "cpu")
+    assign_tensors(mixed, halves, "cpu")
     assert {parameter.dtype for parameter in mixed.parameters()} == {torch.float32}
 
 
@@ -919,7 +919,7 @@ def test_floats_are_of_one_type() -> None:
     ):
         model = build(config, device="meta")
         tensors = {n: t.detach().to(types[n.endswith("bias")]) for n, t in tensors_of(build(config)).items()}
-        fill(model, tensors, "cpu")
+        assign_tensors(model, tensors, "cpu")
         assert {parameter.dtype for parameter in model.parameters()} == {expected}
         assert all(parameter.requires_grad for parameter in model.parameters())
 

@@ -66,7 +66,7 @@ def test_every_kind_of_block_is_what_the_library_makes_of_it(
     """Bit for bit, in pieces that no row ends with."""
     kind, official = TYPES[number], gguf.GGMLQuantizationType(number)
     assert (kind.name, (kind.numbers, kind.bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
-    monkeypatch.setattr(blocks, "PIECE", 5 * kind.numbers)
+    monkeypatch.setattr(blocks, "CHUNK", 5 * kind.numbers)
     array = raw(number, 7, 3, seed=number)
     file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, number)}))
     expected = torch.from_numpy(gguf.quants.dequantize(array, official))
@@ -91,12 +91,12 @@ def test_floats_are_as_stored(number: int, dtype: torch.dtype, tmp_path: Path) -
 def test_whole_numbers_stay_what_they_are(number: int, tmp_path: Path) -> None:
     array = raw(number, 7, 3, seed=number)
     file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, number), "vector": (array[0], number)}))
-    found = file.read("w", whole=False)
+    found = file.read("w", dequantize=False)
     expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8Groups}.get(TYPES[number].name, Tensor)
     assert isinstance(found, expected)
     floats = found if isinstance(found, Tensor) else found.dequantized()
     assert torch.equal(floats, file.read("w"))
-    assert isinstance(file.read("vector", whole=False), Tensor), "only matrices are products"
+    assert isinstance(file.read("vector", dequantize=False), Tensor), "only matrices are products"
 
 
 def test_a_scale_that_has_no_shift_is_read_as_floats(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_scale_that_has_no_shift_is_read_as_floats(tmp_path: Path) -> None:
     for d, kind in ((8184.0, Int4), (8192.0, Tensor)):
         array[1, :2] = np.array([d], dtype=np.float16).view(np.uint8)
         file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, 2)}))
-        found = file.read("w", whole=False)
+        found = file.read("w", dequantize=False)
         assert isinstance(found, kind)
         assert torch.equal(found if isinstance(found, Tensor) else found.dequantized(), file.read("w"))
 
@@ -304,7 +304,7 @@ def test_whole_numbers_from_a_file_run(number: int, tmp_path: Path) -> None:
         for name, parameter in model.named_parameters():
             parameter.copy_(file.read(NAMES[name]))
     for name, parameter in list(quantized.named_parameters()):
-        found = file.read(NAMES[name], whole=False)
+        found = file.read(NAMES[name], dequantize=False)
         if isinstance(found, Tensor):
             parameter.data = found
         elif name == "decoder.embedding.table":
@@ -456,8 +456,8 @@ def test_many_strings_at_once_are_each_of_them(words: list[str], odd: list[tuple
     data = bytes(5) + b"".join(map(text, words)) + b"behind" + bytes(9)
     for few, many in ((1, 1 << 16), (2, 5), (1 << 30, 1 << 31)):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(header, "FEW", few)
-            patched.setattr(header, "MANY", many)
+            patched.setattr(header, "MIN_BATCH", few)
+            patched.setattr(header, "MAX_BATCH", many)
             reader = header._Reader(data, Path("a.gguf"))  # type: ignore[arg-type]
             reader.at = 5
             assert reader._strings(len(words)) == words
@@ -486,7 +486,7 @@ def test_ordinary_words_take_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_only_looks_like_short_strings_is_none(data: bytes) -> None:
     reader = header._Reader(data + b"z" * 300, Path("a.gguf"))  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(header, "USUAL", 300)
+        patched.setattr(header, "MEAN_BYTES", 300)
         assert reader._short_strings(2) is None
     assert reader.at == 0
 
@@ -500,7 +500,7 @@ def test_a_table_keeps_its_factor() -> None:
 
 
 def test_a_head_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header, "MOST_HEAD", 64)
+    monkeypatch.setattr(header, "MAX_HEADER", 64)
     (tmp_path / "a.gguf").write_bytes(file_of(field("a", 8, text("x" * 99)), fields=1))
     with pytest.raises(DamagedError, match="before its weights is longer than 64 bytes"):
         open_gguf(tmp_path / "a.gguf")

@@ -23,7 +23,7 @@ from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.formats.gguf import open_gguf, write_gguf
-from chumoku.weights.formats.gguf_model import TOKENS, filled, write_gguf_model
+from chumoku.weights.formats.gguf_model import TOKENS, pad_vocabulary, write_gguf_model
 from chumoku.weights.open_model import load
 
 pytest.importorskip("gguf", reason="Files are written with the gguf library.")
@@ -229,7 +229,7 @@ def test_whole_numbers_run_as_floats_do(changes: dict[str, Any], tmp_path: Path)
     model = noisy(config_of(**{"width": 64, "heads": 2, "feedforward_width": 96, "pairing": "half", **changes}))
     path = sent(tmp_path / "a.gguf", model, kind="q8_0")
     ids = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
-    whole, floats = (load(path, whole=kept).model for kept in (False, True))
+    whole, floats = (load(path, dequantize=kept).model for kept in (False, True))
     assert isinstance(whole.decoder.embedding, QuantisedEmbedding)  # type: ignore[union-attr]
     assert isinstance(whole.head, QuantisedLogits)
     assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantized)  # type: ignore[union-attr]
@@ -261,13 +261,13 @@ def test_rows_without_a_token_get_one(tokenizer: Tokenizer, tmp_path: Path) -> N
 
 def test_lists_beside_the_tokens_grow_with_them() -> None:
     fields = {TOKENS: ["a", "b"], "tokenizer.ggml.scores": [-1.0, -2.0], "tokenizer.ggml.token_type": [1, 1], "x": [7]}
-    grown = filled(fields, 4)
+    grown = pad_vocabulary(fields, 4)
     assert grown[TOKENS] == ["a", "b", "<unused2>", "<unused3>"]
     assert grown["tokenizer.ggml.scores"] == [-1.0, -2.0, 0.0, 0.0]
     assert grown["tokenizer.ggml.token_type"] == [1, 1, UNUSED, UNUSED]
     assert grown["x"] == [7]
-    assert filled(fields, 2) == filled(fields, 1) == fields
-    assert "tokenizer.ggml.scores" not in filled({TOKENS: ["a"]}, 3)
+    assert pad_vocabulary(fields, 2) == pad_vocabulary(fields, 1) == fields
+    assert "tokenizer.ggml.scores" not in pad_vocabulary({TOKENS: ["a"]}, 3)
 
 
 def test_llama_cpp_opens_the_same_and_stretches_the_same(file: Path, tmp_path: Path) -> None:

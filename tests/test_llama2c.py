@@ -52,7 +52,7 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
     path.write_bytes(data + rest)
     assert looks_like_llama2c(path)
     file = open_llama2c(path)
-    assert file.config_values == {
+    assert file.header == {
         **{"dim": DIM, "hidden": HIDDEN, "layers": LAYERS, "heads": HEADS, "kv_heads": KV},
         **{"vocabulary": VOCABULARY, "length": LENGTH, "tied": tied},
     }
@@ -98,7 +98,7 @@ def test_sizes_must_follow_from_the_numbers(tmp_path: Path, monkeypatch: pytest.
             open_llama2c(path)
     with pytest.raises(DamagedError, match="has 8,563 bytes, and its weights need 8,564"):
         open_llama2c(path)
-    monkeypatch.setattr(llama2c, "LARGEST_REST", 3)
+    monkeypatch.setattr(llama2c, "LARGEST_TOKENIZER", 3)
     path.write_bytes(data + b"123")
     assert looks_like_llama2c(path)
     path.write_bytes(data + b"1234")

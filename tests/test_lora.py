@@ -22,7 +22,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.engines.unmodified import modification
 from chumoku.errors import AddressError, ConfigError, ShapeError, UsageError
 from chumoku.lora import LoraSettings
-from chumoku.lora.adapters import adapted, matrices
+from chumoku.lora.adapters import adaptable_matrices, adapted_modules
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.models.model import Model
@@ -54,7 +54,7 @@ def learn(model: Model, seed: int) -> None:
     """Random numbers in the active adapter, as if it had been trained."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in lora.trainable(model).items():
+        for name, parameter in lora.trainable_parameters(model).items():
             noise = torch.rand(parameter.shape, generator=random, dtype=parameter.dtype) - 0.5
             parameter.copy_(parameter * (1.2 + noise) if name.endswith("magnitude") else noise / 3)
 
@@ -166,7 +166,7 @@ def test_fresh_is_the_base_to_the_last_bit(cell: Cell, choice: LoraSettings, see
     assert torch.equal(answer(model), before)
     learn(model, seed)
     assert distance(answer(model), before) > BROKEN, "seen to fail"
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(answer(model), before)
 
 
@@ -176,15 +176,15 @@ def test_merged_is_attached(cell: Cell, choice: LoraSettings, seed: int, single:
     model = learned(fresh(cell, torch.float32 if single else torch.float64), choice, seed)
     expected, before = answer(model), bits(model)
     limit = 1e-5 if single else EXACT
-    apart = lora.merged(model)
+    apart = lora.merged_copy(model)
     assert not any(isinstance(module, Adapted) for module in apart.modules())
     assert same_bits(bits(model), before)
     assert distance(answer(apart), expected) < limit
     lora.merge(model)
     assert distance(answer(model), expected) < limit
-    assert torch.equal(answer(lora.merged(model)), answer(model))
+    assert torch.equal(answer(lora.merged_copy(model)), answer(model))
     lora.unmerge(model)
-    for low in adapted(model).values():
+    for low in adapted_modules(model).values():
         low.adapters["default"].alpha *= 1.5
     assert distance(answer(apart), answer(model)) > BROKEN / 10, "seen to fail"
 
@@ -194,7 +194,7 @@ def test_merged_is_attached(cell: Cell, choice: LoraSettings, seed: int, single:
 def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraSettings, seed: int) -> None:
     model = learned(fresh(cell, torch.float32), choice, seed)
     before, modules, expected = bits(model), dict(model.named_modules()), answer(model)
-    weights = {path: module.base.weight for path, module in adapted(model).items()}
+    weights = {path: module.base.weight for path, module in adapted_modules(model).items()}
     lora.merge(model)
     assert not any(isinstance(module, Adapted) for module in model.modules())
     changed = [path for path in weights if not torch.equal(model.get_submodule(path).weight, weights[path])]
@@ -202,7 +202,7 @@ def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraS
     lora.unmerge(model)
     assert same_bits(bits(model), before)
     assert dict(model.named_modules()) == modules
-    assert all(adapted(model)[path].base.weight is weight for path, weight in weights.items())
+    assert all(adapted_modules(model)[path].base.weight is weight for path, weight in weights.items())
     assert torch.equal(answer(model), expected)
 
 
@@ -210,14 +210,14 @@ def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraS
 @some
 def test_switching_is_reloading(cell: Cell, choice: LoraSettings, other: LoraSettings, seed: int) -> None:
     both = learned(learned(fresh(cell), choice, seed, "one"), other, seed + 1, "two")
-    assert lora.names(both) == ["one", "two"]
+    assert lora.list_adapters(both) == ["one", "two"]
     answers = {}
     for name, made, number in (("one", choice, seed), ("two", other, seed + 1), ("one", choice, seed)):
-        lora.switch(both, name)
+        lora.set_adapter(both, name)
         answers[name] = answer(both)
         assert torch.equal(answers[name], answer(learned(fresh(cell), made, number)))
-        assert lora.active(both) == name
-        assert all(f".adapters.{name}." in path for path in lora.trainable(both))
+        assert lora.active_adapter(both) == name
+        assert all(f".adapters.{name}." in path for path in lora.trainable_parameters(both))
     assert not torch.equal(answers["one"], answers["two"]), "seen to fail"
 
 
@@ -226,7 +226,7 @@ def test_switching_is_reloading(cell: Cell, choice: LoraSettings, other: LoraSet
 def test_only_the_adapter_learns(cell: Cell, choice: LoraSettings, seed: int) -> None:
     model = learned(fresh(cell), choice, seed)
     base = {name: tensor for name, tensor in bits(model).items() if ".adapters." not in name}
-    trained = lora.trainable(model)
+    trained = lora.trainable_parameters(model)
     assert {name for name in trained if ".adapters.default." not in name} == set()
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimizer = torch.optim.AdamW(trained.values(), lr=0.1)
@@ -250,7 +250,7 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     lora.attach(model, LoraSettings(rank=3, dora=dora, targets=EVERYTHING), seed=5)
     assert torch.equal(answer(model), plain)
     model.train()
-    optimizer = torch.optim.AdamW(lora.trainable(model).values(), lr=0.01)
+    optimizer = torch.optim.AdamW(lora.trainable_parameters(model).values(), lr=0.01)
     losses = []
     for _ in range(5):
         optimizer.zero_grad()
@@ -264,7 +264,7 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     with pytest.raises(UsageError, match=r"are quantized.*in float32 and merge there"):
         lora.merge(model)
     with pytest.raises(UsageError, match="are quantized"):
-        lora.merged(model)
+        lora.merged_copy(model)
     lora.detach(model)
     assert same_bits(bits(model), before)
     assert torch.equal(answer(model), plain)
@@ -297,7 +297,7 @@ def test_dropout_falls_in_training_alone(dora: bool) -> None:
     one, two = answer(model), answer(model)
     assert not torch.equal(one, two)
     assert not torch.equal(one, quiet)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(answer(model), base)
 
 
@@ -332,7 +332,7 @@ def test_taken_off_the_model_is_the_one_it_was(cell: Cell, choice: LoraSettings,
     assert all(model.get_parameter(name) is parameter for name, parameter in parameters.items())
     assert [name for name, parameter in parameters.items() if not parameter.requires_grad] == [frozen]
     assert same_bits(bits(model), before)
-    assert lora.names(model) == []
+    assert lora.list_adapters(model) == []
     lora.detach(model)
 
 
@@ -340,12 +340,12 @@ def test_seeds_and_copies() -> None:
     one, two, three = (fresh(Cell("encoder-decoder")) for _ in range(3))
     for model, seed in ((one, 1), (two, 1), (three, 2)):
         lora.attach(model, LoraSettings(), seed=seed)
-    assert same_bits(lora.tensors(one), lora.tensors(two))
-    assert not same_bits(lora.tensors(one), lora.tensors(three))
+    assert same_bits(lora.adapter_tensors(one), lora.adapter_tensors(two))
+    assert not same_bits(lora.adapter_tensors(one), lora.adapter_tensors(three))
     other = copy.deepcopy(one)
     learn(other, 3)
     lora.merge(other)
-    assert lora.names(other) == lora.names(one) == ["default"]
+    assert lora.list_adapters(other) == lora.list_adapters(one) == ["default"]
     lora.unmerge(other)
     lora.detach(other)
     assert isinstance(one.get_submodule("decoder.blocks.0.attention.query"), Adapted), "a copy has its own"
@@ -358,7 +358,7 @@ def test_targets_by_address() -> None:
     def beside(kind: str, *targets: str, **changes: object) -> list[str]:
         model = build(Cell(kind).config(**changes))
         lora.attach(model, LoraSettings(targets=list(targets) or None))
-        return list(adapted(model))
+        return list(adapted_modules(model))
 
     both = [f"{stack}.blocks.{n}.attention.{p}" for stack in ("encoder",) for n in (0, 1) for p in ("query", "value")]
     assert beside("encoder") == both
@@ -395,14 +395,14 @@ def test_targets_that_are_none(pattern: str, message: str) -> None:
     model = build(Cell("decoder").config(tie_output=False))
     with pytest.raises(AddressError, match=message):
         lora.attach(model, LoraSettings(targets=["**.query", pattern]))
-    assert not adapted(model)
+    assert not adapted_modules(model)
     assert all(parameter.requires_grad for parameter in model.parameters()), "nothing happened"
 
 
 def test_logits_of_whole_numbers_are_no_target() -> None:
     model = at_precision(build(Cell("decoder").config()), "int8")
-    assert "head" not in matrices(model)
-    assert all(isinstance(module, Quantized) for module in matrices(model).values())
+    assert "head" not in adaptable_matrices(model)
+    assert all(isinstance(module, Quantized) for module in adaptable_matrices(model).values())
 
 
 def test_settings_are_checked() -> None:
@@ -425,9 +425,9 @@ def test_what_cannot_be_done() -> None:
     with pytest.raises(UsageError, match="Nothing is merged"):
         lora.unmerge(model)
     with pytest.raises(UsageError, match=r"no adapter 'x'\. It has none"):
-        lora.switch(model, "x")
+        lora.set_adapter(model, "x")
     with pytest.raises(UsageError, match="Attach one first"):
-        lora.tensors(model)
+        lora.adapter_tensors(model)
     for name in ("", "a.b", "keys", "training", "x" * 65, "../x"):
         with pytest.raises(UsageError, match="cannot be called"):
             lora.attach(model, LoraSettings(), name=name)
@@ -436,17 +436,17 @@ def test_what_cannot_be_done() -> None:
     with pytest.raises(UsageError, match="already has an adapter 'one'"):
         lora.attach(model, LoraSettings(), name="one")
     with pytest.raises(UsageError, match=r"no adapter 'two'\. It has one"):
-        lora.switch(model, "two")
+        lora.set_adapter(model, "two")
     with pytest.raises(UsageError, match=r"Merge them first: lora\.merged"):
         at_precision(model, "int8")
     lora.merge(model)
-    for doing in (lambda: lora.merge(model), lambda: lora.switch(model, None)):
+    for doing in (lambda: lora.merge(model), lambda: lora.set_adapter(model, None)):
         with pytest.raises(UsageError, match="are merged"):
             doing()
     with pytest.raises(UsageError, match="Call unmerge first"):
         lora.attach(model, LoraSettings(), name="two")
-    assert lora.names(model) == ["one"]
-    assert len(lora.tensors(model, "one")) == 8
+    assert lora.list_adapters(model) == ["one"]
+    assert len(lora.adapter_tensors(model, "one")) == 8
     with pytest.raises(AttributeError, match="it offers"):
         lora.nothing  # noqa: B018
 
@@ -477,10 +477,12 @@ def test_compiled_training_hears_the_adapter(precision: str) -> None:
         model.zero_grad()
         logits = one(given).logits
         logits.square().mean().backward()
-        gradients.append((logits.detach(), *(parameter.grad for parameter in lora.trainable(model).values())))
+        gradients.append(
+            (logits.detach(), *(parameter.grad for parameter in lora.trainable_parameters(model).values()))
+        )
     for plain, quick in zip(*gradients, strict=True):
         torch.testing.assert_close(quick, plain, rtol=1e-4, atol=1e-5)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert distance(model(given).logits, gradients[1][0]) > BROKEN, "seen to fail"
 
 
@@ -488,18 +490,18 @@ def test_what_is_saved() -> None:
     model = fresh(Cell("decoder"))
     lora.attach(model, LoraSettings(rank=5, targets=["**.attention.query"]))
     trained, total = 2 * 5 * (30 + 30), count(model.config).parameters
-    assert lora.saving(model) == (trained, total, 12 * total - 16 * trained)
-    assert trained == sum(parameter.numel() for parameter in lora.trainable(model).values())
-    lora.switch(model, None)
-    assert lora.saving(model) == (0, total, 12 * total)
+    assert lora.memory_savings(model) == (trained, total, 12 * total - 16 * trained)
+    assert trained == sum(parameter.numel() for parameter in lora.trainable_parameters(model).values())
+    lora.set_adapter(model, None)
+    assert lora.memory_savings(model) == (0, total, 12 * total)
 
 
 def test_adapters_are_never_below_32_bits() -> None:
     model = at_precision(fresh(Cell("decoder"), torch.float32), "bf16")
     before = answer(model)
     lora.attach(model, LoraSettings(dora=True, targets=EVERYTHING))
-    assert {tensor.dtype for tensor in lora.tensors(model).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in lora.adapter_tensors(model).values()} == {torch.float32}
     assert torch.equal(answer(model), before)
     assert {part.kind for part in model.modules() if isinstance(part, Quantized)} == {"bf16"}
     learn(model, 3)
-    assert distance(answer(lora.merged(model)), answer(model)) < 0.1
+    assert distance(answer(lora.merged_copy(model)), answer(model)) < 0.1

@@ -101,8 +101,8 @@ def made(family: str, pairing: str) -> Twins:
     known, own = dict(ours.named_parameters()), {}
     for row in rows:
         if known.keys() >= set(row.ours):
-            tensor = state[row.theirs][0] if row.lifted else state[row.theirs]
-            tensor = tensor.T if row.turned else tensor
+            tensor = state[row.theirs][0] if row.unsqueezed else state[row.theirs]
+            tensor = tensor.T if row.transposed else tensor
             if row.heads and pairing == "interleaved":
                 heads = tensor.view(row.heads, 2, -1, *tensor.shape[1:])
                 tensor = torch.stack([heads[:, 0], heads[:, 1]], 2).view(tensor.shape)
@@ -164,10 +164,10 @@ def test_saved_and_loaded_is_the_same_to_the_last_bit(family: str, pairing: str,
         other = copy.deepcopy(fresh)
         described = lora.load(other, folder, rows=rows)
         assert described.base == "x"
-        assert same_bits(lora.tensors(pair.ours), lora.tensors(other))
+        assert same_bits(lora.adapter_tensors(pair.ours), lora.adapter_tensors(other))
         assert torch.equal(answer(pair.ours), answer(other))
-        for path, low in lora.adapters.adapted(pair.ours).items():
-            one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted(other)[path]))
+        for path, low in lora.adapters.adapted_modules(pair.ours).items():
+            one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted_modules(other)[path]))
             assert (one.rank, one.alpha, one.stabilised, one.dropout) == (
                 two.rank,
                 two.alpha,
@@ -306,7 +306,7 @@ def test_parts_of_other_strengths_join_all_the_same(tmp_path: Path) -> None:
     """One scale serves a joined matrix: what is stronger goes into B."""
     pair = twins("gpt2")
     learned(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
-    for path, module in lora.adapters.adapted(pair.ours).items():
+    for path, module in lora.adapters.adapted_modules(pair.ours).items():
         module.adapters["default"].alpha *= {"key": 3.0, "value": 0.7}.get(path.rpartition(".")[2], 1.0)
     lora.save(pair.ours, tmp_path, base="x", rows=pair.rows)
     close(*pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path)))
@@ -324,7 +324,7 @@ def test_several_from_files_side_by_side(tmp_path: Path) -> None:
         alone[name] = answer(one)
         lora.load(pair.ours, tmp_path / name, name=name)
     for name in ("one", "two", "one"):
-        lora.switch(pair.ours, name)
+        lora.set_adapter(pair.ours, name)
         assert torch.equal(answer(pair.ours), alone[name])
     assert not torch.equal(alone["one"], alone["two"])
 
@@ -488,7 +488,7 @@ def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
 
 def test_folders_that_are_no_adapters(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=f"holds no {CONFIG}"):
-        lora.describe(tmp_path)
+        lora.read_adapter_config(tmp_path)
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
     with pytest.raises(UsageError, match=r"pickled file.*save_pretrained"):
         opened(folder)
@@ -511,7 +511,7 @@ def test_another_models_adapter(folder: Path) -> None:
     pair = twins("llama")
     with pytest.raises(UsageError, match="this model has no such matrix"):
         lora.load(pair.ours, folder, rows=pair.rows)
-    assert not lora.names(pair.ours)
+    assert not lora.list_adapters(pair.ours)
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])

@@ -20,7 +20,7 @@ from chumoku.text.tokenizer import framed
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import convert
 from chumoku.weights.formats.transformers_folder import write_folder
-from chumoku.weights.open_model import config_of
+from chumoku.weights.open_model import read_model_config
 
 
 def sentences(folder: Path, limit: Any) -> Path:
@@ -60,17 +60,17 @@ def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "read"), [(None, None), (10**6, 67), (3, 3)])
 def test_the_limit_is_never_beyond_the_context(limit: int | None, read: int | None, tmp_path: Path) -> None:
-    config = config_of(sentences(tmp_path, limit))
+    config = read_model_config(sentences(tmp_path, limit))
     assert config.context == 67
     assert config.max_seq_length == read
     (tmp_path / "sentence_bert_config.json").unlink()
-    assert config_of(tmp_path).max_seq_length is None
+    assert read_model_config(tmp_path).max_seq_length is None
 
 
 @pytest.mark.parametrize("limit", ["256", 0, -1, 2.5, True, [3]])
 def test_a_limit_that_is_none_is_a_sentence(limit: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_seq_length"):
-        config_of(sentences(tmp_path, limit))
+        read_model_config(sentences(tmp_path, limit))
 
 
 def test_a_config_of_another_kind_has_no_such_key(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def convert(
 
     import chumoku
     from chumoku.pipeline import is_adapter
-    from chumoku.weights.convert import certificate_of, convert
+    from chumoku.weights.convert import certificate_path, convert
 
     whole = adapter is None and not is_adapter(model)
     source = model if whole else partial(chumoku.load, model, adapter=adapter)
@@ -41,7 +41,7 @@ def convert(
     if as_json:
         print(as_line(out=str(out), use=use(out, certificate), **certificate.as_dict()))
     else:
-        show(out, certificate_of(out), certificate)
+        show(out, certificate_path(out), certificate)
 
 
 def show(out: Path, beside: Path, certificate: Certificate) -> None:

@@ -21,20 +21,20 @@ CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "
 LARGEST_CONFIG = 1 << 20
 LARGEST_RANK, LARGEST_ALPHA = 1 << 16, 1e9
 # Starts that leave the base alone, beside true and false; others (pissa, olora, loftq …) take something out of it.
-STARTS = ("gaussian", "eva", "orthogonal")
-UNDERSTOOD = (
+PLAIN_INITS = ("gaussian", "eva", "orthogonal")
+KNOWN_KEYS = (
     *("peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "use_dora", "use_rslora"),
     *("rank_pattern", "alpha_pattern", "bias", "init_lora_weights"),
 )
 # How it was made, or which modules it has, which the tensors' names say too.
-WITHOUT_EFFECT = (
+IGNORED_KEYS = (
     *("task_type", "auto_mapping", "revision", "inference_mode", "peft_version", "fan_in_fan_out", "target_modules"),
     *("exclude_modules", "layers_to_transform", "layers_pattern", "runtime_config", "megatron_core"),
     *("eva_config", "loftq_config", "qalora_group_size", "ensure_weight_tying"),
 )
 
 
-class Described(NamedTuple):
+class AdapterConfig(NamedTuple):
     """An adapter as its config has it."""
 
     base: str  # the model it was made for
@@ -47,13 +47,13 @@ class Described(NamedTuple):
     alphas: Mapping[str, float]
 
     def rank_of(self, module: str) -> int:
-        return self.ranks.get(_key(self.ranks, module), self.rank)
+        return self.ranks.get(_find_key(self.ranks, module), self.rank)
 
     def alpha_of(self, module: str) -> float:
-        return self.alphas.get(_key(self.alphas, module), self.alpha)
+        return self.alphas.get(_find_key(self.alphas, module), self.alpha)
 
 
-def describe(folder: Path | str) -> Described:
+def read_adapter_config(folder: Path | str) -> AdapterConfig:
     """Read the config of an adapter's folder, or say which key stands in the way."""
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
@@ -69,22 +69,24 @@ def describe(folder: Path | str) -> Described:
     path = folder / CONFIG
     check_links(folder)
     values = read_json(path, largest=LARGEST_CONFIG)
-    obstacles = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _obstacles(values)]
+    obstacles = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _find_unsupported(values)]
     if obstacles:
         raise UsageError(f"{path}: {'; '.join(obstacles[:9])}.")
-    return Described(
+    return AdapterConfig(
         base=str(values.get("base_model_name_or_path") or "")[:1000],
-        rank=_rank(path, "r", values.get("r", 8)),
-        alpha=_alpha(path, "lora_alpha", values.get("lora_alpha", 8)),
-        stabilised=_flag(path, "use_rslora", values),
-        dora=_flag(path, "use_dora", values),
-        dropout=_dropout(path, values.get("lora_dropout") or 0.0),
-        ranks={key: _rank(path, "rank_pattern", one) for key, one in _pattern(path, values, "rank_pattern")},
-        alphas={key: _alpha(path, "alpha_pattern", one) for key, one in _pattern(path, values, "alpha_pattern")},
+        rank=_read_rank(path, "r", values.get("r", 8)),
+        alpha=_read_alpha(path, "lora_alpha", values.get("lora_alpha", 8)),
+        stabilised=_read_flag(path, "use_rslora", values),
+        dora=_read_flag(path, "use_dora", values),
+        dropout=_read_dropout(path, values.get("lora_dropout") or 0.0),
+        ranks={key: _read_rank(path, "rank_pattern", one) for key, one in _read_pattern(path, values, "rank_pattern")},
+        alphas={
+            key: _read_alpha(path, "alpha_pattern", one) for key, one in _read_pattern(path, values, "alpha_pattern")
+        },
     )
 
 
-def _obstacles(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _find_unsupported(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Keys that make this more than LoRA or DoRA, and why each cannot be taken."""
     found = []
     if values.get("peft_type") != "LORA":
@@ -92,15 +94,15 @@ def _obstacles(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     if values.get("bias", "none") != "none":
         found.append(("bias", "trained the base's biases too, which an adapter here leaves alone"))
     start = values.get("init_lora_weights", True)
-    if not isinstance(start, bool) and start not in STARTS:
+    if not isinstance(start, bool) and start not in PLAIN_INITS:
         found.append(("init_lora_weights", "took a part out of the base, which is not the base that is here"))
     for key, value in values.items():
-        if key not in UNDERSTOOD and key not in WITHOUT_EFFECT and value not in (None, False, [], {}):
+        if key not in KNOWN_KEYS and key not in IGNORED_KEYS and value not in (None, False, [], {}):
             found.append((key, "changes what the adapter computes in a way that is not known here"))
     return found
 
 
-def _pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
+def _read_pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
     table = values.get(key) or {}
     if not isinstance(table, dict):
         raise DamagedError(f"{path}: {key} is no table.")
@@ -111,7 +113,7 @@ def _pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple[str,
     return list(table.items())
 
 
-def _key(table: Iterable[str], module: str) -> str:
+def _find_key(table: Iterable[str], module: str) -> str:
     """The first name in the table that is this module's, or the end of it."""
     for key in table:
         name = key.replace("\\.", ".")
@@ -120,27 +122,27 @@ def _key(table: Iterable[str], module: str) -> str:
     return ""
 
 
-def _rank(path: Path, key: str, value: Any) -> int:
+def _read_rank(path: Path, key: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= LARGEST_RANK:
         raise DamagedError(f"{path}: {key} has {str(value)[:60]!r} for a rank; it is from 1 to {LARGEST_RANK:,}.")
     return value
 
 
-def _alpha(path: Path, key: str, value: Any) -> float:
+def _read_alpha(path: Path, key: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 < abs(value) <= LARGEST_ALPHA:
         shown = str(value)[:60]
         raise DamagedError(f"{path}: {key} has {shown!r} for an alpha; a number up to 1e9 is needed, and not 0.")
     return float(value)
 
 
-def _flag(path: Path, key: str, values: Mapping[str, Any]) -> bool:
+def _read_flag(path: Path, key: str, values: Mapping[str, Any]) -> bool:
     value = values.get(key)
     if value not in (None, True, False):
         raise DamagedError(f"{path}: {key} is {str(value)[:60]!r}, which is neither true nor false.")
     return bool(value)
 
 
-def _dropout(path: Path, value: Any) -> float:
+def _read_dropout(path: Path, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < 1:
         raise DamagedError(f"{path}: lora_dropout is {str(value)[:60]!r}; a share from 0 to below 1 is needed.")
     return float(value)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import DamagedError
-from chumoku.lora.adapters import Matrix, inner, matrices
+from chumoku.lora.adapters import Matrix, adaptable_matrices, base_layer
 from chumoku.models.model import Model
 from chumoku.nn.lora import LowRank, matrix_of
 
-Known = Mapping[str, Matrix]  # `matrices` of the model
+Matrices = Mapping[str, Matrix]  # `matrices` of the model
 
 
 class RowLike(Protocol):
@@ -34,18 +34,18 @@ class RowLike(Protocol):
     def theirs(self) -> str: ...
 
     @property
-    def turned(self) -> bool: ...  # stored [in, out]
+    def transposed(self) -> bool: ...  # stored [in, out]
 
     @property
     def heads(self) -> int: ...  # above 0: the output rows of so many heads are in "half" order
 
 
-class Place(NamedTuple):
+class MatrixMap(NamedTuple):
     """A matrix of theirs, and the matrices of ours that it is."""
 
     theirs: str
     ours: tuple[str, ...]
-    turned: bool
+    transposed: bool
     heads: int  # whose rows lie in another order than ours; 0: none
 
 
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     alpha: float
 
 
-class Thin(NamedTuple):
+class AdapterTensors(NamedTuple):
     """The tensors of one adapter: A [r, in], B [out, r], m [out]."""
 
     a: Tensor
@@ -68,22 +68,22 @@ class Thin(NamedTuple):
     parts: tuple[Part, ...] = ()
 
 
-def places(model: Model, rows: Sequence[RowLike] | None) -> dict[str, Place]:
+def map_matrices(model: Model, rows: Sequence[RowLike] | None) -> dict[str, MatrixMap]:
     """Every matrix that can have an adapter, by their name for it; by ours, where there are no rows."""
-    known = matrices(model)
+    known = adaptable_matrices(model)
     if rows is None:
-        return {path: Place(path, (path,), False, 0) for path in known}
+        return {path: MatrixMap(path, (path,), False, 0) for path in known}
     found = {}
     for row in rows:
         ours = tuple(name.removesuffix(".weight") for name in row.ours)
         theirs = row.theirs.removesuffix(".weight")
         if theirs != row.theirs and ours and all(path in known for path in ours):
             heads = row.heads if model.config.pairing == "interleaved" else 0
-            found[theirs] = Place(theirs, ours, row.turned, heads)
+            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads)
     return found
 
 
-def to_theirs(place: Place, known: Known, adapters: Mapping[str, LowRank]) -> Thin:
+def to_theirs(place: MatrixMap, known: Matrices, adapters: Mapping[str, LowRank]) -> AdapterTensors:
     """What stands beside their matrix, of what stands beside ours; some of a joined matrix may have no adapter."""
     there = [(number, adapters[path]) for number, path in enumerate(place.ours) if path in adapters]
     first = there[0][1]
@@ -103,22 +103,26 @@ def to_theirs(place: Place, known: Known, adapters: Mapping[str, LowRank]) -> Th
     alpha = first.alpha if total == first.rank else _alpha(first.scale, total, stabilised=first.stabilised)
     magnitude = None
     if first.magnitude is not None:
-        magnitude = _theirs(place, torch.cat([_magnitude(known[path], adapters.get(path)) for path in place.ours]))
-    return Thin(a, _theirs(place, b), magnitude, alpha, tuple(parts) if len(place.ours) > 1 else ())
+        magnitude = _their_order(place, torch.cat([_magnitude(known[path], adapters.get(path)) for path in place.ours]))
+    return AdapterTensors(a, _their_order(place, b), magnitude, alpha, tuple(parts) if len(place.ours) > 1 else ())
 
 
-def to_ours(place: Place, known: Known, thin: Thin) -> dict[str, Thin]:
+def to_ours(place: MatrixMap, known: Matrices, thin: AdapterTensors) -> dict[str, AdapterTensors]:
     """The adapters of our matrices, by their addresses."""
     heights = [known[path].out_features for path in place.ours]
-    b = _ours(place, thin.b)
-    lengths = [None] * len(heights) if thin.magnitude is None else torch.split(_ours(place, thin.magnitude), heights)
+    b = _our_order(place, thin.b)
+    lengths = (
+        [None] * len(heights) if thin.magnitude is None else torch.split(_our_order(place, thin.magnitude), heights)
+    )
     parts = thin.parts or tuple(Part(number, 0, len(thin.a), thin.alpha) for number in range(len(heights)))
     found, left = {}, b.clone()
     for part in parts:
         first = sum(heights[: part.number])
         rows, columns = slice(first, first + heights[part.number]), slice(part.first, part.first + part.rank)
         left[rows, columns] = 0
-        found[place.ours[part.number]] = Thin(thin.a[columns], b[rows, columns], lengths[part.number], part.alpha)
+        found[place.ours[part.number]] = AdapterTensors(
+            thin.a[columns], b[rows, columns], lengths[part.number], part.alpha
+        )
     if left.any():
         raise DamagedError(f"The parts that this adapter's file names leave some of {place.theirs} out.")
     return found
@@ -127,21 +131,21 @@ def to_ours(place: Place, known: Known, thin: Thin) -> dict[str, Thin]:
 def _magnitude(module: Matrix, low: LowRank | None) -> Tensor:
     if low is not None and low.magnitude is not None:
         return low.magnitude.detach()
-    weight = matrix_of(inner(module)).detach()
+    weight = matrix_of(base_layer(module)).detach()
     norms: Tensor = torch.linalg.vector_norm(weight.to(torch.promote_types(weight.dtype, torch.float32)), dim=1)
     return norms
 
 
-def _theirs(place: Place, rows: Tensor) -> Tensor:
+def _their_order(place: MatrixMap, rows: Tensor) -> Tensor:
     """Pairs (0, 1), (2, 3) … of each head's rows → first halves, then second."""
-    return _swapped(place, rows, (-1, 2))
+    return _reorder(place, rows, (-1, 2))
 
 
-def _ours(place: Place, rows: Tensor) -> Tensor:
-    return _swapped(place, rows, (2, -1))
+def _our_order(place: MatrixMap, rows: Tensor) -> Tensor:
+    return _reorder(place, rows, (2, -1))
 
 
-def _swapped(place: Place, rows: Tensor, split: tuple[int, int]) -> Tensor:
+def _reorder(place: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor:
     if not place.heads:
         return rows
     return rows.reshape(place.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)

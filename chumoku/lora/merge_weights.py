@@ -11,7 +11,14 @@ import torch
 from torch import nn
 
 from chumoku.errors import UsageError
-from chumoku.lora.adapters import KEPT, Kept, active, adapted, replace, restore
+from chumoku.lora.adapters import (
+    STATE_ATTRIBUTE,
+    LoraState,
+    active_adapter,
+    adapted_modules,
+    replace_module,
+    restore_weight,
+)
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
@@ -23,43 +30,43 @@ QUANTIZED = (Quantized, QuantisedEmbedding)
 @torch.no_grad()
 def merge(model: Model) -> None:
     """Write the active adapter into the model's matrices. Until `unmerge`, the adapters are out of the way."""
-    kept: Kept | None = vars(model).get(KEPT)
-    if kept is None or active(model) is None:
+    kept: LoraState | None = vars(model).get(STATE_ATTRIBUTE)
+    if kept is None or active_adapter(model) is None:
         raise UsageError(
             "There is nothing to merge: no adapter of this model is active. Attach or switch to one first."
         )
     if kept.aside:
         raise UsageError("The adapters of this model are merged already.")
-    modules = adapted(model)
-    new = {path: _weight(path, module) for path, module in modules.items()}
+    modules = adapted_modules(model)
+    new = {path: _merged_weight(path, module) for path, module in modules.items()}
     for path, module in modules.items():
         weight, before = new[path], None
         if weight is not None and isinstance(module.base, nn.Linear):
             before = module.base._parameters["weight"]
             module.base.weight = nn.Parameter(weight, requires_grad=False)
         kept.aside[path] = module, before
-        replace(model, path, module.base)
+        replace_module(model, path, module.base)
 
 
 def unmerge(model: Model) -> None:
     """Bring back what `merge` put aside."""
-    kept: Kept | None = vars(model).get(KEPT)
+    kept: LoraState | None = vars(model).get(STATE_ATTRIBUTE)
     if kept is None or not kept.aside:
         raise UsageError("Nothing is merged into this model.")
     for path, (module, weight) in kept.aside.items():
-        restore(module, weight)
+        restore_weight(module, weight)
         module.adapters.to(model.device)
-        replace(model, path, module.train(module.base.training))
+        replace_module(model, path, module.train(module.base.training))
     kept.aside.clear()
 
 
 @torch.no_grad()
-def merged(model: Model) -> Model:
+def merged_copy(model: Model) -> Model:
     """A plain model that answers as this one does, in eval mode; this one stays as it is. bf16 becomes float32."""
     quantized = {path: module for path, module in model.named_modules() if isinstance(module, QUANTIZED)}
     if any(module.kind != "bf16" for module in quantized.values()):
-        raise UsageError(_whole("this model"))
-    modules = {} if (kept := vars(model).get(KEPT)) is not None and kept.aside else adapted(model)
+        raise UsageError(_quantized_message("this model"))
+    modules = {} if (kept := vars(model).get(STATE_ATTRIBUTE)) is not None and kept.aside else adapted_modules(model)
     state = {}
     for name, tensor in model.state_dict().items():
         path, _, rest = name.partition(".adapters.")
@@ -82,16 +89,16 @@ def merged(model: Model) -> Model:
     return plain.requires_grad_(False).eval()
 
 
-def _weight(path: str, module: Adapted) -> torch.Tensor | None:
+def _merged_weight(path: str, module: Adapted) -> torch.Tensor | None:
     """The matrix with the active adapter in it; None where it has none."""
     if module.heard is None:
         return None
     if isinstance(module.base, Quantized):
-        raise UsageError(_whole(path))
+        raise UsageError(_quantized_message(path))
     return module.weight_of(module.heard).detach()
 
 
-def _whole(what: str) -> str:
+def _quantized_message(what: str) -> str:
     return (
         f"The weights of {what} are quantized, and an adapter's small changes cannot be written into them. "
         "Save the adapter, load it on the model in float32 and merge there; the result can be stored in int8 again."

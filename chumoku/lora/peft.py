@@ -25,16 +25,16 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lora.adapter_config import CONFIG, WEIGHTS, Described, describe
-from chumoku.lora.adapters import Matrix, adapters_of, inner, low_rank, matrices, put
-from chumoku.lora.layout import Part, Place, RowLike, Thin, places, to_ours, to_theirs
+from chumoku.lora.adapter_config import CONFIG, WEIGHTS, AdapterConfig, read_adapter_config
+from chumoku.lora.adapters import Matrix, adaptable_matrices, add_adapters, base_layer, get_adapters, new_low_rank
+from chumoku.lora.layout import AdapterTensors, MatrixMap, Part, RowLike, map_matrices, to_ours, to_theirs
 from chumoku.models.model import Model
 from chumoku.nn.lora import LowRank
 from chumoku.safe_files import check_header
 
-CARD, PREFIX, PARTS = "README.md", "base_model.model.", "chumoku.parts"
-ENDS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
-KINDS = {end.removesuffix(".weight"): kind for kind, end in ENDS.items()}
+CARD, PREFIX, PARTS_KEY = "README.md", "base_model.model.", "chumoku.parts"
+TENSOR_SUFFIXES = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
+SUFFIX_KINDS = {end.removesuffix(".weight"): kind for kind, end in TENSOR_SUFFIXES.items()}
 FLOATS = ("F64", "F32", "F16", "BF16")
 LARGEST_PARTS = 1 << 20
 TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
@@ -49,9 +49,9 @@ def save(
     rows: Sequence[RowLike] | None = None,
 ) -> None:
     """Write an adapter (the active one, if none is named) as PEFT does; `base` is what it says it belongs to."""
-    folder, adapters = Path(folder), adapters_of(model, name)
-    known, theirs = matrices(model), {}
-    for place in places(model, rows).values():
+    folder, adapters = Path(folder), get_adapters(model, name)
+    known, theirs = adaptable_matrices(model), {}
+    for place in map_matrices(model, rows).values():
         if any(path in adapters for path in place.ours):
             theirs[place] = to_theirs(place, known, adapters)
     lost = set(adapters).difference(*(place.ours for place in theirs))
@@ -60,36 +60,36 @@ def save(
     tensors = {
         f"{PREFIX}{place.theirs}.{end}": tensor.detach().cpu().contiguous()
         for place, thin in theirs.items()
-        for kind, end in ENDS.items()
+        for kind, end in TENSOR_SUFFIXES.items()
         if (tensor := getattr(thin, kind)) is not None
     }
     parts = {place.theirs: thin.parts for place, thin in theirs.items() if thin.parts}
-    marks = {"format": "pt"} | ({PARTS: json.dumps(parts)} if parts else {})
+    marks = {"format": "pt"} | ({PARTS_KEY: json.dumps(parts)} if parts else {})
     folder.mkdir(parents=True, exist_ok=True)
     # The config comes last: without it nothing takes the folder for an adapter.
     _write(folder / WEIGHTS, to_bytes(tensors, metadata=marks))
     _write(folder / CARD, _card(base, tensors).encode())
-    values = _config(model, theirs, next(iter(adapters.values())), base)
+    values = _make_config(model, theirs, next(iter(adapters.values())), base)
     _write(folder / CONFIG, json.dumps(values, indent=2, sort_keys=True).encode())
 
 
 def load(
     model: Model, folder: Path | str, *, name: str = "default", rows: Sequence[RowLike] | None = None
-) -> Described:
+) -> AdapterConfig:
     """Attach the adapter that a folder holds, and make it the active one."""
     folder = Path(folder)
-    described, known, table = describe(folder), matrices(model), places(model, rows)
+    described, known, table = read_adapter_config(folder), adaptable_matrices(model), map_matrices(model, rows)
     adapters = {}
-    for place, thin in _read(folder / WEIGHTS, described, table, known):
+    for place, thin in _read_tensors(folder / WEIGHTS, described, table, known):
         for path, one in to_ours(place, known, thin).items():
-            adapters[path] = _made(known[path], one, described)
-    put(model, adapters, name=name)
+            adapters[path] = _make_low_rank(known[path], one, described)
+    add_adapters(model, adapters, name=name)
     return described
 
 
-def _made(module: Matrix, thin: Thin, described: Described) -> LowRank:
-    low = low_rank(
-        inner(module),
+def _make_low_rank(module: Matrix, thin: AdapterTensors, described: AdapterConfig) -> LowRank:
+    low = new_low_rank(
+        base_layer(module),
         len(thin.a),
         alpha=thin.alpha,
         stabilised=described.stabilised,
@@ -104,31 +104,34 @@ def _made(module: Matrix, thin: Thin, described: Described) -> LowRank:
     return low
 
 
-class Found(NamedTuple):
+class FileEntry(NamedTuple):
     """One of their matrices in a file: by which name, what it is here, and the keys of its tensors."""
 
     module: str
-    place: Place
+    place: MatrixMap
     keys: dict[str, str]
 
 
-def _read(
-    path: Path, described: Described, table: Mapping[str, Place], known: Mapping[str, Matrix]
-) -> list[tuple[Place, Thin]]:
+def _read_tensors(
+    path: Path, described: AdapterConfig, table: Mapping[str, MatrixMap], known: Mapping[str, Matrix]
+) -> list[tuple[MatrixMap, AdapterTensors]]:
     """Each of their matrices and what the file holds for it; all are checked before the first is read."""
     check_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as stored:
-            found = _found(path, stored.keys(), table)
+            found = _match_tensors(path, stored.keys(), table)
             for one in found:
                 _check(path, one, described, known, {kind: stored.get_slice(key) for kind, key in one.keys.items()})
-            parts = _parts(path, (stored.metadata() or {}).get(PARTS), found, described)
+            parts = _parts(path, (stored.metadata() or {}).get(PARTS_KEY), found, described)
             read = []
             for one in found:
                 tensors: dict[str, Tensor] = {kind: stored.get_tensor(key) for kind, key in one.keys.items()}
                 alpha = described.alpha_of(one.module)
                 read.append(
-                    (one.place, Thin(tensors["a"], tensors["b"], tensors.get("magnitude"), alpha, parts[one.module]))
+                    (
+                        one.place,
+                        AdapterTensors(tensors["a"], tensors["b"], tensors.get("magnitude"), alpha, parts[one.module]),
+                    )
                 )
             return read
     except SafetensorError as error:
@@ -137,32 +140,32 @@ def _read(
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
 
 
-def _found(path: Path, names: Iterable[str], table: Mapping[str, Place]) -> list[Found]:
+def _match_tensors(path: Path, names: Iterable[str], table: Mapping[str, MatrixMap]) -> list[FileEntry]:
     """The file's matrices in this model. Theirs may lack or have one part in front: a task's model has its own."""
     shorter = {theirs.partition(".")[2]: place for theirs, place in table.items()}
     if len(shorter) < len(table):
         shorter = {}  # two matrices are called so
-    found: dict[str, Found] = {}
+    found: dict[str, FileEntry] = {}
     for name in names:
         module, _, end = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
-        if end not in KINDS or not name.startswith(PREFIX):
+        if end not in SUFFIX_KINDS or not name.startswith(PREFIX):
             raise UsageError(f"{path} has the tensor {name[:200]}, which is no part of a LoRA adapter of matrices.")
         place = table.get(module) or shorter.get(module) or table.get(module.partition(".")[2])
         if place is None:
             near = difflib.get_close_matches(module[:200], table, n=1)
             hint = f" Did its model have {near[0]}?" if near else ""
             raise UsageError(f"{path} adapts {module[:200]}, and this model has no such matrix.{hint}")
-        one = found.setdefault(place.theirs, Found(module, place, {}))
-        if one.module != module or KINDS[end] in one.keys:
+        one = found.setdefault(place.theirs, FileEntry(module, place, {}))
+        if one.module != module or SUFFIX_KINDS[end] in one.keys:
             raise DamagedError(f"{path} adapts {place.theirs} twice.")
-        one.keys[KINDS[end]] = name
+        one.keys[SUFFIX_KINDS[end]] = name
     if not found:
         raise DamagedError(f"{path} holds no tensors.")
     return list(found.values())
 
 
 def _check(
-    path: Path, found: Found, described: Described, known: Mapping[str, Matrix], slices: Mapping[str, Any]
+    path: Path, found: FileEntry, described: AdapterConfig, known: Mapping[str, Matrix], slices: Mapping[str, Any]
 ) -> None:
     module, ours = found.module, found.place.ours
     inputs, outputs = known[ours[0]].in_features, sum(known[one].out_features for one in ours)
@@ -178,7 +181,9 @@ def _check(
             raise UsageError(f"{path}: {found.keys[kind]} holds {one.get_dtype()}; {', '.join(FLOATS)} are taken.")
 
 
-def _parts(path: Path, marked: str | None, found: Sequence[Found], described: Described) -> dict[str, tuple[Part, ...]]:
+def _parts(
+    path: Path, marked: str | None, found: Sequence[FileEntry], described: AdapterConfig
+) -> dict[str, tuple[Part, ...]]:
     """How joined matrices are taken apart, where the file says so: it was then written here."""
     parts: dict[str, tuple[Part, ...]] = {one.module: () for one in found}
     if marked is None:
@@ -197,7 +202,7 @@ def _parts(path: Path, marked: str | None, found: Sequence[Found], described: De
     return parts
 
 
-def _check_parts(parts: Sequence[Part], found: Found, described: Described) -> None:
+def _check_parts(parts: Sequence[Part], found: FileEntry, described: AdapterConfig) -> None:
     rank, alpha = described.rank_of(found.module), described.alpha_of(found.module)
     if not parts or len({part.number for part in parts}) != len(parts):
         raise ValueError("a matrix is there twice, or none is")
@@ -212,7 +217,7 @@ def _check_parts(parts: Sequence[Part], found: Found, described: Described) -> N
             raise ValueError("another scale than the whole has")
 
 
-def _config(model: Model, theirs: Mapping[Place, Thin], like: LowRank, base: str) -> dict[str, Any]:
+def _make_config(model: Model, theirs: Mapping[MatrixMap, AdapterTensors], like: LowRank, base: str) -> dict[str, Any]:
     ranks = {place.theirs: len(thin.a) for place, thin in theirs.items()}
     alphas = {place.theirs: _number(thin.alpha) for place, thin in theirs.items()}
     # The most common are the adapter's own; the rest are named.
@@ -228,7 +233,7 @@ def _config(model: Model, theirs: Mapping[Place, Thin], like: LowRank, base: str
         "rank_pattern": {module: one for module, one in ranks.items() if one != rank},
         "alpha_pattern": {module: one for module, one in alphas.items() if one != alpha},
         "target_modules": sorted(ranks),
-        "fan_in_fan_out": any(place.turned for place in theirs),
+        "fan_in_fan_out": any(place.transposed for place in theirs),
         "use_dora": like.magnitude is not None,
         "use_rslora": like.stabilised,
         "bias": "none",

@@ -30,7 +30,7 @@ def at_precision(model: Model, precision: str) -> Model:
     if precision not in PRECISIONS:
         raise UsageError(f"There is no precision '{precision[:60]}'; there are {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
-        raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged(model).")
+        raise UsageError("This model has adapters, which stay in 32 bits. Merge them first: lora.merged_copy(model).")
     if any(isinstance(module, Quantized | QuantisedEmbedding) for module in model.modules()):
         raise UsageError("This model's weights are already quantized. Start from the one that was loaded.")
     if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):

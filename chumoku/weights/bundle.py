@@ -29,8 +29,8 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.safe_files import LARGEST_HEADER, leads_out, read_json
 from chumoku.text import Tokenizer
-from chumoku.weights.checksums import verify
-from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, headers
+from chumoku.weights.checksums import verify_checksums
+from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, read_headers
 
 CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "config.json",
@@ -40,7 +40,7 @@ CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
     "README.md",
 )
 LARGEST_CONFIG = 1 << 20
-BYTES_EACH = 16  # a checkpoint's largest file has a weight, two moments and an average of each number
+BYTES_PER_PARAMETER = 16  # a checkpoint's largest file has a weight, two moments and an average of each number
 VERSION = 1
 
 
@@ -64,7 +64,7 @@ class Tokenizers(NamedTuple):
     source: Tokenizer
 
 
-def store(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
     """Write a safetensors file; what the disk refuses is an OSError, as elsewhere."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
@@ -84,7 +84,7 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     """The files of a bundle, into a folder that is there."""
     values = {"format": "chumoku", "version": VERSION, "model": write(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    store(weights, folder / WEIGHTS)
+    save_tensors(weights, folder / WEIGHTS)
     tokenizers.target.save(folder / TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
@@ -113,9 +113,9 @@ def verify_bundle(folder: Path) -> None:
     def largest() -> int:
         config = read_config(folder / CONFIG)
         check_fits(config, bytes_each=2, device=torch.device("cpu"))
-        return LARGEST_HEADER + BYTES_EACH * count(config).parameters
+        return LARGEST_HEADER + BYTES_PER_PARAMETER * count(config).parameters
 
-    verify(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
+    verify_checksums(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
 
 
 def read_config(path: Path) -> ModelConfig:
@@ -130,7 +130,7 @@ def read_config(path: Path) -> ModelConfig:
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Tensors with exactly the names and shapes of `like`, all of one float type; checked before any is read."""
-    found = headers(path, most=max(MOST_TENSORS, len(like)))
+    found = read_headers(path, most=max(MOST_TENSORS, len(like)))
     if found.keys() != like.keys():
         odd = min(found.keys() ^ like.keys())
         raise UsageError(f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: another model's file.")

@@ -26,14 +26,14 @@ import chumoku
 from chumoku.config import write
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
-from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, ours
+from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, our_answer
 from chumoku.weights.checksums import MANIFEST
-from chumoku.weights.dequantize import plain
+from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families.family import without_defaults
 
 T = TypeVar("T")
-NAME = "certificate.json"
-LONGEST = 256  # tokens of a probe
+CERTIFICATE_FILE = "certificate.json"
+MAX_PROBE_TOKENS = 256  # tokens of a probe
 SEED = 0
 # What rounding to a kind of number may change, as a share of the spread: 3 to 20 times what it does to models of random
 # weights, which are steeper than trained ones. Models that have nothing in common are 1.4 spreads apart. In f32, too,
@@ -42,7 +42,7 @@ LIMITS = {"float32": 1e-4, "f32": 1e-3, "f16": 2e-2, "float16": 2e-2, "bf16": 1e
 
 
 @dataclass(frozen=True)
-class Found:
+class Comparison:
     """What a comparison came to."""
 
     compared: str  # logits, log-probabilities or vectors
@@ -56,7 +56,7 @@ class Found:
     probes: list[str]
 
     @property
-    def held(self) -> bool:
+    def within_limit(self) -> bool:
         return self.apart <= self.limit  # false for NaN, too
 
 
@@ -68,7 +68,7 @@ class Certificate:
     kind: str
     checked: bool
     sentence: str
-    found: Found | None
+    found: Comparison | None
     versions: dict[str, str]
     config: str  # SHA-256 of the model's config
     files: dict[str, dict[str, Any]]  # bytes and SHA-256 of each
@@ -85,16 +85,16 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
     versions = {"chumoku": chumoku.__version__, "torch": str(torch.__version__)}
     found = None
     try:
-        peer = answered(target, lambda: OPENERS[target](path, model, LONGEST))
+        peer = call_peer(target, lambda: OPENERS[target](path, model, MAX_PROBE_TOKENS))
     except MissingExtraError as error:
         sentence = f"Not checked. {error}"
     else:
         versions[peer.library] = peer.version
-        found = answered(target, lambda: compare(plain(model), peer, kind))
-        sentence = told(found, f"{peer.library} {peer.version}", kind)
+        found = call_peer(target, lambda: compare(dequantize_model(model), peer, kind))
+        sentence = summarize(found, f"{peer.library} {peer.version}", kind)
         if kind == "int8":
             sentence += " It computed in float32; in int8 it rounds what flows, too."
-        if not found.held:
+        if not found.within_limit:
             raise DamagedError(f"{sentence} The root mean square is more than rounding explains, so nothing was kept.")
     return Certificate(
         source=source,
@@ -106,11 +106,11 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         found=found,
         versions=versions,
         config=hashlib.sha256(json.dumps(write(without_defaults(model.config)), sort_keys=True).encode()).hexdigest(),
-        files=sums(path),
+        files=hash_files(path),
     )
 
 
-def answered(target: str, work: Callable[[], T]) -> T:
+def call_peer(target: str, work: Callable[[], T]) -> T:
     """What another library does with the result; where it fails, that is said in our words."""
     try:
         return work()
@@ -122,12 +122,12 @@ def answered(target: str, work: Callable[[], T]) -> T:
         ) from error
 
 
-def compare(model: Model, peer: Peer, kind: str) -> Found:
+def compare(model: Model, peer: Peer, kind: str) -> Comparison:
     """How far a peer is from a model, over every probe."""
     largest, place, scale, squares, spread, numbers, agreeing, positions = -1.0, "", 0.0, 0.0, 0.0, 0, 0, 0
-    asked = probes(model)
+    asked = make_probes(model)
     for probe in asked:
-        mine, theirs = ours(model, probe, peer), peer.answer(probe).float()
+        mine, theirs = our_answer(model, probe, peer), peer.answer(probe).float()
         if mine.shape != theirs.shape:
             raise DamagedError(
                 f"{peer.library} answers with numbers of shape {list(theirs.shape)} where the model gives "
@@ -144,7 +144,7 @@ def compare(model: Model, peer: Peer, kind: str) -> Found:
         numbers += mine.numel()
         agreeing += int((theirs.argmax(-1) == mine.argmax(-1)).sum())
         positions += len(mine)
-    return Found(
+    return Comparison(
         compared=peer.compared,
         difference=largest,
         place=place,
@@ -157,10 +157,10 @@ def compare(model: Model, peer: Peer, kind: str) -> Found:
     )
 
 
-def probes(model: Model) -> list[Probe]:
+def make_probes(model: Model) -> list[Probe]:
     """What both are asked: the first token, the last, a rising run; and random ones of several lengths."""
     config, random = model.config, torch.Generator().manual_seed(SEED)
-    reach = max(1, min(config.context, LONGEST) - 1)  # a translator's begin token needs a place, too
+    reach = max(1, min(config.context, MAX_PROBE_TOKENS) - 1)  # a translator's begin token needs a place, too
 
     def fixed(size: int) -> dict[str, list[int]]:
         return {
@@ -184,7 +184,7 @@ def probes(model: Model) -> list[Probe]:
     ]
 
 
-def told(found: Found, library: str, kind: str) -> str:
+def summarize(found: Comparison, library: str, kind: str) -> str:
     """The sentence of a certificate: first the two numbers that are compared, then what else was seen."""
     agree = "" if found.agreeing is None else f" The likeliest token agrees at {found.agreeing} of {found.positions}."
     return (
@@ -194,13 +194,13 @@ def told(found: Found, library: str, kind: str) -> str:
     )
 
 
-def sums(path: Path) -> dict[str, dict[str, Any]]:
+def hash_files(path: Path) -> dict[str, dict[str, Any]]:
     """Bytes and SHA-256 of a file, or of every file of a folder but what is written after."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     found = {}
     for file in files:
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        if name not in (NAME, MANIFEST):
+        if name not in (CERTIFICATE_FILE, MANIFEST):
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             found[name] = {"bytes": file.stat().st_size, "sha256": digest}

@@ -24,7 +24,12 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel
 from chumoku.weights.bundle import load
 
 Compared = Literal["logits", "log-probabilities", "vectors"]
-PIP = {"transformers": "transformers", "llama_cpp": "llama-cpp-python", "ctranslate2": "ctranslate2", "gguf": "gguf"}
+PIP_NAMES = {
+    "transformers": "transformers",
+    "llama_cpp": "llama-cpp-python",
+    "ctranslate2": "ctranslate2",
+    "gguf": "gguf",
+}
 
 
 class Probe(NamedTuple):
@@ -43,18 +48,18 @@ class Peer(NamedTuple):
     ends: tuple[int, int] = (0, 0)  # begin and end, where log-probabilities are compared
 
 
-def needed(name: str) -> Any:
+def import_optional(name: str) -> Any:
     """An optional library."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"{name} is needed for this and is not installed. Install it: pip install {PIP[name]}"
+            f"{name} is needed for this and is not installed. Install it: pip install {PIP_NAMES[name]}"
         ) from error
 
 
 @torch.inference_mode()
-def ours(model: Model, probe: Probe, peer: Peer) -> Tensor:
+def our_answer(model: Model, probe: Probe, peer: Peer) -> Tensor:
     """What this model says, in the form that the peer says it."""
     tokens = torch.tensor([probe.tokens])
     if isinstance(model, EncoderDecoderModel):
@@ -72,7 +77,7 @@ def ours(model: Model, probe: Probe, peer: Peer) -> Tensor:
 
 def open_transformers(folder: Path, model: Model, reach: int) -> Peer:
     """The folder as transformers opens it: safetensors alone, and no code of the folder's own."""
-    library = needed("transformers")
+    library = import_optional("transformers")
     kinds: dict[type[Model], tuple[str, Compared]] = {
         DecoderModel: ("AutoModelForCausalLM", "logits"),
         EncoderDecoderModel: ("AutoModelForSeq2SeqLM", "logits"),
@@ -98,7 +103,7 @@ def open_transformers(folder: Path, model: Model, reach: int) -> Peer:
 
 def open_gguf(path: Path, model: Model, reach: int) -> Peer:
     """The file as llama.cpp opens it, keys and values in float32 as ours are."""
-    library = needed("llama_cpp")
+    library = import_optional("llama_cpp")
     if model.config.kind != "decoder":
         raise MissingExtraError("llama.cpp was not asked: it gives logits of decoders alone.")
     import numpy as np
@@ -124,7 +129,7 @@ def open_gguf(path: Path, model: Model, reach: int) -> Peer:
 
 def open_ctranslate2(folder: Path, model: Model, reach: int) -> Peer:
     """The folder as CTranslate2 opens it, computing in float32 whatever is stored: what was written is asked for."""
-    library = needed("ctranslate2")
+    library = import_optional("ctranslate2")
     import numpy as np
 
     kind = "Generator" if model.config.kind == "decoder" else "Translator"
@@ -149,7 +154,7 @@ def open_ctranslate2(folder: Path, model: Model, reach: int) -> Peer:
 def open_chumoku(folder: Path, model: Model, reach: int) -> Peer:
     opened = load(folder).model
     compared: Compared = "vectors" if model.config.head_kind == "vector" else "logits"
-    peer = Peer("chumoku", chumoku.__version__, compared, lambda probe: ours(opened, probe, peer))
+    peer = Peer("chumoku", chumoku.__version__, compared, lambda probe: our_answer(opened, probe, peer))
     return peer
 
 

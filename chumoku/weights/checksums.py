@@ -28,19 +28,19 @@ LARGEST_FILE = 1 << 28  # bytes of a file that is not safetensors; tokenizers ma
 LARGEST_WEIGHTS = 1 << 40  # bytes of a safetensors file, where no config says how many there can be
 IGNORED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})  # macOS and Windows put these into folders
 APPLE_DOUBLE = "._"  # macOS puts ._NAME beside NAME on file systems that have no place for its attributes
-ENDS = ("writing", "replaced", "removed")  # of folders that are on their way
+TEMPORARY_SUFFIXES = ("writing", "replaced", "removed")  # of folders that are on their way
 
 
 @contextlib.contextmanager
-def sealed(folder: Path) -> Iterator[Path]:
+def atomic_folder(folder: Path) -> Iterator[Path]:
     """A working folder that takes the place of `folder` when the work is done, and vanishes when it fails."""
     folder = folder.absolute()
-    heal(folder)
-    working, aside = beside(folder, "writing"), beside(folder, "replaced")
+    recover_interrupted_write(folder)
+    working, aside = sibling(folder, "writing"), sibling(folder, "replaced")
     try:
         working.mkdir(parents=True)
         yield working
-        seal(working)
+        write_checksums(working)
         if folder.exists():
             folder.replace(aside)
         working.replace(folder)
@@ -51,36 +51,36 @@ def sealed(folder: Path) -> Iterator[Path]:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def seal(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Bring every file to the disk, then write what they sum to."""
     files = {}
-    for name in sorted(names_in(folder)):
+    for name in sorted(list_files(folder)):
         sync(folder / name)
-        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": _sum(folder / name)}
-    (folder / MANIFEST).write_bytes(_form(files))
+        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
+    (folder / MANIFEST).write_bytes(_manifest_bytes(files))
     sync(folder / MANIFEST)
     sync(folder)
 
 
-def verify(folder: Path, *, largest: Callable[[], int] = lambda: LARGEST_WEIGHTS) -> None:
+def verify_checksums(folder: Path, *, largest: Callable[[], int] = lambda: LARGEST_WEIGHTS) -> None:
     """Refuse a folder that is not exactly what was sealed, naming what differs.
 
     `largest` says how many bytes a safetensors file can have; it is called when the small files have been verified.
     """
     expected = read_manifest(folder)
-    present = names_in(folder)
+    present = list_files(folder)
     if present != set(expected):
         odd = min(present ^ set(expected))
         raise DamagedError(f"{folder / odd} is {'missing' if odd in expected else 'not part of what was saved'}.")
     for name, (size, _) in expected.items():
-        found = check_regular(folder / name)
+        found = check_regular_file(folder / name)
         if found != size:
             raise DamagedError(f"{folder / name} has {found:,} bytes, and {size:,} were saved.")
     for name, (size, digest) in sorted(expected.items(), key=lambda item: item[1][0]):
         most = LARGEST_FILE if size <= LARGEST_FILE or not name.endswith(".safetensors") else largest()
         if size > most:
             raise DamagedError(f"{folder / name} has {size:,} bytes; such a file has {most:,} at most.")
-        if _sum(folder / name) != digest:
+        if _sha256(folder / name) != digest:
             raise DamagedError(f"{folder / name} is damaged: its bytes are not those that were saved.")
 
 
@@ -88,11 +88,11 @@ def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     """Size and SHA-256 sum of each file, as the manifest has them."""
     path = folder / MANIFEST
     try:
-        if check_regular(path) > LARGEST_MANIFEST:
+        if check_regular_file(path) > LARGEST_MANIFEST:
             raise DamagedError(f"{path} is larger than any manifest is.")
         data = path.read_bytes()
         files = json.loads(data)["files"]
-        intact = data == _form(files)
+        intact = data == _manifest_bytes(files)
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items() if not is_ignored(name)}
         typed = all(type(size) is int and type(digest) is str for size, digest in expected.values())
     except FileNotFoundError as error:
@@ -106,7 +106,7 @@ def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
     return expected
 
 
-def names_in(folder: Path) -> set[str]:
+def list_files(folder: Path) -> set[str]:
     """The names of a folder's files, without the manifest and without what operating systems put there."""
     return {name for name in os.listdir(folder) if name != MANIFEST and not is_ignored(name)}
 
@@ -115,7 +115,7 @@ def is_ignored(name: str) -> bool:
     return name in IGNORED or name.startswith(APPLE_DOUBLE)
 
 
-def check_regular(path: Path) -> int:
+def check_regular_file(path: Path) -> int:
     """The size of a regular file in its folder. Pipes, devices, folders and links that lead out are refused."""
     if leads_out(path):
         raise DamagedError(f"{path} is a link that leads out of its folder. Put the file itself there.")
@@ -125,21 +125,21 @@ def check_regular(path: Path) -> int:
     return found.st_size
 
 
-def heal(folder: Path) -> None:
+def recover_interrupted_write(folder: Path) -> None:
     """Undo what an interrupted writing left: the former folder comes back, unfinished ones go.
 
     For whoever may write here alone: a reader would take a writer's folder away.
     """
-    aside = beside(folder, "replaced")
+    aside = sibling(folder, "replaced")
     if aside.exists() and not folder.exists():
         aside.replace(folder)
-    for end in ENDS:
-        shutil.rmtree(beside(folder, end), ignore_errors=True)
+    for end in TEMPORARY_SUFFIXES:
+        shutil.rmtree(sibling(folder, end), ignore_errors=True)
 
 
-def remove(folder: Path) -> None:
+def delete_folder(folder: Path) -> None:
     """Delete a folder; interrupted, it no longer bears its name."""
-    aside = beside(folder, "removed")
+    aside = sibling(folder, "removed")
     folder.replace(aside)
     shutil.rmtree(aside, ignore_errors=True)
 
@@ -153,14 +153,14 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def beside(folder: Path, end: str) -> Path:
+def sibling(folder: Path, end: str) -> Path:
     return folder.with_name(f"{folder.name}.{end}")
 
 
-def _sum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _form(files: object) -> bytes:
+def _manifest_bytes(files: object) -> bytes:
     return json.dumps({"files": files}, sort_keys=True, indent=1).encode()

@@ -25,9 +25,9 @@ from chumoku.models.model import Model
 from chumoku.models.precision import cast, stored_as_bf16
 from chumoku.partial_output import incomplete, remove_leftovers
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
-from chumoku.weights.certificate import NAME, Certificate, certify
-from chumoku.weights.checksums import seal, sync
-from chumoku.weights.dequantize import plain
+from chumoku.weights.certificate import CERTIFICATE_FILE, Certificate, certify
+from chumoku.weights.checksums import sync, write_checksums
+from chumoku.weights.dequantize import dequantize_model
 
 KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where none is asked for
     "transformers": ("float32", "bf16"),
@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where
     "ctranslate2": ("float32", "float16", "int8"),
     "chumoku": ("float32",),
 }
-NEW = "new"  # the working folder in `out`.incomplete
+WORKING_FOLDER = "new"  # the working folder in `out`.incomplete
 Write = Callable[[Path, Model, Tokenizers, str], None]
 
 
@@ -53,26 +53,26 @@ def convert(
     calls it.
     """
     out = Path(os.path.abspath(out))  # "." and ".." have no name to put .incomplete behind
-    check(out, to, kind)
+    check_arguments(out, to, kind)
     if isinstance(source, (str, Path)):
         check_outside(out, source)
         name = name or str(source)
-    with arriving(out, file=to == "gguf") as working:
-        bundle = opened(source)
-        model = plain(bundle.model)
+    with temporary_output(out, file=to == "gguf") as working:
+        bundle = open_source(source)
+        model = dequantize_model(bundle.model)
         if kind is None:
             kind = "bf16" if to == "transformers" and stored_as_bf16(bundle.model) else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
         written = cast(model, torch.bfloat16) if kind == "bf16" else model
         WRITERS[to](path, written, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
-        certificate.save(certificate_of(path))
+        certificate.save(certificate_path(path))
         if to == "chumoku":
-            seal(working)
+            write_checksums(working)
     return certificate
 
 
-def check(out: Path, to: str, kind: str | None) -> None:
+def check_arguments(out: Path, to: str, kind: str | None) -> None:
     """Refuse what can be refused before anything is opened or written."""
     if to not in KINDS:
         raise UsageError(f"There is no target '{to[:60]}'; there are {', '.join(KINDS)}.")
@@ -84,7 +84,7 @@ def check(out: Path, to: str, kind: str | None) -> None:
             f"A GGUF model is one file whose name ends in .gguf, and {shown} does not. Call it {shown}.gguf."
         )
     if not out.name:
-        check_free(out, file=False)
+        check_output_free(out, file=False)
 
 
 def check_outside(out: Path, source: Path | str) -> None:
@@ -94,17 +94,17 @@ def check_outside(out: Path, source: Path | str) -> None:
         raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
 
 
-def check_free(out: Path, *, file: bool) -> None:
+def check_output_free(out: Path, *, file: bool) -> None:
     """Nothing is written over, but for an empty folder."""
     if out.is_dir() and not file and not any(out.iterdir()):
         return
-    places = (out, certificate_of(out)) if file else (out,)
+    places = (out, certificate_path(out)) if file else (out,)
     there = next((path for path in places if os.path.lexists(path)), None)
     if there is not None:
         raise UsageError(f"{there} is there already, and nothing is written over. Give another name, or remove it.")
 
 
-def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
+def open_source(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
     from chumoku.weights.open_model import load
 
     if isinstance(source, Bundle):
@@ -112,37 +112,37 @@ def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
     return load(source, device="cpu") if isinstance(source, (str, Path)) else source()
 
 
-def certificate_of(path: Path) -> Path:
+def certificate_path(path: Path) -> Path:
     """certificate.json in a folder; NAME.certificate.json beside NAME.gguf."""
-    return path / NAME if path.is_dir() else path.with_name(f"{path.stem}.{NAME}")
+    return path / CERTIFICATE_FILE if path.is_dir() else path.with_name(f"{path.stem}.{CERTIFICATE_FILE}")
 
 
 @contextlib.contextmanager
-def arriving(out: Path, *, file: bool) -> Iterator[Path]:
+def temporary_output(out: Path, *, file: bool) -> Iterator[Path]:
     """A working folder in `out`.incomplete; it becomes `out`, or its files move there, when the work is done."""
     with incomplete(out) as place:
-        working = place / NEW
+        working = place / WORKING_FOLDER
         if file:
-            undo_half_a_move(working, out)
+            remove_orphaned_certificate(working, out)
         remove_leftovers(place)
-        check_free(out, file=file)
+        check_output_free(out, file=file)
         working.mkdir()
         yield working
         for path in working.rglob("*"):
             sync(path)
-        check_free(out, file=file)
+        check_output_free(out, file=file)
         if file:
             # The certificate goes first: where the model is, it is too.
-            for path in (certificate_of(working / out.name), working / out.name):
+            for path in (certificate_path(working / out.name), working / out.name):
                 path.replace(out.with_name(path.name))
         else:
             working.replace(out)
         sync(out.parent)
 
 
-def undo_half_a_move(working: Path, out: Path) -> None:
+def remove_orphaned_certificate(working: Path, out: Path) -> None:
     """Remove the certificate that a killed conversion had moved to its place, where the model had not followed yet."""
-    certificate = certificate_of(out)
+    certificate = certificate_path(out)
     moved = (working / out.name).is_file() and not (working / certificate.name).exists()
     if moved and not os.path.lexists(out):
         certificate.unlink(missing_ok=True)
@@ -168,7 +168,7 @@ def _write_ctranslate2(path: Path, model: Model, tokenizers: Tokenizers, kind: s
 
 def _write_chumoku(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
     write_bundle(path, model.config, tensors_of(model), tokenizers)
-    seal(path)
+    write_checksums(path)
 
 
 WRITERS: dict[str, Write] = {

@@ -18,7 +18,7 @@ from chumoku.models.model import Model
 from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized
 
 
-def plain(model: Model) -> Model:
+def dequantize_model(model: Model) -> Model:
     """The same model of float32 weights; the one given stays as it is."""
     tensors = {name: _float(tensor) for name, tensor in model.state_dict().items()}
     tied = model.config.tie_output
@@ -42,7 +42,7 @@ def plain(model: Model) -> Model:
     return made
 
 
-def quantized(model: Model) -> bool:
+def is_quantized(model: Model) -> bool:
     return any(isinstance(module, Quantized) for module in model.modules())
 
 

@@ -18,35 +18,35 @@ from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.quantized import QuantisedEmbedding, QuantisedLogits, Quantized, Stored
 from chumoku.weights.bundle import tensors_of
-from chumoku.weights.families.table import Numbers, Row, Source, check, present, take
+from chumoku.weights.families.table import MaybeQuantized, Row, Source, check_tensors, import_tensors, select_rows
 
-FEWER = 100  # a table has rows for biases and norms that a model may do without, but not so many
+MAX_ROWS_PER_TENSOR = 100  # a table has rows for biases and norms that a model may do without, but not so many
 
 
-def made(
+def build_from_source(
     config: ModelConfig,
     rows: Sequence[Row],
     source: Source,
     *,
-    dropped: Mapping[str, str],
+    ignored: Mapping[str, str],
     device: torch.device | str = "cpu",
-    whole: bool = True,
+    dequantize: bool = True,
 ) -> Model:
     """The model that `config` describes with the source's numbers; names and shapes are checked before any is read."""
-    if len(rows) > FEWER * len(source.shapes) + FEWER:
+    if len(rows) > MAX_ROWS_PER_TENSOR * len(source.shapes) + MAX_ROWS_PER_TENSOR:
         raise UsageError(
             f"{source.path} has {len(source.shapes):,} tensors, and its config asks for many more. Is it whole?"
         )
     model = build(config, device="meta")
     like = tensors_of(model)
-    rows = present(rows, like)
-    check(rows, like, source, dropped)
-    check_fits(config, bytes_each=2 if whole else 1, device=torch.device(device))
-    fill(model, take(rows, like, source, whole=whole), device)
+    rows = select_rows(rows, like)
+    check_tensors(rows, like, source, ignored)
+    check_fits(config, bytes_each=2 if dequantize else 1, device=torch.device(device))
+    assign_tensors(model, import_tensors(rows, like, source, dequantize=dequantize), device)
     return model.eval()
 
 
-def fill(model: Model, tensors: Mapping[str, Numbers], device: torch.device | str) -> None:
+def assign_tensors(model: Model, tensors: Mapping[str, MaybeQuantized], device: torch.device | str) -> None:
     """Put tensors in their places; where one is of whole numbers, its module becomes a quantized one."""
     floats = {name: tensor for name, tensor in tensors.items() if isinstance(tensor, Tensor)}
     common = {tensor.dtype for tensor in floats.values()}
@@ -56,13 +56,13 @@ def fill(model: Model, tensors: Mapping[str, Numbers], device: torch.device | st
     for name, stored in tensors.items():
         if not isinstance(stored, Tensor):
             path = name.rpartition(".")[0]
-            install(modules, path, type(stored)(*(tensor.to(device) for tensor in stored)), floats)
+            install_quantized(modules, path, type(stored)(*(tensor.to(device) for tensor in stored)), floats)
     model.load_state_dict(floats, strict=False, assign=True)  # names are checked; strict wants a shared table twice
     for parameter in model.parameters():
         parameter.requires_grad_(True)
 
 
-def install(modules: Mapping[str, nn.Module], path: str, stored: Stored, floats: dict[str, Tensor]) -> None:
+def install_quantized(modules: Mapping[str, nn.Module], path: str, stored: Stored, floats: dict[str, Tensor]) -> None:
     """A quantized module in the place of the one at `path`; its bias, if any, is no float of the model any more."""
     parent, _, last = path.rpartition(".")
     module, model = modules[path], modules[""]

@@ -19,19 +19,21 @@ from chumoku.weights.families.table import Row
 FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, BERT, LLAMA, MARIAN)}
 
 
-def rows_of(config: ModelConfig) -> list[Row] | None:
+def transformers_rows(config: ModelConfig) -> list[Row] | None:
     """The names of a model's tensors in transformers; None for a model that it does not have."""
-    family = next((family for family in FAMILIES.values() if not family.obstacles(config)), None)
+    family = next((family for family in FAMILIES.values() if not family.find_unsupported(config)), None)
     if family is None:
         return None
     bare = family.prefix if config.head_kind == "vector" else ""  # a body without a head bears no prefix
     return [row._replace(theirs=row.theirs.removeprefix(bare)) for row in family.rows(config)]
 
 
-def family_of(config: ModelConfig) -> Family:
+def find_family(config: ModelConfig) -> Family:
     """The family that has words for this model; where none has, what stands in the way of the nearest."""
-    obstacles = {family.name: family.obstacles(config) for family in FAMILIES.values()}
-    nearest = min(obstacles, key=lambda name: (FAMILIES[name].demands["kind"] != (config.kind,), len(obstacles[name])))
+    obstacles = {family.name: family.find_unsupported(config) for family in FAMILIES.values()}
+    nearest = min(
+        obstacles, key=lambda name: (FAMILIES[name].supported["kind"] != (config.kind,), len(obstacles[name]))
+    )
     if obstacles[nearest]:
         raise UsageError(
             f"The transformers library has no model like this. {FAMILIES[nearest].title} comes nearest, but for "

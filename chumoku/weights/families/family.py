@@ -1,6 +1,6 @@
 """A family: another library's kind of model, as a config and a table, both ways.
 
-What the family has no word for is refused by our key: `demands` lists the values that it can express.
+What the family has no word for is refused by our key: `supported` lists the values that it can express.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class Family:
     read: Callable[[Values, Source], ModelConfig]
     write: Callable[[ModelConfig, Roles], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
-    demands: Mapping[str, tuple[Any, ...]]
-    dropped: Mapping[str, str] = field(default_factory=dict)  # their tensors that are nothing of ours, and why
-    repeated: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # theirs that is another of theirs again
+    supported: Mapping[str, tuple[Any, ...]]
+    ignored: Mapping[str, str] = field(default_factory=dict)  # their tensors that are nothing of ours, and why
+    duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # theirs that is another of theirs again
     pairing: str | None = None  # of rotary positions
 
-    def obstacles(self, config: ModelConfig) -> list[str]:
+    def find_unsupported(self, config: ModelConfig) -> list[str]:
         """What stands in the way of writing a model as one of this family: our key, its value, what would do."""
-        return obstacles(self.title, self.demands, config)
+        return find_unsupported(self.title, self.supported, config)
 
 
 def without_defaults(config: ModelConfig) -> ModelConfig:
@@ -52,47 +52,47 @@ def without_defaults(config: ModelConfig) -> ModelConfig:
     return ModelConfig(**{key: value for key, value in values.items() if key not in spelled})
 
 
-def obstacles(title: str, demands: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
     config = without_defaults(config)
     found = []
-    for key, possible in demands.items():
+    for key, possible in supported.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
         if value not in possible:
-            known = " or ".join([*map(_shown, possible[:6]), *(["more"] if len(possible) > 6 else [])])
-            found.append(f"model.{key} = {_shown(value)}, and {title} has {known} alone")
+            known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
+            found.append(f"model.{key} = {_format_value(value)}, and {title} has {known} alone")
     return found
 
 
-def only(values: Values, name: str, demands: Mapping[str, tuple[Any, ...]]) -> None:
+def require_values(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
     """Refuse a config.json whose keys have values that we cannot express; a key that is not there is as usual."""
-    for key, possible in demands.items():
+    for key, possible in supported.items():
         if key in values and values[key] not in possible:
             raise UsageError(
-                f"This {name} has {key} = {_shown(values[key])}, and only {' or '.join(map(_shown, possible))} can be "
+                f"This {name} has {key} = {_format_value(values[key])}, and only {' or '.join(map(_format_value, possible))} can be "
                 "run here."
             )
 
 
-def number(values: Values, key: str, default: int | float | None = None) -> Any:
+def read_number(values: Values, key: str, default: int | float | None = None) -> Any:
     """A number of a config.json; range and size are for our own settings to judge."""
     value = values.get(key, default)
     finite = not isinstance(value, float) or math.isfinite(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite:
-        raise UsageError(f"The config's {key} is {_shown(value)}, and a number was expected.")
+        raise UsageError(f"The config's {key} is {_format_value(value)}, and a number was expected.")
     return value
 
 
-def chosen(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
+def to_our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
     """One of our names for one of theirs."""
     value = values.get(key, default)
     if not isinstance(value, str) or value not in names:
-        raise UsageError(f"The config's {key} is {_shown(value)}; known here are {', '.join(names)}.")
+        raise UsageError(f"The config's {key} is {_format_value(value)}; known here are {', '.join(names)}.")
     return names[value]
 
 
-def settled(values: Mapping[str, Any]) -> ModelConfig:
+def make_config(values: Mapping[str, Any]) -> ModelConfig:
     """Our config, or a sentence about what another's file asks for that cannot be."""
     try:
         return read(ModelConfig, values, prefix="model.")
@@ -100,10 +100,10 @@ def settled(values: Mapping[str, Any]) -> ModelConfig:
         raise UsageError(f"The model's config cannot be: {error}") from error
 
 
-def named(value: str, names: Mapping[str, str]) -> str:
+def to_their_name(value: str, names: Mapping[str, str]) -> str:
     """Their name for ours."""
     return next(theirs for theirs, ours in names.items() if ours == value)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value, default=str)[:80]

@@ -12,16 +12,16 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, number, only, settled
-from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
+from chumoku.weights.families.family import Family, Values, make_config, read_number, require_values
+from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 # ours, transformers, GGUF, llama2.c: of the whole, of a layer's norms, of a layer's matrices
-WHOLE = (
+OUTER_TENSORS = (
     ("decoder.embedding.table", "model.embed_tokens.weight", "token_embd.weight", "token_embedding"),
     ("decoder.norm.gamma", "model.norm.weight", "output_norm.weight", "norm"),
     ("head.weight", "lm_head.weight", "output.weight", "output"),
 )
-LAYER = ("decoder.blocks.{}", "model.layers.{}", "blk.{}", "layers.{}")
+LAYER_PREFIX = ("decoder.blocks.{}", "model.layers.{}", "blk.{}", "layers.{}")
 NORMS = (
     ("attention_norm", "input_layernorm", "attn_norm", "attention_norm"),
     ("feedforward_norm", "post_attention_layernorm", "ffn_norm", "feedforward_norm"),
@@ -42,57 +42,57 @@ def rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
     turning = {"attention.query": config.heads, "attention.key": config.key_heads}
 
     def place(name: str) -> str:
-        return f"{LAYER[column]}.{name}"
+        return f"{LAYER_PREFIX[column]}.{name}"
 
-    block = [row for names in NORMS for row in norm(f"{LAYER[0]}.{names[0]}", place(names[column]))]
+    block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", place(names[column]))]
     for names in MATRICES:
-        block += matrix(f"{LAYER[0]}.{names[0]}", place(names[column]), heads=turning.get(names[0], 0))
-    return [*(one(names[0], names[column]) for names in WHOLE), *each(config.layers, block)]
+        block += linear_rows(f"{LAYER_PREFIX[0]}.{names[0]}", place(names[column]), heads=turning.get(names[0], 0))
+    return [*(tensor_row(names[0], names[column]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
 def llama2c_rows(config: ModelConfig) -> list[Row]:
     """The same by llama2.c's names, which has weights alone."""
-    block = [one(f"{LAYER[0]}.{names[0]}.gamma", f"{LAYER[3]}.{names[3]}") for names in NORMS]
-    block += [one(f"{LAYER[0]}.{names[0]}.weight", f"{LAYER[3]}.{names[3]}") for names in MATRICES]
-    return [*(one(names[0], names[3]) for names in WHOLE), *each(config.layers, block)]
+    block = [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.gamma", f"{LAYER_PREFIX[3]}.{names[3]}") for names in NORMS]
+    block += [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.weight", f"{LAYER_PREFIX[3]}.{names[3]}") for names in MATRICES]
+    return [*(tensor_row(names[0], names[3]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    only(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
+    require_values(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
     if values.get("mlp_bias", False) != values.get("attention_bias", False):
         raise UsageError("This Llama has biases in attention or feed-forward alone, and here all projections have one.")
-    width, heads = number(values, "hidden_size", 4096), number(values, "num_attention_heads", 32)
+    width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
     if values.get("head_dim") not in (None, width // max(1, heads)):
         raise UsageError(
             f"This Llama has heads of {str(values['head_dim'])[:40]} numbers, and {width} are shared out among {heads} "
             "heads: such models cannot be run here."
         )
-    return llama(
-        vocabulary=number(values, "vocab_size", 32000),
-        context=number(values, "max_position_embeddings", 2048),
+    return llama_config(
+        vocabulary=read_number(values, "vocab_size", 32000),
+        context=read_number(values, "max_position_embeddings", 2048),
         width=width,
-        layers=number(values, "num_hidden_layers", 32),
+        layers=read_number(values, "num_hidden_layers", 32),
         heads=heads,
-        kv_heads=heads if values.get("num_key_value_heads") is None else number(values, "num_key_value_heads"),
-        feedforward_width=number(values, "intermediate_size", 11008),
-        norm_epsilon=number(values, "rms_norm_eps", 1e-6),
+        kv_heads=heads if values.get("num_key_value_heads") is None else read_number(values, "num_key_value_heads"),
+        feedforward_width=read_number(values, "intermediate_size", 11008),
+        norm_epsilon=read_number(values, "rms_norm_eps", 1e-6),
         bias=values.get("attention_bias", False),
         tie_output=values.get("tie_word_embeddings", False),
         pairing="half",
-        rotary=_rotary(values),
-        dropout={"attention": number(values, "attention_dropout", 0.0)},
+        rotary=_read_rotary(values),
+        dropout={"attention": read_number(values, "attention_dropout", 0.0)},
     )
 
 
-def llama(**values: Any) -> ModelConfig:
+def llama_config(**values: Any) -> ModelConfig:
     """A model of this family, from whichever file its numbers come."""
     kind = {"kind": "decoder", "position": "rotary", "norm": "rms", "placement": "pre", "feedforward": "swiglu"}
     if values["kv_heads"] == values["heads"]:
         values["kv_heads"] = None
-    return settled({**kind, **{key: value for key, value in values.items() if value is not None}})
+    return make_config({**kind, **{key: value for key, value in values.items() if value is not None}})
 
 
-def _rotary(values: Values) -> dict[str, Any]:
+def _read_rotary(values: Values) -> dict[str, Any]:
     """Of today's `rope_parameters`, or of `rope_theta` and `rope_scaling` as they were before."""
     found = values.get("rope_parameters") or {}
     scaling = values.get("rope_scaling") or {}
@@ -100,20 +100,20 @@ def _rotary(values: Values) -> dict[str, Any]:
         raise UsageError("The config's rope_parameters are no table of values.")
     rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **found}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    rotary = {"base": number(rope, "rope_theta")}
+    rotary = {"base": read_number(rope, "rope_theta")}
     match kind:
         case "default":
             return rotary
         case "linear":
-            return {**rotary, "scaling": "linear", "factor": number(rope, "factor")}
+            return {**rotary, "scaling": "linear", "factor": read_number(rope, "factor")}
         case "llama3":
             return {
                 **rotary,
                 "scaling": "llama3",
-                "factor": number(rope, "factor"),
-                "low": number(rope, "low_freq_factor"),
-                "high": number(rope, "high_freq_factor"),
-                "original": number(rope, "original_max_position_embeddings"),
+                "factor": read_number(rope, "factor"),
+                "low": read_number(rope, "low_freq_factor"),
+                "high": read_number(rope, "high_freq_factor"),
+                "original": read_number(rope, "original_max_position_embeddings"),
             }
     raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not known here; linear and llama3 are.")
 
@@ -135,12 +135,12 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_output,
         "attention_dropout": config.dropout.attention,
         "rope_theta": config.rotary.base,
-        "rope_parameters": {"rope_theta": config.rotary.base, **_scaled(config.rotary)},
+        "rope_parameters": {"rope_theta": config.rotary.base, **_rope_parameters(config.rotary)},
         "bos_token_id": roles.begin, "eos_token_id": roles.end, "pad_token_id": roles.pad,
     }  # fmt: skip
 
 
-def _scaled(rotary: RotarySettings) -> dict[str, Any]:
+def _rope_parameters(rotary: RotarySettings) -> dict[str, Any]:
     if rotary.scaling == "none":
         return {"rope_type": "default"}
     scaled: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
@@ -157,7 +157,7 @@ LLAMA = Family(
     read,
     write,
     rows,
-    demands={
+    supported={
         "kind": ("decoder",),
         "position": ("rotary",),
         "norm": ("rms",),
@@ -168,10 +168,10 @@ LLAMA = Family(
         "embedding_norm": (False,),
         "output_bias": (False,),
     },
-    dropped={
+    ignored={
         r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which are a formula here",
         r"lm_head\.weight": "the embedding again, when the two are tied",
     },
-    repeated=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
+    duplicates=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
     pairing="half",
 )

@@ -3,12 +3,12 @@
     ours                                          theirs
     decoder.blocks.{}.attention.query.weight      model.layers.{}.self_attn.q_proj.weight
 
-A row joins one or more of ours, outputs under outputs, to one of theirs, which may be turned or in another order:
+A row joins one or more of ours, outputs under outputs, to one of theirs, which may be transposed or in another order:
 
     joined    query, key and value are one matrix there
-    turned    it is [inputs, outputs] there
+    transposed    it is [inputs, outputs] there
     heads     rotary positions: the outputs of each head may be paired otherwise there, side by side or half a head away
-    lifted    it has a dimension of 1 in front there
+    unsqueezed    it has a dimension of 1 in front there
 
 Names and shapes are all checked before a single number is read.
 """
@@ -26,7 +26,7 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int4, Int8Groups
 
-Numbers = Tensor | Int4 | Int8Groups  # floats, or whole numbers as a file has them
+MaybeQuantized = Tensor | Int4 | Int8Groups  # floats, or whole numbers as a file has them
 
 
 class Source(Protocol):
@@ -39,39 +39,39 @@ class Source(Protocol):
     def shapes(self) -> Mapping[str, tuple[int, ...]]: ...
 
     @overload
-    def read(self, name: str, *, whole: Literal[True] = True) -> Tensor: ...
+    def read(self, name: str, *, dequantize: Literal[True] = True) -> Tensor: ...
     @overload
-    def read(self, name: str, *, whole: bool) -> Numbers: ...
-    def read(self, name: str, *, whole: bool = True) -> Numbers:
-        """A tensor; whole numbers that we can compute with as they are stay so unless it is to be `whole`."""
+    def read(self, name: str, *, dequantize: bool) -> MaybeQuantized: ...
+    def read(self, name: str, *, dequantize: bool = True) -> MaybeQuantized:
+        """A tensor; whole numbers that we can compute with as they are stay so unless it is to be `dequantize`."""
         ...
 
 
 class Row(NamedTuple):
     ours: tuple[str, ...]
     theirs: str
-    turned: bool = False
+    transposed: bool = False
     heads: int = 0
-    lifted: bool = False
+    unsqueezed: bool = False
 
 
-def one(ours: str, theirs: str, *, heads: int = 0, turned: bool = False, lifted: bool = False) -> Row:
-    return Row((ours,), theirs, turned=turned, heads=heads, lifted=lifted)
+def tensor_row(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False, unsqueezed: bool = False) -> Row:
+    return Row((ours,), theirs, transposed=transposed, heads=heads, unsqueezed=unsqueezed)
 
 
-def matrix(ours: str, theirs: str, *, heads: int = 0, turned: bool = False) -> list[Row]:
+def linear_rows(ours: str, theirs: str, *, heads: int = 0, transposed: bool = False) -> list[Row]:
     """A matrix and its bias, called so on both sides."""
     return [
-        one(f"{ours}.weight", f"{theirs}.weight", heads=heads, turned=turned),
-        one(f"{ours}.bias", f"{theirs}.bias", heads=heads),
+        tensor_row(f"{ours}.weight", f"{theirs}.weight", heads=heads, transposed=transposed),
+        tensor_row(f"{ours}.bias", f"{theirs}.bias", heads=heads),
     ]
 
 
-def norm(ours: str, theirs: str) -> list[Row]:
-    return [one(f"{ours}.gamma", f"{theirs}.weight"), one(f"{ours}.beta", f"{theirs}.bias")]
+def norm_rows(ours: str, theirs: str) -> list[Row]:
+    return [tensor_row(f"{ours}.gamma", f"{theirs}.weight"), tensor_row(f"{ours}.beta", f"{theirs}.bias")]
 
 
-def each(depth: int, rows: Iterable[Row]) -> list[Row]:
+def layer_rows(depth: int, rows: Iterable[Row]) -> list[Row]:
     """Rows with {} in their names, for every layer."""
     patterns = list(rows)
     return [
@@ -81,19 +81,19 @@ def each(depth: int, rows: Iterable[Row]) -> list[Row]:
     ]
 
 
-def present(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
+def select_rows(rows: Iterable[Row], names: Iterable[str]) -> list[Row]:
     """The rows of a model that has these tensors: one without biases has no rows of biases."""
     known = set(names)
     return [row for row in rows if known.issuperset(row.ours)]
 
 
-def check(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, dropped: Mapping[str, str]) -> None:
+def check_tensors(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, ignored: Mapping[str, str]) -> None:
     """Refuse a source that lacks a tensor, has one that nobody explains, or one of another shape."""
     missing = next((row.theirs for row in rows if row.theirs not in source.shapes), None)
     if missing is not None:
         raise UsageError(f"{source.path} lacks the tensor {missing}, which its config asks for. Is the download whole?")
     used = {row.theirs for row in rows}
-    explained = re.compile("|".join(f"(?:{pattern})" for pattern in dropped) or "(?!)")
+    explained = re.compile("|".join(f"(?:{pattern})" for pattern in ignored) or "(?!)")
     odd = next((name for name in source.shapes if name not in used and not explained.fullmatch(name)), None)
     if odd is not None:
         raise UsageError(
@@ -101,15 +101,17 @@ def check(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, dropp
             "model than it says, or of a variant that is not known here."
         )
     for row in rows:
-        needed = _shape(row, [tuple(like[name].shape) for name in row.ours])
+        needed = _their_shape(row, [tuple(like[name].shape) for name in row.ours])
         found = tuple(source.shapes[row.theirs])
         if found != needed:
             raise UsageError(f"{source.path}: {row.theirs} is {list(found)}, and its config asks for {list(needed)}.")
 
 
-def check_repeated(repeated: Callable[[ModelConfig], Mapping[str, str]], config: ModelConfig, source: Source) -> None:
+def check_duplicates(
+    duplicates: Callable[[ModelConfig], Mapping[str, str]], config: ModelConfig, source: Source
+) -> None:
     """Refuse a file whose tensors that should be one and the same, as its config says, are not."""
-    for name, first in repeated(config).items():
+    for name, first in duplicates(config).items():
         if name in source.shapes and first in source.shapes:
             same = source.shapes[name] == source.shapes[first] and torch.equal(source.read(name), source.read(first))
             if not same:
@@ -119,22 +121,24 @@ def check_repeated(repeated: Callable[[ModelConfig], Mapping[str, str]], config:
                 )
 
 
-def take(rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, *, whole: bool) -> dict[str, Numbers]:
+def import_tensors(
+    rows: Sequence[Row], like: Mapping[str, Tensor], source: Source, *, dequantize: bool
+) -> dict[str, MaybeQuantized]:
     """Our tensors out of theirs."""
-    made: dict[str, Numbers] = {}
+    made: dict[str, MaybeQuantized] = {}
     for row in rows:
-        kept = not row.turned and len(row.ours) == 1 and row.ours[0].endswith((".weight", ".embedding.table"))
-        tensor = source.read(row.theirs, whole=whole or not kept)
+        kept = not row.transposed and len(row.ours) == 1 and row.ours[0].endswith((".weight", ".embedding.table"))
+        tensor = source.read(row.theirs, dequantize=dequantize or not kept)
         if not isinstance(tensor, Tensor):
             made[row.ours[0]] = tensor
             continue
-        tensor = tensor[0] if row.lifted else tensor.T if row.turned else tensor
+        tensor = tensor[0] if row.unsqueezed else tensor.T if row.transposed else tensor
         parts = torch.split(tensor, [like[name].shape[0] for name in row.ours])
         made |= {name: part.contiguous() for name, part in zip(row.ours, parts, strict=True)}
     return made
 
 
-def give(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None) -> dict[str, Tensor]:
+def export_tensors(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | None) -> dict[str, Tensor]:
     """Their tensors out of ours; `order` is that of a head's outputs there, where it differs."""
     made: dict[str, Tensor] = {}
     written: set[str] = set()
@@ -143,18 +147,18 @@ def give(rows: Sequence[Row], tensors: Mapping[str, Tensor], *, order: Tensor | 
         tensor = tensor.clone() if written.intersection(row.ours) else tensor  # files have no tensor twice
         written.update(row.ours)
         if row.heads and order is not None:
-            tensor = reordered(tensor, row.heads, order)
-        tensor = tensor[None] if row.lifted else tensor.T if row.turned else tensor
+            tensor = reorder_heads(tensor, row.heads, order)
+        tensor = tensor[None] if row.unsqueezed else tensor.T if row.transposed else tensor
         made[row.theirs] = tensor.contiguous()
     return made
 
 
-def reordered(tensor: Tensor, heads: int, order: Tensor) -> Tensor:
+def reorder_heads(tensor: Tensor, heads: int, order: Tensor) -> Tensor:
     """The outputs of each head in another order."""
     return tensor.view(heads, len(order), *tensor.shape[1:])[:, order].reshape(tensor.shape)
 
 
-def order_to(wanted: str, pairing: str, head_width: int) -> Tensor | None:
+def head_order(wanted: str, pairing: str, head_width: int) -> Tensor | None:
     """Where a head's outputs, paired as they are, are found when they are to be paired otherwise."""
     if wanted == pairing:
         return None
@@ -166,6 +170,6 @@ def half_order(head_width: int) -> Tensor:
     return torch.arange(head_width).view(-1, 2).T.flatten()
 
 
-def _shape(row: Row, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def _their_shape(row: Row, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     together = (sum(shape[0] for shape in shapes), *shapes[0][1:])
-    return (1, *together) if row.lifted else together[::-1] if row.turned else together
+    return (1, *together) if row.unsqueezed else together[::-1] if row.transposed else together

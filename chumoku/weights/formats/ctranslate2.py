@@ -36,51 +36,60 @@ from chumoku.nn.norms import LayerNorm
 from chumoku.nn.positions import Rotary, frequencies
 from chumoku.text import Tokenizer
 from chumoku.weights.bundle import SOURCE_TOKENIZER, TOKENIZER, Tokenizers
-from chumoku.weights.certificate_peers import needed
-from chumoku.weights.dequantize import plain
-from chumoku.weights.families.family import obstacles
+from chumoku.weights.certificate_peers import import_optional
+from chumoku.weights.dequantize import dequantize_model
+from chumoku.weights.families.family import find_unsupported
 
 KINDS = ("float32", "float16", "int8")
-DEMANDS = {"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")}
-THEIRS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "geglu": "GELU", "swiglu": "SWISH"}
+SUPPORTED = {"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")}
+ACTIVATION_NAMES = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "geglu": "GELU",
+    "swiglu": "SWISH",
+}
 
 
 def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kind: str = "float32") -> None:
     """The files of a CTranslate2 model, into a folder that is there."""
     if kind not in KINDS:
         raise UsageError(f"CTranslate2 folders are written in {', '.join(KINDS)}, not in '{kind[:60]}'.")
-    library = needed("ctranslate2")
-    check(model.config)
-    model = plain(model)
+    library = import_optional("ctranslate2")
+    check_supported(model.config)
+    model = dequantize_model(model)
     tokenizers.target.save(folder / TOKENIZER)
-    target = words(folder / TOKENIZER, model.config.vocabulary)
+    target = read_vocabulary(folder / TOKENIZER, model.config.vocabulary)
     if isinstance(model, EncoderDecoderModel):
         source = target
         if tokenizers.source is not tokenizers.target:
             tokenizers.source.save(folder / SOURCE_TOKENIZER)
-            source = words(folder / SOURCE_TOKENIZER, model.config.source_tokens)
-        spec = _translator(library, model)
+            source = read_vocabulary(folder / SOURCE_TOKENIZER, model.config.source_tokens)
+        spec = _make_translator(library, model)
         spec.register_source_vocabulary(source)
         spec.register_target_vocabulary(target)
-        spec.config.decoder_start_token = target[_role(tokenizers.target, "begin")]
+        spec.config.decoder_start_token = target[_token_id(tokenizers.target, "begin")]
     elif isinstance(model, DecoderModel):
-        spec = library.specs.TransformerDecoderModelSpec(_decoder(library, model.config, model.decoder, model.head))
+        spec = library.specs.TransformerDecoderModelSpec(
+            _make_decoder(library, model.config, model.decoder, model.head)
+        )
         spec.register_vocabulary(target)
-    _say_roles(spec.config, tokenizers.target, target)
+    _set_special_tokens(spec.config, tokenizers.target, target)
     spec.config.layer_norm_epsilon = model.config.norm_epsilon
     spec.validate()
     spec.optimize(quantization=None if kind == "float32" else kind)
     spec.save(str(folder))
 
 
-def check(config: ModelConfig) -> None:
+def check_supported(config: ModelConfig) -> None:
     """Refuse what CTranslate2 has no word for, naming the key."""
-    found = obstacles("CTranslate2", DEMANDS, config)
+    found = find_unsupported("CTranslate2", SUPPORTED, config)
     if found:
         raise UsageError(f"This model cannot be written for CTranslate2: {'; '.join(found)}.")
 
 
-def words(path: Path, size: int) -> list[str]:
+def read_vocabulary(path: Path, size: int) -> list[str]:
     """The piece of every number below `size`; those beyond the tokenizer's get names of their own."""
     numbers = backends.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
     most = max(numbers.values(), default=-1) + 1
@@ -98,7 +107,7 @@ def words(path: Path, size: int) -> list[str]:
     return [pieces[number] for number in range(size)]
 
 
-def _role(tokenizer: Tokenizer, role: str) -> int:
+def _token_id(tokenizer: Tokenizer, role: str) -> int:
     number: int | None = getattr(tokenizer.roles, role)
     if number is None:
         raise UsageError(
@@ -108,28 +117,28 @@ def _role(tokenizer: Tokenizer, role: str) -> int:
     return number
 
 
-def _say_roles(settings: Any, tokenizer: Tokenizer, target: list[str]) -> None:
+def _set_special_tokens(settings: Any, tokenizer: Tokenizer, target: list[str]) -> None:
     """Without a begin or unknown token, the end token stands in, as GPT-2 has it: a missing one would be added."""
-    end = _role(tokenizer, "end")
+    end = _token_id(tokenizer, "end")
     begin, unknown = tokenizer.roles.begin, tokenizer.roles.unknown
     settings.eos_token = target[end]
     settings.bos_token = target[end if begin is None else begin]
     settings.unk_token = target[end if unknown is None else unknown]
 
 
-def _translator(library: Any, model: EncoderDecoderModel) -> Any:
+def _make_translator(library: Any, model: EncoderDecoderModel) -> Any:
     config = model.config
-    encoder = library.specs.TransformerEncoderSpec(config.encoder_depth, config.heads, **_choices(library, config))
+    encoder = library.specs.TransformerEncoderSpec(config.encoder_depth, config.heads, **_spec_options(library, config))
     _fill_stack(library, config, encoder, encoder.embeddings[0], model.encoder)
-    return library.specs.TransformerSpec(encoder, _decoder(library, config, model.decoder, model.head))
+    return library.specs.TransformerSpec(encoder, _make_decoder(library, config, model.decoder, model.head))
 
 
-def _decoder(library: Any, config: ModelConfig, stack: Stack, head: nn.Module) -> Any:
+def _make_decoder(library: Any, config: ModelConfig, stack: Stack, head: nn.Module) -> Any:
     spec = library.specs.TransformerDecoderSpec(
         config.decoder_depth,
         config.heads,
         with_encoder_attention=config.kind == "encoder-decoder",
-        **_choices(library, config),
+        **_spec_options(library, config),
     )
     _fill_stack(library, config, spec, spec.embeddings, stack)
     weight, bias = head.weight, head.bias
@@ -139,11 +148,11 @@ def _decoder(library: Any, config: ModelConfig, stack: Stack, head: nn.Module) -
     return spec
 
 
-def _choices(library: Any, config: ModelConfig) -> dict[str, Any]:
+def _spec_options(library: Any, config: ModelConfig) -> dict[str, Any]:
     """What a stack of theirs is told of the config."""
     return {
         "pre_norm": config.placement == "pre",
-        "activation": library.specs.Activation[THEIRS[config.feedforward]],
+        "activation": library.specs.Activation[ACTIVATION_NAMES[config.feedforward]],
         "ffn_glu": ACTIVATIONS[config.feedforward].gated,
         "rms_norm": config.norm == "rms",
         "layernorm_embedding": config.embedding_norm,
@@ -155,7 +164,7 @@ def _choices(library: Any, config: ModelConfig) -> dict[str, Any]:
 def _fill_stack(library: Any, config: ModelConfig, spec: Any, embedding: Any, stack: Stack) -> None:
     embedding.weight = _array(stack.embedding.table)
     spec.scale_embeddings = config.scale_embedding
-    table = _positions(config, stack)
+    table = _position_table(config, stack)
     if table is not None:
         spec.position_encodings.encodings = _array(table)
     if stack.embedding_norm is not None:
@@ -164,11 +173,11 @@ def _fill_stack(library: Any, config: ModelConfig, spec: Any, embedding: Any, st
         _fill_norm(spec.layer_norm, stack.norm)
     for theirs, block in zip(spec.layer, stack.blocks, strict=True):
         if stack.rotary is not None:
-            theirs.self_attention = _rotary(library, config, stack.rotary)
+            theirs.self_attention = _rotary_attention(library, config, stack.rotary)
         _fill_block(theirs, block)  # type: ignore[arg-type]
 
 
-def _positions(config: ModelConfig, stack: Stack) -> Tensor | None:
+def _position_table(config: ModelConfig, stack: Stack) -> Tensor | None:
     """The vectors added to the embeddings [context, D]; none for rotary and relative positions."""
     if config.position == "none":
         return torch.zeros(config.context, config.width)
@@ -176,7 +185,7 @@ def _positions(config: ModelConfig, stack: Stack) -> Tensor | None:
     return None if stack.position is None else stack.position(places, config.context)
 
 
-def _rotary(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
+def _rotary_attention(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
     """Their attention with rotary positions; stretched ones as the number that divides each frequency."""
     scaled = rotary.scaling is not None
     attention = library.specs.attention_spec.MultiHeadAttentionSpec(
@@ -201,20 +210,20 @@ def _rotary(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
 def _fill_block(spec: Any, block: Block) -> None:
     attention, cross, feed = block.attention, block.cross_attention, block.feedforward
     _fill_norm(spec.self_attention.layer_norm, block.attention_norm)
-    _fill(spec.self_attention.linear[0], attention.query, attention.key, attention.value)
-    _fill(spec.self_attention.linear[1], attention.output)
+    _fill_linear(spec.self_attention.linear[0], attention.query, attention.key, attention.value)
+    _fill_linear(spec.self_attention.linear[1], attention.output)
     _fill_relative(spec.self_attention, attention)
     if cross is not None and block.cross_attention_norm is not None:
         _fill_norm(spec.attention.layer_norm, block.cross_attention_norm)
-        _fill(spec.attention.linear[0], cross.query)
-        _fill(spec.attention.linear[1], cross.key, cross.value)
-        _fill(spec.attention.linear[2], cross.output)
+        _fill_linear(spec.attention.linear[0], cross.query)
+        _fill_linear(spec.attention.linear[1], cross.key, cross.value)
+        _fill_linear(spec.attention.linear[2], cross.output)
     _fill_norm(spec.ffn.layer_norm, block.feedforward_norm)
     if isinstance(feed, FeedForward):
-        _fill(spec.ffn.linear_0, feed.up if feed.gate is None else feed.gate)
+        _fill_linear(spec.ffn.linear_0, feed.up if feed.gate is None else feed.gate)
         if feed.gate is not None:
-            _fill(spec.ffn.linear_0_noact, feed.up)
-        _fill(spec.ffn.linear_1, feed.down)
+            _fill_linear(spec.ffn.linear_0_noact, feed.up)
+        _fill_linear(spec.ffn.linear_1, feed.down)
 
 
 def _fill_relative(spec: Any, attention: Attention) -> None:
@@ -224,7 +233,7 @@ def _fill_relative(spec: Any, attention: Attention) -> None:
         spec.relative_position_values = _array(torch.zeros_like(attention.relative.table))
 
 
-def _fill(spec: Any, *parts: nn.Linear) -> None:
+def _fill_linear(spec: Any, *parts: nn.Linear) -> None:
     """One matrix of theirs from one or more of ours."""
     spec.weight = _array(torch.cat([part.weight for part in parts]))
     if parts[0].bias is not None:

@@ -17,7 +17,7 @@ from chumoku.errors import DamagedError, MissingExtraError, UsageError
 HUB = "hf:"
 NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+\.gguf))?(?:@([\w./-]{1,100}))?")
 # Weights and what explains them; nothing pickled, nothing that could be run. A bundle is whole with its README.md.
-WANTED = (
+DOWNLOAD_PATTERNS = (
     "*.json",
     "*.safetensors",
     "vocab.txt",
@@ -35,7 +35,7 @@ class Address(NamedTuple):
     revision: str
 
 
-def address(name: str) -> Address:
+def parse_address(name: str) -> Address:
     match = NAME.fullmatch(name)
     if match is None or ".." in name:
         raise UsageError(
@@ -44,12 +44,12 @@ def address(name: str) -> Address:
     return Address(match[1], match[2], match[3] or "main")
 
 
-def fetched(name: str) -> Path:
+def download(name: str) -> Path:
     """The folder or the file on this machine; every file in it is what the hub says it is."""
-    asked = address(name)
+    asked = parse_address(name)
     folder = _snapshot(asked)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        check(file)
+        check_hash(file)
     if asked.file is None:
         return folder
     if not (folder / asked.file).is_file():
@@ -58,10 +58,10 @@ def fetched(name: str) -> Path:
 
 
 def _snapshot(asked: Address) -> Path:
-    hub = _library()
+    hub = _import_hub()
     options: dict[str, Any] = {
         "revision": asked.revision,
-        "allow_patterns": [asked.file] if asked.file else list(WANTED),
+        "allow_patterns": [asked.file] if asked.file else list(DOWNLOAD_PATTERNS),
     }
     try:
         return Path(hub.snapshot_download(asked.repository, **options))
@@ -79,7 +79,7 @@ def _snapshot(asked: Address) -> Path:
         ) from error
 
 
-def check(file: Path) -> None:
+def check_hash(file: Path) -> None:
     """Refuse a file whose bytes are not those that the hub names it by."""
     kept = file.resolve()
     if kept == file.absolute() or kept.parent.name != "blobs":
@@ -98,7 +98,7 @@ def check(file: Path) -> None:
         raise DamagedError(f"{file} is damaged: its bytes are not those the hub has. Delete {kept} and fetch it again.")
 
 
-def _library() -> Any:
+def _import_hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:

@@ -23,14 +23,14 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
 
-HEAD = struct.Struct("<7i")
-NEWER = b"24ka"  # what later versions of the program begin with
-LARGEST_REST = 1 << 24
-MOST = {"dim": 1 << 16, "hidden": 1 << 20, "layers": 1 << 10, "heads": 1 << 10, "kv_heads": 1 << 10}
-MOST |= {"vocabulary": 1 << 24, "length": 1 << 24}
+HEADER = struct.Struct("<7i")
+NEWER_MAGIC = b"24ka"  # what later versions of the program begin with
+LARGEST_TOKENIZER = 1 << 24
+LIMITS = {"dim": 1 << 16, "hidden": 1 << 20, "layers": 1 << 10, "heads": 1 << 10, "kv_heads": 1 << 10}
+LIMITS |= {"vocabulary": 1 << 24, "length": 1 << 24}
 
 
-class Part(NamedTuple):
+class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     offset: int
 
@@ -40,20 +40,20 @@ class Llama2c:
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
-        found = _numbers(data[: HEAD.size])
+        found = _read_header(data[: HEADER.size])
         if isinstance(found, str):
             raise UsageError(f"{path} is no llama2.c file: {found}.")
-        self.config_values: dict[str, int | bool] = {**found}
+        self.header: dict[str, int | bool] = {**found}
         self._parts, end = _layout(found)
         if end > len(data):
             raise DamagedError(f"{path} has {len(data):,} bytes, and its weights need {end:,}. Is it whole?")
-        if len(data) - end > LARGEST_REST:
+        if len(data) - end > LARGEST_TOKENIZER:
             raise DamagedError(f"{path} has {len(data) - end:,} bytes behind its weights, more than any tokenizer has.")
         self.shapes = {name: part.shape for name, part in self._parts.items()}
         self.rest = data[end:]
         self._bytes = torch.frombuffer(data, dtype=torch.uint8)
 
-    def read(self, name: str, *, whole: bool = True) -> Tensor:
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor:
         """A tensor, float32, where it lies in the file; writing into it does not write into the file."""
         if name not in self._parts:
             raise UsageError(f"{self.path} has no tensor {name[:60]!r}.")
@@ -78,23 +78,23 @@ def looks_like_llama2c(path: Path | str) -> bool:
     """Whether the seven numbers make sense, and a file of this size follows from them."""
     try:
         with Path(path).open("rb") as stream:
-            found = _numbers(stream.read(HEAD.size))
+            found = _read_header(stream.read(HEADER.size))
             size = stream.seek(0, 2)
     except OSError:
         return False
-    return not isinstance(found, str) and 0 <= size - _layout(found)[1] <= LARGEST_REST
+    return not isinstance(found, str) and 0 <= size - _layout(found)[1] <= LARGEST_TOKENIZER
 
 
-def _numbers(head: bytes) -> dict[str, int] | str:
+def _read_header(head: bytes) -> dict[str, int] | str:
     """The seven numbers and `tied`; or what is wrong with them."""
-    if len(head) < HEAD.size:
+    if len(head) < HEADER.size:
         return "it is shorter than its seven first numbers"
-    if head.startswith(NEWER):
+    if head.startswith(NEWER_MAGIC):
         return "it is of a later version, with a mark at its beginning; export it with --version 0"
-    values: dict[str, int] = dict(zip(MOST, HEAD.unpack(head), strict=True))
+    values: dict[str, int] = dict(zip(LIMITS, HEADER.unpack(head), strict=True))
     tied = values["vocabulary"] > 0
     values["vocabulary"] = abs(values["vocabulary"])
-    odd = next((name for name, value in values.items() if not 1 <= value <= MOST[name]), None)
+    odd = next((name for name, value in values.items() if not 1 <= value <= LIMITS[name]), None)
     if odd is not None:
         return f"its {odd} would be {values[odd]:,}"
     dim, heads, kv_heads = values["dim"], values["heads"], values["kv_heads"]
@@ -103,7 +103,7 @@ def _numbers(head: bytes) -> dict[str, int] | str:
     return {**values, "tied": tied}
 
 
-def _layout(values: dict[str, int]) -> tuple[dict[str, Part], int]:
+def _layout(values: dict[str, int]) -> tuple[dict[str, TensorInfo], int]:
     """Where every tensor begins, and where the last one ends."""
     dim, hidden, vocabulary = values["dim"], values["hidden"], values["vocabulary"]
     keys = dim // values["heads"] * values["kv_heads"]
@@ -114,12 +114,12 @@ def _layout(values: dict[str, int]) -> tuple[dict[str, Part], int]:
         "feedforward_norm": (dim,),
         **{"feedforward.w1": (hidden, dim), "feedforward.w2": (dim, hidden), "feedforward.w3": (hidden, dim)},
     }
-    parts: dict[str, Part] = {}
-    at = HEAD.size
+    parts: dict[str, TensorInfo] = {}
+    at = HEADER.size
 
     def place(name: str, shape: tuple[int, ...]) -> None:
         nonlocal at
-        parts[name] = Part(shape, at)
+        parts[name] = TensorInfo(shape, at)
         at += 4 * math.prod(shape)
 
     place("token_embedding", (vocabulary, dim))

@@ -23,7 +23,7 @@ MOST_DIMENSIONS = 8
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 
 
-class Stored:
+class SafetensorsSource:
     """The tensors of safetensors files."""
 
     def __init__(self, files: list[Path], *, prefix: str = "", device: torch.device | str = "cpu") -> None:
@@ -34,7 +34,7 @@ class Stored:
         self._types: dict[str, str] = {}
         shapes: dict[str, tuple[int, ...]] = {}
         for file in files:
-            for name, (shape, kind) in headers(file).items():
+            for name, (shape, kind) in read_headers(file).items():
                 if name in shapes:
                     raise DamagedError(f"{file} has the tensor {name[:100]}, which another of the files has too.")
                 shapes[name], self._types[name], self._homes[name] = shape, kind, file
@@ -43,7 +43,7 @@ class Stored:
             self._prefix = prefix
         self.shapes: Mapping[str, tuple[int, ...]] = {self._prefix + name: shape for name, shape in shapes.items()}
 
-    def read(self, name: str, *, whole: bool = True) -> Tensor:
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor:
         """A tensor of floats."""
         plain = name.removeprefix(self._prefix)
         if self._types[plain] not in FLOATS:
@@ -54,11 +54,11 @@ class Stored:
                 self._opened[home] = safe_open(home, framework="pt", device=self.device)
             tensor: Tensor = self._opened[home].get_tensor(plain)
         except SafetensorError as error:
-            raise unreadable(home, error) from error
+            raise unreadable_error(home, error) from error
         return tensor
 
 
-def headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
+def read_headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
     """Shape and type of every tensor of a file that has `most` tensors or fewer."""
     check_header(path)
     try:
@@ -69,12 +69,12 @@ def headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[in
             slices = {name: stored.get_slice(name) for name in names}
             found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
     except SafetensorError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     deep = next((name for name, (shape, _) in found.items() if len(shape) > MOST_DIMENSIONS), None)
     if deep is not None:
         raise DamagedError(f"{path}: {deep[:100]} has more than {MOST_DIMENSIONS} dimensions.")
     return found
 
 
-def unreadable(path: Path, error: Exception) -> DamagedError:
+def unreadable_error(path: Path, error: Exception) -> DamagedError:
     return DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.")

@@ -23,45 +23,45 @@ from chumoku.safe_files import check_links, inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, framed
-from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
-from chumoku.weights.dequantize import plain, quantized
-from chumoku.weights.families import FAMILIES, family_of, marian
-from chumoku.weights.families.family import Family, number, settled
-from chumoku.weights.families.table import check_repeated, give, order_to, present
-from chumoku.weights.formats.safetensors_source import MOST_FILES, Stored
-from chumoku.weights.instantiate import made
+from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, save_tensors, tensors_of
+from chumoku.weights.dequantize import dequantize_model, is_quantized
+from chumoku.weights.families import FAMILIES, find_family, marian
+from chumoku.weights.families.family import Family, make_config, read_number
+from chumoku.weights.families.table import check_duplicates, export_tensors, head_order, select_rows
+from chumoku.weights.formats.safetensors_source import MOST_FILES, SafetensorsSource
+from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
-MODULES, POOLING, SENTENCES = "modules.json", "1_Pooling", "sentence_bert_config.json"
+MODULES, POOLING, SENTENCE_CONFIG = "modules.json", "1_Pooling", "sentence_bert_config.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
 
-class Described(NamedTuple):
+class FolderInfo(NamedTuple):
     family: Family
-    source: Stored
+    source: SafetensorsSource
     config: ModelConfig
 
 
 def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     """The model and the tokenizers of a transformers folder."""
-    family, source, config = describe_folder(folder, device=device)
-    check_repeated(family.repeated, config, source)
-    model = made(config, family.rows(config), source, dropped=family.dropped, device=device)
+    family, source, config = inspect_folder(folder, device=device)
+    check_duplicates(family.duplicates, config, source)
+    model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
     return Bundle(model, tokenizers.target, tokenizers.source)
 
 
-def describe_folder(folder: Path, *, device: torch.device | str = "cpu") -> Described:
+def inspect_folder(folder: Path, *, device: torch.device | str = "cpu") -> FolderInfo:
     """What kind of model it is; no tensor is read, but for Marian's positions."""
     check_links(folder)
     values = read_json(inside(folder, CONFIG), largest=1 << 20)
-    family = family_named(values, folder)
-    source = Stored(weight_files(folder), prefix=family.prefix, device=device)
+    family = find_family_by_type(values, folder)
+    source = SafetensorsSource(weight_files(folder), prefix=family.prefix, device=device)
     config = family.read(values, source)
-    return Described(family, source, pooled(config, folder) if (folder / MODULES).is_file() else config)
+    return FolderInfo(family, source, read_pooling(config, folder) if (folder / MODULES).is_file() else config)
 
 
-def family_named(values: dict[str, Any], folder: Path) -> Family:
+def find_family_by_type(values: dict[str, Any], folder: Path) -> Family:
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         said = f"is a model of type '{str(kind)[:40]}'" if kind else "says nothing about the type of its model"
@@ -92,7 +92,7 @@ def weight_files(folder: Path) -> list[Path]:
     raise UsageError(f"{folder} holds no weights: neither {WEIGHTS} nor {INDEX}.")
 
 
-def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
+def read_pooling(config: ModelConfig, folder: Path) -> ModelConfig:
     """Pooling as sentence-transformers' modules say."""
     modules = read_any_json(inside(folder, MODULES), largest=1 << 20)
     modules = modules if isinstance(modules, list) else []
@@ -111,17 +111,17 @@ def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
         )
     normalize = "Normalize" in kinds
     changes = {"head": "vector", "pooling": known[asked.pop()], "normalize": normalize, "output_bias": False}
-    return settled({**write(config), **changes, **read_length(folder, config)})
+    return make_config({**write(config), **changes, **read_max_seq_length(folder, config)})
 
 
-def read_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
+def read_max_seq_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
     """How many tokens of a text sentence-transformers reads; nothing where its file does not say so."""
-    if not os.path.lexists(folder / SENTENCES):
+    if not os.path.lexists(folder / SENTENCE_CONFIG):
         return {}
-    values = read_json(inside(folder, SENTENCES), largest=1 << 20)
+    values = read_json(inside(folder, SENTENCE_CONFIG), largest=1 << 20)
     if values.get("max_seq_length") is None:
         return {}
-    return {"max_seq_length": min(number(values, "max_seq_length"), config.context)}
+    return {"max_seq_length": min(read_number(values, "max_seq_length"), config.context)}
 
 
 def read_tokenizers(folder: Path) -> Tokenizers:
@@ -136,21 +136,21 @@ def read_tokenizers(folder: Path) -> Tokenizers:
 
 def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
     """The model as transformers opens it, into a folder that is there. What it cannot express is refused by its key."""
-    model = plain(model) if quantized(model) else model
+    model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    family = family_of(config)
-    rows = present(family.rows(config), weights)
-    order = None if family.pairing is None else order_to(family.pairing, config.pairing, config.head_width)
-    tensors: dict[str, Tensor] = give(rows, weights, order=order)
+    family = find_family(config)
+    rows = select_rows(family.rows(config), weights)
+    order = None if family.pairing is None else head_order(family.pairing, config.pairing, config.head_width)
+    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order)
     if family.name == "marian":
-        tensors |= marian.extra(config)
+        tensors |= marian.extra_tensors(config)
     if config.head_kind == "vector":  # a body without a head bears no prefix
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
-    store(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     values = family.write(config, tokenizers.target.roles)
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    source, target = (ended(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
+    source, target = (add_end_token(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
     write_tokenizer(target, folder, context=config.context)
     if tokenizers.source is not tokenizers.target:
         source.save(folder / SOURCE_TOKENIZER)
@@ -160,7 +160,7 @@ def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
         write_modules(folder, config)
 
 
-def ended(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
+def add_end_token(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
     """The tokenizer with the end token in its frame that we put behind what encoders read, where it has no frame."""
     if config.kind == "decoder" or any(tokenizer.frame) or tokenizer.roles.end is None:
         return tokenizer
@@ -187,4 +187,4 @@ def write_modules(folder: Path, config: ModelConfig) -> None:
     (folder / POOLING / CONFIG).write_text(json.dumps(pooling, indent=1), encoding="utf-8")
     # Without a number, sentence-transformers takes the model's own: the context.
     length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
-    (folder / SENTENCES).write_text(json.dumps(length, indent=1), encoding="utf-8")
+    (folder / SENTENCE_CONFIG).write_text(json.dumps(length, indent=1), encoding="utf-8")

@@ -4,7 +4,7 @@ open_gguf     reads it: settings at once, tensors where they lie, when they are 
 write_gguf    writes one, through the `gguf` library
 """
 
-from chumoku.weights.formats.gguf.reading import Gguf, Info, open_gguf
+from chumoku.weights.formats.gguf.reading import Gguf, TensorInfo, open_gguf
 from chumoku.weights.formats.gguf.writing import write_gguf
 
 __all__ = ["Gguf", "Info", "open_gguf", "write_gguf"]

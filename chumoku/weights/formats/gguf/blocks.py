@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chumoku.nn.quantized import GROUP, Int4, Int8Groups
 
-PIECE = 1 << 20  # numbers unpacked at a time, so that what is needed on the way stays small
+CHUNK = 1 << 20  # numbers unpacked at a time, so that what is needed on the way stays small
 LARGEST_Q4_0 = 65504 / 8  # of d: beyond, −8 d has no float16
 
 
@@ -46,7 +46,7 @@ def _nibbles(q: Tensor) -> Tensor:
     return torch.cat([q & 15, q >> 4], -1)
 
 
-def _fifth(bits: Tensor) -> Tensor:
+def _fifth_bits(bits: Tensor) -> Tensor:
     """A word of 32 bits [n, 4] → 16 where a bit is set [n, 32]"""
     return ((bits[:, :, None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(1) << 4
 
@@ -64,14 +64,14 @@ def _q4_1(d: Tensor, m: Tensor, q: Tensor) -> Tensor:
 
 
 def _q5_0(d: Tensor, high: Tensor, q: Tensor) -> Tensor:
-    return (_nibbles(q) | _fifth(high)).float().sub_(16).mul_(_half(d))
+    return (_nibbles(q) | _fifth_bits(high)).float().sub_(16).mul_(_half(d))
 
 
 def _q5_1(d: Tensor, m: Tensor, high: Tensor, q: Tensor) -> Tensor:
-    return (_nibbles(q) | _fifth(high)).float().mul_(_half(d)).add_(_half(m))
+    return (_nibbles(q) | _fifth_bits(high)).float().mul_(_half(d)).add_(_half(m))
 
 
-def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
+def _unpack_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Eight s and eight t of 6 bits from 12 bytes: the lower four of each in a byte, the upper two bits spread."""
     first, second, third = torch.split(packed, 4, dim=-1)
     s = torch.cat([first & 63, (third & 15) | (first >> 6) << 4], -1)
@@ -81,17 +81,17 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 def _q4_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
     # 32 bytes hold two runs of 32 numbers, the first in their lower halves.
-    return _shifted(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
+    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
 
 
 def _q5_k(d: Tensor, e: Tensor, packed: Tensor, high: Tensor, q: Tensor) -> Tensor:
     # Bit r of byte j is the fifth one of number j in run r.
     fifth = (high[:, None, :] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1) << 4
-    return _shifted(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
+    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
 
 
-def _shifted(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
-    s, t = _six_bits(packed)
+def _dequantize_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
+    s, t = _unpack_scales(packed)
     return q.float().mul_((_half(d) * s)[..., None]).sub_((_half(e) * t)[..., None]).flatten(1)
 
 
@@ -117,24 +117,24 @@ TYPES = {
     28: Type("F64", 1, 8, dtype=torch.float64),
     30: Type("BF16", 1, 2, dtype=torch.bfloat16),
 }
-NAMED = {kind.name: kind for kind in TYPES.values()}
+TYPES_BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 
-def floats(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+def dequantize_blocks(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
     """The numbers that bytes of this type stand for: float32, or the stored ones where they are floats already."""
-    kind = NAMED[name]
+    kind = TYPES_BY_NAME[name]
     if kind.dtype is not None:
         return data.view(kind.dtype).view(shape)
     blocks = data.view(-1, kind.bytes)
     found = torch.empty(len(blocks), kind.numbers)
-    step = PIECE // kind.numbers
+    step = CHUNK // kind.numbers
     for start in range(0, len(blocks), step):
         parts = torch.split(blocks[start : start + step], list(kind.parts), dim=1)
         found[start : start + step] = kind.read(*(part.contiguous() for part in parts))  # type: ignore[misc]
     return found.view(shape)
 
 
-def whole_numbers(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8Groups | None:
+def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8Groups | None:
     """A matrix as the house itself stores it, without loss and where it lies; None where the house has no such kind."""
     if len(shape) != 2 or name not in ("Q4_0", "Q4_1", "Q8_0"):
         return None

@@ -26,12 +26,12 @@ from chumoku.weights.formats.gguf.blocks import TYPES
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
-MOST_HEAD = 1 << 25  # bytes; the largest vocabularies take a third of it
-MOST_VALUES = 1 << 21  # in all lists together
-MOST_ENTRIES = 1 << 14  # fields, and tensors
-MOST_NAME = (1 << 16) - 1
-MOST_RANK = 4
-LEAST_FIELD, LEAST_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8  # bytes
+MAX_HEADER = 1 << 25  # bytes; the largest vocabularies take a third of it
+MAX_VALUES = 1 << 21  # in all lists together
+MAX_ENTRIES = 1 << 14  # fields, and tensors
+MAX_NAME = (1 << 16) - 1
+MAX_RANK = 4
+MIN_FIELD, MIN_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8  # bytes
 ALIGNMENTS = tuple(1 << power for power in range(3, 17))
 STRING, LIST = 8, 9
 KINDS = {
@@ -48,10 +48,14 @@ KINDS = {
     12: "d",
 }  # as struct has them
 LENGTH = struct.Struct("<Q")
-FEW, MANY, USUAL = 64, 1 << 16, 32  # strings looked at together, and bytes that each takes at most on average
+MIN_BATCH, MAX_BATCH, MEAN_BYTES = (
+    64,
+    1 << 16,
+    32,
+)  # strings looked at together, and bytes that each takes at most on average
 
 
-class Info(NamedTuple):
+class TensorInfo(NamedTuple):
     """Where a tensor lies, and what it is."""
 
     shape: tuple[int, ...]  # as in PyTorch; the file counts from the last
@@ -60,12 +64,12 @@ class Info(NamedTuple):
     bytes: int
 
 
-class Head(NamedTuple):
+class Header(NamedTuple):
     fields: dict[str, Any]
-    tensors: dict[str, Info]
+    tensors: dict[str, TensorInfo]
 
 
-def read_head(data: mmap.mmap, path: Path) -> Head:
+def read_header(data: mmap.mmap, path: Path) -> Header:
     """Fields and tensors of a whole file, all of them checked."""
     return _Reader(data, path).head()
 
@@ -73,10 +77,10 @@ def read_head(data: mmap.mmap, path: Path) -> Head:
 class _Reader:
     def __init__(self, data: mmap.mmap, path: Path) -> None:
         self.data, self.path = data, path
-        self.at, self.end = 0, min(len(data), MOST_HEAD)
+        self.at, self.end = 0, min(len(data), MAX_HEADER)
         self.values = 0
 
-    def head(self) -> Head:
+    def head(self) -> Header:
         if self.data[:4] != MAGIC:
             raise UsageError(f"{self.path} is no GGUF file: it does not begin with the letters GGUF.")
         self.at = 4
@@ -87,15 +91,15 @@ class _Reader:
         if version not in VERSIONS:
             raise UsageError(f"{self.path} is a GGUF file of version {version}; versions 2 and 3 are read here.")
         tensors, fields = self._number("Q"), self._number("Q")
-        self._room(tensors, LEAST_TENSOR, "tensors", MOST_ENTRIES)
-        self._room(fields, LEAST_FIELD, "fields", MOST_ENTRIES)
+        self._room(tensors, MIN_TENSOR, "tensors", MAX_ENTRIES)
+        self._room(fields, MIN_FIELD, "fields", MAX_ENTRIES)
         found = self._fields(fields)
         if found.get("split.count", 0) not in (0, 1):
             raise UsageError(
                 f"{self.path} is one of {found['split.count']} parts of a model. Merge them first: "
                 "`llama-gguf-split --merge` does it."
             )
-        return Head(found, self._placed(self._tensors(tensors), found.get("general.alignment", 32)))
+        return Header(found, self._placed(self._tensors(tensors), found.get("general.alignment", 32)))
 
     def _fields(self, count: int) -> dict[str, Any]:
         found: dict[str, Any] = {}
@@ -114,8 +118,8 @@ class _Reader:
         kind, count = self._number("I"), self._number("Q")
         self._room(count, 8 if kind == STRING else struct.calcsize(self._known(kind, name)), f"values in {name}")
         self.values += count
-        if self.values > MOST_VALUES:
-            self._damaged(f"its lists have more than {MOST_VALUES:,} values, more than any vocabulary has")
+        if self.values > MAX_VALUES:
+            self._damaged(f"its lists have more than {MAX_VALUES:,} values, more than any vocabulary has")
         return self._strings(count) if kind == STRING else self._numbers(KINDS[kind], count)
 
     def _known(self, kind: int, name: str) -> str:
@@ -123,13 +127,13 @@ class _Reader:
             self._damaged(f"{name} is of kind {kind}, which there is not" + " inside a list" * (kind == LIST))
         return KINDS[kind]
 
-    def _tensors(self, count: int) -> dict[str, Info]:
-        found: dict[str, Info] = {}
+    def _tensors(self, count: int) -> dict[str, TensorInfo]:
+        found: dict[str, TensorInfo] = {}
         for _ in range(count):
             name = self._name(found)
             rank = self._number("I")
-            if not 1 <= rank <= MOST_RANK:
-                self._damaged(f"the tensor {name} has {rank} dimensions, and 1 to {MOST_RANK} are possible")
+            if not 1 <= rank <= MAX_RANK:
+                self._damaged(f"the tensor {name} has {rank} dimensions, and 1 to {MAX_RANK} are possible")
             sizes = self._numbers("Q", rank)
             number, offset = self._number("I"), self._number("Q")
             if number not in TYPES:
@@ -141,10 +145,10 @@ class _Reader:
             if 0 in sizes or sizes[0] % kind.numbers:
                 self._damaged(f"{name} has sizes {sizes}, which {kind.name} cannot have")
             size = math.prod(sizes) // kind.numbers * kind.bytes
-            found[name] = Info(tuple(reversed(sizes)), kind.name, offset, size)
+            found[name] = TensorInfo(tuple(reversed(sizes)), kind.name, offset, size)
         return found
 
-    def _placed(self, tensors: dict[str, Info], alignment: Any) -> dict[str, Info]:
+    def _placed(self, tensors: dict[str, TensorInfo], alignment: Any) -> dict[str, TensorInfo]:
         """Offsets from the beginning of the file; every tensor inside it and beside the others."""
         if alignment not in ALIGNMENTS:
             self._damaged(f"general.alignment is {str(alignment)[:60]}, and no power of two that can be")
@@ -160,8 +164,8 @@ class _Reader:
         return placed
 
     def _name(self, taken: dict[str, Any]) -> str:
-        if self.at + 8 <= self.end and LENGTH.unpack_from(self.data, self.at)[0] > MOST_NAME:
-            self._damaged(f"a name is longer than {MOST_NAME:,} bytes")
+        if self.at + 8 <= self.end and LENGTH.unpack_from(self.data, self.at)[0] > MAX_NAME:
+            self._damaged(f"a name is longer than {MAX_NAME:,} bytes")
         name = self._strings(1)[0]
         if name in taken:
             self._damaged(f"the name {name[:60]!r} is there twice")
@@ -172,7 +176,7 @@ class _Reader:
 
         None where they are others. A vocabulary read one by one is most of what opening a file costs.
         """
-        data = np.frombuffer(self.data[self.at : min(self.end, self.at + count * USUAL)], np.uint8).copy()
+        data = np.frombuffer(self.data[self.at : min(self.end, self.at + count * MEAN_BYTES)], np.uint8).copy()
         zeros = np.flatnonzero(data == 0)[: 7 * count]
         if len(zeros) != 7 * count:
             return None
@@ -193,8 +197,8 @@ class _Reader:
     def _strings(self, count: int) -> list[str]:
         found: list[str] = []
         while count:
-            some = min(count, MANY)
-            quick = self._short_strings(some) if some >= FEW else None
+            some = min(count, MAX_BATCH)
+            quick = self._short_strings(some) if some >= MIN_BATCH else None
             found += self._each_string(some) if quick is None else quick
             count -= some
         return found
@@ -230,13 +234,13 @@ class _Reader:
             self._short()
         return struct.unpack_from(f"<{letter}", self.data, start)[0]
 
-    def _room(self, count: int, each: int, what: str, most: int = MOST_HEAD) -> None:
+    def _room(self, count: int, each: int, what: str, most: int = MAX_HEADER) -> None:
         if count > most or count * each > self.end - self.at:
             self._damaged(f"it says it has {count:,} {what}, for which it has no room")
 
     def _short(self) -> NoReturn:
         if self.end < len(self.data):
-            self._damaged(f"what comes before its weights is longer than {MOST_HEAD:,} bytes")
+            self._damaged(f"what comes before its weights is longer than {MAX_HEADER:,} bytes")
         self._damaged("it ends before its weights begin; is it whole?")
 
     def _damaged(self, what: str) -> NoReturn:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from chumoku.errors import UsageError
 from chumoku.nn.quantized import Int4, Int8Groups
-from chumoku.weights.formats.gguf.blocks import floats, whole_numbers
-from chumoku.weights.formats.gguf.header import Info, read_head
+from chumoku.weights.formats.gguf.blocks import as_quantized, dequantize_blocks
+from chumoku.weights.formats.gguf.header import TensorInfo, read_header
 
 __all__ = ["Gguf", "Info", "open_gguf"]
 
@@ -28,26 +28,26 @@ class Gguf:
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
         self.fields: dict[str, Any]
-        self.tensors: dict[str, Info]
-        self.fields, self.tensors = read_head(data, path)
+        self.tensors: dict[str, TensorInfo]
+        self.fields, self.tensors = read_header(data, path)
         self.shapes = {name: info.shape for name, info in self.tensors.items()}
         self._bytes = torch.frombuffer(data, dtype=torch.uint8)
 
     @overload
-    def read(self, name: str, *, whole: Literal[True] = True) -> Tensor: ...
+    def read(self, name: str, *, dequantize: Literal[True] = True) -> Tensor: ...
     @overload
-    def read(self, name: str, *, whole: bool) -> Tensor | Int4 | Int8Groups: ...
-    def read(self, name: str, *, whole: bool = True) -> Tensor | Int4 | Int8Groups:
+    def read(self, name: str, *, dequantize: bool) -> Tensor | Int4 | Int8Groups: ...
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor | Int4 | Int8Groups:
         """A tensor's numbers: float32 where they were in blocks, else as stored.
 
-        With `whole` False, matrices of Q4_0 and Q4_1 come as Int4 and of Q8_0 as Int8Groups, exactly what is stored.
+        With `dequantize` False, matrices of Q4_0 and Q4_1 come as Int4 and of Q8_0 as Int8Groups, exactly what is stored.
         """
         if name not in self.tensors:
             raise UsageError(f"{self.path} has no tensor {name[:60]!r}.")
         info = self.tensors[name]
         data = self._bytes[info.offset : info.offset + info.bytes]
-        stored = None if whole else whole_numbers(data, info.type, info.shape)
-        return floats(data, info.type, info.shape) if stored is None else stored
+        stored = None if dequantize else as_quantized(data, info.type, info.shape)
+        return dequantize_blocks(data, info.type, info.shape) if stored is None else stored
 
 
 def open_gguf(path: Path | str) -> Gguf:

@@ -24,9 +24,9 @@ from chumoku.weights.checksums import sync
 
 Kind = Literal["f32", "f16", "q8_0"]
 FILE_TYPES = {"f32": 0, "f16": 1, "q8_0": 7}  # of general.file_type
-FLOATS = ("position_embd.weight", "token_types.weight")
+ALWAYS_F32 = ("position_embd.weight", "token_types.weight")
 LARGEST = {"f32": 3.4028234e38, "f16": 65504.0, "q8_0": 65504.0 * 127}
-OURS = ("general.architecture", "general.alignment", "general.file_type", "general.quantization_version")
+RESERVED = ("general.architecture", "general.alignment", "general.file_type", "general.quantization_version")
 
 
 def write_gguf(
@@ -44,12 +44,12 @@ def write_gguf(
     writer = gguf.GGUFWriter(working, architecture)
     try:
         for name, value in fields.items():
-            if name not in OURS:
-                _add(writer, name, value)
+            if name not in RESERVED:
+                _add_field(writer, name, value)
         writer.add_file_type(FILE_TYPES[kind])
         writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
         for name, tensor in tensors.items():
-            writer.add_tensor(name, *_stored(name, tensor, kind))
+            writer.add_tensor(name, *_encode(name, tensor, kind))
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
@@ -61,7 +61,7 @@ def write_gguf(
         working.unlink(missing_ok=True)
 
 
-def _add(writer: Any, name: str, value: Any) -> None:
+def _add_field(writer: Any, name: str, value: Any) -> None:
     """A field in the type that llama.cpp expects: whole numbers of 32 bits without a sign, floats of 32 bits."""
     from gguf import GGUFValueType as Value
 
@@ -81,11 +81,11 @@ def _add(writer: Any, name: str, value: Any) -> None:
         raise UsageError(f"The field {name} is a {type(value).__name__}, which GGUF has no kind for.")
 
 
-def _stored(name: str, tensor: Tensor, kind: str) -> tuple[Any, ...]:
+def _encode(name: str, tensor: Tensor, kind: str) -> tuple[Any, ...]:
     """What the library wants to know of a tensor: its numbers, and their shape and type where these are in blocks."""
     import gguf
 
-    if tensor.ndim < 2 or name in FLOATS:
+    if tensor.ndim < 2 or name in ALWAYS_F32:
         kind = "f32"
     elif kind == "q8_0" and tensor.shape[-1] % GROUP:
         kind = "f16"
