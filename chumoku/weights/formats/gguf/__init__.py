@@ -7,4 +7,4 @@ write_gguf    writes one, through the `gguf` library
 from chumoku.weights.formats.gguf.reading import Gguf, TensorInfo, open_gguf
 from chumoku.weights.formats.gguf.writing import write_gguf
 
-__all__ = ["Gguf", "Info", "open_gguf", "write_gguf"]
+__all__ = ["Gguf", "TensorInfo", "open_gguf", "write_gguf"]

@@ -19,7 +19,7 @@ from chumoku.nn.quantized import Int4, Int8Groups
 from chumoku.weights.formats.gguf.blocks import as_quantized, dequantize_blocks
 from chumoku.weights.formats.gguf.header import TensorInfo, read_header
 
-__all__ = ["Gguf", "Info", "open_gguf"]
+__all__ = ["Gguf", "TensorInfo", "open_gguf"]
 
 
 class Gguf:
