@@ -1,10 +1,10 @@
-"""Opening a model, whoever wrote it.
+"""Open a model in any supported format.
 
-    a folder      ours (sealed) · of transformers or sentence-transformers
-    a file        .gguf · llama2.c's .bin · a .safetensors with its config.json beside it
-    hf:owner/name at the hub, or what is kept of it
+    folder          a chumoku bundle · a transformers or sentence-transformers folder
+    file            .gguf · llama2.c's .bin · .safetensors with config.json in the same folder
+    hf:owner/name   downloaded from the Hugging Face Hub, or taken from its cache
 
-What a file is, is seen by what is in it. Pickled files are never opened: reading one can run any program.
+A file's format is recognized by its content. Pickle files are never opened, because unpickling can run any code.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][
 ADAPTER_CONFIG = "adapter_config.json"
 PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
-ACCEPTED = "a model's folder, a .gguf file, llama2.c's .bin, or hf:owner/name"
+ACCEPTED = "a model folder, a .gguf file, a llama2.c .bin file, or hf:owner/name"
 
 
 def load(
@@ -42,9 +42,10 @@ def load(
     dequantize: bool = True,
     on_model_loaded: Callable[[Model], None] = lambda model: None,
 ) -> Bundle:
-    """Open a model. Whole numbers that our products can use stay so unless it is to be `dequantize`, that is of floats.
+    """Open the model at `path`, with its tokenizers.
 
-    `on_model_loaded` may begin with a GGUF file's model while its tokenizer, which takes as long, is being made.
+    dequantize       convert quantized GGUF weights to floats; False keeps the types we can compute with as they are
+    on_model_loaded  called with the model of a GGUF file before its tokenizer is built, which takes about as long
     """
     place, kind = identify_model(path)
     match kind:
@@ -59,7 +60,7 @@ def load(
 
 
 def read_model_config(path: Path | str) -> ModelConfig:
-    """What kind of model it is, without its weights."""
+    """Read a model's config without loading its weights."""
     place, kind = identify_model(path)
     match kind:
         case "bundle":
@@ -73,12 +74,12 @@ def read_model_config(path: Path | str) -> ModelConfig:
 
 
 def local_path(path: Path | str) -> Path:
-    """Where a model lies on this machine."""
+    """The model's path on this machine; a model at the Hub is downloaded first."""
     return download(path) if isinstance(path, str) and path.startswith(HUB) else Path(path)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder; what cannot even be a name is none."""
+    """Whether the file or folder exists; False for a path that is not a valid file name."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -86,10 +87,10 @@ def exists(path: Path) -> bool:
 
 
 def identify_model(path: Path | str) -> tuple[Path, Kind]:
-    """Where a model lies on this machine, and who wrote it."""
+    """The model's path on this machine, and its format."""
     place = local_path(path)
     if not exists(place):
-        raise UsageError(f"There is no {str(place)[:200]}. Name {ACCEPTED}.")
+        raise UsageError(f"{str(place)[:200]} does not exist. Give {ACCEPTED}.")
     if place.is_file():
         return _identify_file(place)
     return place, _identify_folder(place)
@@ -98,8 +99,8 @@ def identify_model(path: Path | str) -> tuple[Path, Kind]:
 def _identify_folder(folder: Path) -> Kind:
     if (folder / ADAPTER_CONFIG).is_file():
         raise UsageError(
-            f"{folder} is an adapter, and a whole model is needed here. Make it one: chumoku convert {folder} NEW "
-            "--to chumoku."
+            f"{folder} is an adapter, but a full model is needed here. Merge it into its base model first: "
+            f"chumoku convert {folder} NEW --to chumoku."
         )
     if is_bundle(folder):
         return "bundle"
@@ -107,13 +108,13 @@ def _identify_folder(folder: Path) -> Kind:
         return "transformers"
     inner = next((folder / name for name in ("last", "best") if (folder / name).is_dir()), None)
     files = sorted(folder.glob("*.gguf"))
-    near = inner or next(iter(files), None)
-    hint = f"Name {ACCEPTED}." if near is None else f"Did you mean {near}?"
-    raise UsageError(f"{folder} is no model: it holds no {CONFIG}. {hint}")
+    guess = inner or next(iter(files), None)
+    hint = f"Give {ACCEPTED}." if guess is None else f"Did you mean {guess}?"
+    raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether a folder is one of ours: our word is in its config; or it is sealed, and its config no longer reads."""
+    """Whether a folder is a chumoku bundle: its config says so, or is unreadable but the folder has a manifest."""
     try:
         return read_json(folder / CONFIG, largest=1 << 20).get("format") == "chumoku"
     except ChumokuError:
@@ -129,9 +130,9 @@ def _identify_file(file: Path) -> tuple[Path, Kind]:
         return file.parent, _identify_folder(file.parent)
     if first.startswith(ZIP) or file.suffix in PICKLE_SUFFIXES or PICKLE_START.match(first):
         raise UsageError(
-            f"{file} is a pickled file, which is not opened: reading one can run any program. Convert it once, where "
-            "you trust it: read it in PyTorch with weights_only=True, and write it with safetensors.torch.save_file."
+            f"{file} is a pickle file, which is never opened because it can run any code. If you trust it, convert it "
+            "once: load it in PyTorch with weights_only=True, and save it with safetensors.torch.save_file."
         )
     if looks_like_llama2c(file):
         return file, "llama2.c"
-    raise UsageError(f"{file} is no model that is known here. Name {ACCEPTED}.")
+    raise UsageError(f"{file} is not a model in a supported format. Give {ACCEPTED}.")
