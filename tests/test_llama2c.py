@@ -59,7 +59,7 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
     assert file.shapes == {name: numbers.shape for name, numbers in expected.items()}
     for name, numbers in expected.items():
         assert torch.equal(file.read(name), torch.from_numpy(numbers))
-    assert file.rest == rest
+    assert file.tokenizer_bytes == rest
     file.read("norm").zero_()
     assert path.read_bytes() == data + rest, "what is changed is not the file"
     with pytest.raises(UsageError, match="no tensor 'wcls'"):
@@ -69,15 +69,15 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "number", "sentence"),
     [
-        (0, 0, "its dim would be 0"),
-        (0, 1 << 30, "its dim would be 1,073,741,824"),
-        (1, -1, "its hidden would be -1"),
-        (2, 1 << 20, "its layers would be"),
+        (0, 0, "its dim is 0"),
+        (0, 1 << 30, "its dim is 1,073,741,824"),
+        (1, -1, "its hidden is -1"),
+        (2, 1 << 20, "its layers is"),
         (3, 5, "do not fit together .dim 12, heads 5, kv_heads 2"),
         (3, 12, "do not fit together"),
         (4, 5, "do not fit together"),
-        (5, -(1 << 31), "its vocabulary would be 2,147,483,648"),
-        (6, 0, "its length would be 0"),
+        (5, -(1 << 31), "its vocabulary is 2,147,483,648"),
+        (6, 0, "its length is 0"),
     ],
 )
 def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ T = TypeVar("T")
 CERTIFICATE_FILE = "certificate.json"
 MAX_PROBE_TOKENS = 256  # tokens of a probe
 SEED = 0
-# Allowed difference for each number type, relative to the spread: 3 to 20 times what rounding does to models with random
+# Allowed difference by number type, relative to the spread: 3 to 20 times what rounding does to models with random
 # weights, which are more sensitive than trained ones. Unrelated models are 1.4 spreads apart. llama.cpp computes GELU
 # from a 16-bit table even in f32.
 LIMITS = {"float32": 1e-4, "f32": 1e-3, "f16": 2e-2, "float16": 2e-2, "bf16": 1e-1, "q8_0": 3e-1, "int8": 3e-1}

@@ -33,7 +33,7 @@ TEMPORARY_SUFFIXES = ("writing", "replaced", "removed")
 
 @contextlib.contextmanager
 def atomic_folder(folder: Path) -> Iterator[Path]:
-    """A temporary folder to write into. On success it gets its checksums and replaces `folder`; on error it is deleted."""
+    """A temporary folder to write into; on success it replaces `folder`, with checksums, and on error it is deleted."""
     folder = folder.absolute()
     recover_interrupted_write(folder)
     working, previous = sibling(folder, "writing"), sibling(folder, "replaced")

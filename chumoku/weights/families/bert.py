@@ -1,4 +1,4 @@
-"""BERT: learned positions and segments, a norm behind them, norms after; and its head that guesses masked tokens."""
+"""BERT: learned positions, segments, a norm after the embeddings, post-norm blocks and a masked-token head."""
 
 from __future__ import annotations
 
@@ -63,11 +63,11 @@ def read(values: Values, source: Source) -> ModelConfig:
     require_values(values, "BERT", {
         "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False, None),
     })  # fmt: skip
-    guesses, tied = MASKED_HEAD in source.shapes, values.get("tie_word_embeddings", True)
+    has_head, tied = MASKED_HEAD in source.shapes, values.get("tie_word_embeddings", True)
     bias = "cls.predictions.bias" if tied else "cls.predictions.decoder.bias"
-    if guesses and bias not in source.shapes and "cls.predictions.decoder.bias" in source.shapes:
+    if has_head and bias not in source.shapes and "cls.predictions.decoder.bias" in source.shapes:
         raise UsageError(
-            f"{source.path} has its output's bias as cls.predictions.decoder.bias alone, and not as {bias}."
+            f"{source.path} stores the output bias only as cls.predictions.decoder.bias; {bias} is needed too."
         )
     dropout = read_number(values, "hidden_dropout_prob", 0.1)
     return make_config({
@@ -81,19 +81,20 @@ def read(values: Values, source: Source) -> ModelConfig:
         "feedforward_width": read_number(values, "intermediate_size", 3072),
         "norm_epsilon": read_number(values, "layer_norm_eps", 1e-12),
         "segments": read_number(values, "type_vocab_size", 2),
-        "tie_output": tied if guesses else True,
-        "output_bias": guesses and bias in source.shapes,
-        "head": "masked" if guesses else "vector",
+        "tie_output": tied if has_head else True,
+        "output_bias": has_head and bias in source.shapes,
+        "head": "masked" if has_head else "vector",
         "dropout": {
-            "embedding": dropout, "attention": read_number(values, "attention_probs_dropout_prob", 0.1), "sublayer": dropout,
+            "embedding": dropout, "sublayer": dropout,
+            "attention": read_number(values, "attention_probs_dropout_prob", 0.1),
         },
     })  # fmt: skip
 
 
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
-    guesses = config.head_kind == "masked"
+    has_head = config.head_kind == "masked"
     return {
-        "model_type": "bert", "architectures": ["BertForMaskedLM" if guesses else "BertModel"],
+        "model_type": "bert", "architectures": ["BertForMaskedLM" if has_head else "BertModel"],
         "vocab_size": config.vocabulary,
         "max_position_embeddings": config.context,
         "hidden_size": config.width,
@@ -131,10 +132,10 @@ BERT = Family(
         "segments": tuple(range(1, 1025)),
     },
     ignored={
-        r"bert\.pooler\.dense\.(weight|bias)": "made for telling whether one sentence follows another, as is the next",
-        r"cls\.seq_relationship\.(weight|bias)": "whether one sentence follows another",
+        r"bert\.pooler\.dense\.(weight|bias)": "for next-sentence prediction",
+        r"cls\.seq_relationship\.(weight|bias)": "for next-sentence prediction",
         r"bert\.embeddings\.position_ids": "0, 1, 2 …",
-        r"cls\.predictions\.(decoder\.weight|decoder\.bias|bias)": "the embedding or the bias once more",
+        r"cls\.predictions\.(decoder\.weight|decoder\.bias|bias)": "a copy of the embedding or of the bias",
     },
     duplicates=lambda config: DUPLICATES if config.tie_output else {},
 )

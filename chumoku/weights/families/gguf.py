@@ -1,9 +1,9 @@
-"""Llama and GPT-2 in GGUF files: the names of llama.cpp, and its numbers about a model.
+"""Llama and GPT-2 in GGUF files: llama.cpp's names of tensors and config fields.
 
     general.architecture = "llama"     llama.block_count, llama.embedding_length, llama.attention.head_count …
 
-Rotary positions are paired side by side there. Llama 3's stretching is no number but a tensor of factors, one for each
-frequency: it is recognized by computing it anew.
+Rotary pairs are adjacent in GGUF. Llama 3's position scaling is stored as a tensor of factors, one per frequency; it is
+recognized by computing the same factors.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from chumoku.weights.families.family import Values, find_unsupported, make_confi
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ROPE_FACTORS = "rope_freqs.weight"
-LLAMA3 = {"low": 1.0, "high": 4.0, "original": 8192}  # Llama 3.1 and 3.2 alike; the factor is the tensor's largest
-CHUMOKU_PREFIX = (
-    "chumoku.rotary"  # where a model of ours has others, they stand in the file too; llama.cpp reads past them
-)
+LLAMA3 = {"low": 1.0, "high": 4.0, "original": 8192}  # for Llama 3.1 and 3.2; the factor is the tensor's maximum
+CHUMOKU_PREFIX = "chumoku.rotary"  # fields for other values; llama.cpp ignores them
 REQUIRED_VALUES = {
     **{"expert_count": 0, "attention.causal": True, "rope.scaling.attn_factor": 1.0, "attention.scale": 0.0},
     **{"attention.clamp_kqv": 0.0, "attention.max_alibi_bias": 0.0, "attention.sliding_window": 0, "logit_scale": 0.0},
@@ -35,13 +33,13 @@ HEAD_WIDTHS = ("rope.dimension_count", "attention.key_length", "attention.value_
 
 
 class GgufArchitecture(NamedTuple):
-    """A family as GGUF has it."""
+    """A model family as llama.cpp stores it in GGUF."""
 
     name: str
     read: Callable[[Values, Source], ModelConfig]
     write: Callable[[ModelConfig], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
-    extra: Callable[[ModelConfig], dict[str, Tensor]]  # tensors beside those of the table
+    extra_tensors: Callable[[ModelConfig], dict[str, Tensor]]  # tensors that are not in the table
     supported: Mapping[str, tuple[Any, ...]]
     ignored: Mapping[str, str]
 
@@ -49,9 +47,9 @@ class GgufArchitecture(NamedTuple):
 def llama_read(values: Values, source: Source) -> ModelConfig:
     width, heads = read_number(values, "llama.embedding_length"), read_number(values, "llama.attention.head_count")
     head_width = width // max(1, heads)
-    for key, usual in {**REQUIRED_VALUES, **dict.fromkeys(HEAD_WIDTHS, head_width)}.items():
-        if values.get(f"llama.{key}", usual) != usual:
-            raise UsageError(f"{source.path} has llama.{key} = {str(values[f'llama.{key}'])[:40]}: not known here.")
+    for key, required in {**REQUIRED_VALUES, **dict.fromkeys(HEAD_WIDTHS, head_width)}.items():
+        if values.get(f"llama.{key}", required) != required:
+            raise UsageError(f"{source.path} has llama.{key} = {str(values[f'llama.{key}'])[:40]}: not supported.")
     return llama.llama_config(
         vocabulary=_vocabulary_size(source),
         context=read_number(values, "llama.context_length", 2048),
@@ -71,21 +69,23 @@ def llama_read(values: Values, source: Source) -> ModelConfig:
 def _vocabulary_size(source: Source) -> int:
     shape = source.shapes.get("token_embd.weight", ())
     if len(shape) != 2:
-        raise UsageError(f"{source.path} lacks the tensor token_embd.weight, a table of tokens. Is it a whole model?")
+        raise UsageError(f"{source.path} lacks the embedding table token_embd.weight. Is the file complete?")
     return shape[0]
 
 
 def _read_rotary(values: Values, source: Source, *, head_width: int) -> dict[str, Any]:
     rotary: dict[str, Any] = {"base": read_number(values, "llama.rope.freq_base", 10000.0)}
-    older = 1 / read_number(values, "llama.rope.scale_linear", 1.0) if values.get("llama.rope.scale_linear") else 1.0
-    factor = read_number(values, "llama.rope.scaling.factor", 1 / older)
+    linear_factor = (
+        1 / read_number(values, "llama.rope.scale_linear", 1.0) if values.get("llama.rope.scale_linear") else 1.0
+    )
+    factor = read_number(values, "llama.rope.scaling.factor", 1 / linear_factor)
     kind = values.get("llama.rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
-        raise UsageError(f"{source.path} stretches positions by '{str(kind)[:40]}', which is not known here.")
-    stretched = kind == "linear" and factor not in (0.0, 1.0)
+        raise UsageError(f"{source.path} scales rotary positions by '{str(kind)[:40]}', which is not supported.")
+    linear = kind == "linear" and factor not in (0.0, 1.0)
     if ROPE_FACTORS not in source.shapes:
-        return {**rotary, "scaling": "linear", "factor": factor} if stretched else rotary
-    if source.shapes[ROPE_FACTORS] == (head_width // 2,) and not stretched:
+        return {**rotary, "scaling": "linear", "factor": factor} if linear else rotary
+    if source.shapes[ROPE_FACTORS] == (head_width // 2,) and not linear:
         factors = source.read(ROPE_FACTORS).float()
         guess = {**LLAMA3, "factor": round(float(factors.max()), 3)}
         for key in guess:
@@ -97,14 +97,14 @@ def _read_rotary(values: Values, source: Source, *, head_width: int) -> dict[str
             factors, _rope_factors(RotarySettings(**found), head_width), rtol=1e-4
         ):
             return found
-    raise UsageError(f"{source.path} stretches its positions by factors ({ROPE_FACTORS}) that are not Llama 3's.")
+    raise UsageError(f"{source.path} scales rotary positions by factors ({ROPE_FACTORS}) that are not Llama 3's.")
 
 
 def _rope_factors(rotary: RotarySettings, head_width: int) -> Tensor:
-    """By how much each frequency is divided."""
-    plain = frequencies(head_width, base=rotary.base, dtype=torch.float64)
+    """The factor by which Llama 3's scaling divides each frequency."""
+    unscaled = frequencies(head_width, base=rotary.base, dtype=torch.float64)
     scaling = Scaling("llama3", rotary.factor, low=rotary.low, high=rotary.high, original=rotary.original)
-    return (plain / scaling(plain)).float()
+    return (unscaled / scaling(unscaled)).float()
 
 
 def llama_write(config: ModelConfig) -> dict[str, Any]:
@@ -189,7 +189,7 @@ ARCHITECTURES = {
         lambda config: llama.rows(config, llama.GGUF),
         llama_extra,
         llama.LLAMA.supported,
-        {r"rope_freqs\.weight": "the factors of Llama 3's stretching, which are a formula here"},
+        {r"rope_freqs\.weight": "the factors of Llama 3's position scaling, which we compute"},
     ),
     "gpt2": GgufArchitecture(
         "gpt2",
@@ -204,14 +204,14 @@ ARCHITECTURES = {
 
 
 def find_architecture(config: ModelConfig) -> GgufArchitecture:
-    """The architecture of llama.cpp that has words for this model."""
+    """The llama.cpp architecture that can express this model; if none can, an error says why."""
     found = {
-        name: find_unsupported(f"llama.cpp's {name}", dialect.supported, config)
-        for name, dialect in ARCHITECTURES.items()
+        name: find_unsupported(f"llama.cpp's {name}", architecture.supported, config)
+        for name, architecture in ARCHITECTURES.items()
     }
     nearest = min(found, key=lambda name: len(found[name]))
     if found[nearest]:
         raise UsageError(
-            f"llama.cpp has no model like this. Its {nearest} comes nearest, but for {'; '.join(found[nearest])}."
+            f"llama.cpp has no model like this. Its {nearest} is the nearest, except for {'; '.join(found[nearest])}."
         )
     return ARCHITECTURES[nearest]

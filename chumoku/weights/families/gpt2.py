@@ -1,4 +1,4 @@
-"""GPT-2: learned positions, norms before, one matrix for query, key and value; matrices are [inputs, outputs]."""
+"""GPT-2: learned positions, pre-norm blocks, one matrix for query, key and value; matrices are [inputs, outputs]."""
 
 from __future__ import annotations
 
@@ -116,8 +116,8 @@ GPT2 = Family(
         "output_bias": (False,),
     },
     ignored={
-        r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which is a rule here",
-        r"lm_head\.weight": "the embedding again, when the two are tied",
+        r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which we compute",
+        r"lm_head\.weight": "a copy of the embedding, if tied",
     },
     duplicates=lambda config: {"lm_head.weight": "transformer.wte.weight"} if config.tie_output else {},
 )

@@ -1,7 +1,7 @@
-"""Llama: rotary positions, RMS norms before, a gated feed-forward, few keys for many queries; and how others store it.
+"""Llama: rotary positions, RMS pre-norm, gated feed-forward, grouped-query attention; its names in three formats.
 
-transformers    pairs of a head lie half its width apart
-GGUF, llama2.c  pairs lie side by side
+transformers      rotary pairs are half a head apart
+GGUF, llama2.c    rotary pairs are adjacent
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.family import Family, Values, make_config, read_number, require_values
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
-# ours, transformers, GGUF, llama2.c: of the whole, of a layer's norms, of a layer's matrices
+# Names in chumoku, transformers, GGUF and llama2.c.
 OUTER_TENSORS = (
     ("decoder.embedding.table", "model.embed_tokens.weight", "token_embd.weight", "token_embedding"),
     ("decoder.norm.gamma", "model.norm.weight", "output_norm.weight", "norm"),
@@ -39,19 +39,21 @@ TRANSFORMERS, GGUF = 1, 2
 
 
 def rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
-    turning = {"attention.query": config.heads, "attention.key": config.key_heads}
+    rotary_heads = {"attention.query": config.heads, "attention.key": config.key_heads}
 
-    def place(name: str) -> str:
+    def theirs(name: str) -> str:
         return f"{LAYER_PREFIX[column]}.{name}"
 
-    block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", place(names[column]))]
+    block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]))]
     for names in MATRICES:
-        block += linear_rows(f"{LAYER_PREFIX[0]}.{names[0]}", place(names[column]), heads=turning.get(names[0], 0))
+        block += linear_rows(
+            f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]), heads=rotary_heads.get(names[0], 0)
+        )
     return [*(tensor_row(names[0], names[column]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
 def llama2c_rows(config: ModelConfig) -> list[Row]:
-    """The same by llama2.c's names, which has weights alone."""
+    """Rows with llama2.c's names, which has no biases."""
     block = [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.gamma", f"{LAYER_PREFIX[3]}.{names[3]}") for names in NORMS]
     block += [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.weight", f"{LAYER_PREFIX[3]}.{names[3]}") for names in MATRICES]
     return [*(tensor_row(names[0], names[3]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
@@ -60,12 +62,12 @@ def llama2c_rows(config: ModelConfig) -> list[Row]:
 def read(values: Values, source: Source) -> ModelConfig:
     require_values(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
     if values.get("mlp_bias", False) != values.get("attention_bias", False):
-        raise UsageError("This Llama has biases in attention or feed-forward alone, and here all projections have one.")
+        raise UsageError("This Llama has biases only in attention or only in the feed-forward, which is not supported.")
     width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
     if values.get("head_dim") not in (None, width // max(1, heads)):
         raise UsageError(
-            f"This Llama has heads of {str(values['head_dim'])[:40]} numbers, and {width} are shared out among {heads} "
-            "heads: such models cannot be run here."
+            f"This Llama has head_dim = {str(values['head_dim'])[:40]}; only hidden_size / heads is supported, which is "
+            f"{width} / {heads}."
         )
     return llama_config(
         vocabulary=read_number(values, "vocab_size", 32000),
@@ -85,7 +87,7 @@ def read(values: Values, source: Source) -> ModelConfig:
 
 
 def llama_config(**values: Any) -> ModelConfig:
-    """A model of this family, from whichever file its numbers come."""
+    """The config of a Llama with these values; None values are left at their defaults."""
     kind = {"kind": "decoder", "position": "rotary", "norm": "rms", "placement": "pre", "feedforward": "swiglu"}
     if values["kv_heads"] == values["heads"]:
         values["kv_heads"] = None
@@ -93,12 +95,12 @@ def llama_config(**values: Any) -> ModelConfig:
 
 
 def _read_rotary(values: Values) -> dict[str, Any]:
-    """Of today's `rope_parameters`, or of `rope_theta` and `rope_scaling` as they were before."""
-    found = values.get("rope_parameters") or {}
+    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
+    parameters = values.get("rope_parameters") or {}
     scaling = values.get("rope_scaling") or {}
-    if not isinstance(found, Mapping) or not isinstance(scaling, Mapping):
-        raise UsageError("The config's rope_parameters are no table of values.")
-    rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **found}
+    if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
+        raise UsageError("The config's rope_parameters must be an object.")
+    rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **parameters}
     kind = rope.get("rope_type", rope.get("type", "default"))
     rotary = {"base": read_number(rope, "rope_theta")}
     match kind:
@@ -115,7 +117,7 @@ def _read_rotary(values: Values) -> dict[str, Any]:
                 "high": read_number(rope, "high_freq_factor"),
                 "original": read_number(rope, "original_max_position_embeddings"),
             }
-    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not known here; linear and llama3 are.")
+    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not supported; linear and llama3 are.")
 
 
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
@@ -143,11 +145,11 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
 def _rope_parameters(rotary: RotarySettings) -> dict[str, Any]:
     if rotary.scaling == "none":
         return {"rope_type": "default"}
-    scaled: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
+    values: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
     if rotary.scaling == "llama3":
-        scaled |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-        scaled["original_max_position_embeddings"] = rotary.original
-    return scaled
+        values |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
+        values["original_max_position_embeddings"] = rotary.original
+    return values
 
 
 LLAMA = Family(
@@ -169,8 +171,8 @@ LLAMA = Family(
         "output_bias": (False,),
     },
     ignored={
-        r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which are a formula here",
-        r"lm_head\.weight": "the embedding again, when the two are tied",
+        r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
+        r"lm_head\.weight": "a copy of the embedding, if tied",
     },
     duplicates=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
     pairing="half",

@@ -1,7 +1,6 @@
-"""Marian: the paper's encoder-decoder, norms after, and a bias on the logits.
+"""Marian: the original encoder-decoder with post-norm blocks and a bias on the logits.
 
-Its table of positions is sines first, cosines after, unless the file brings another: then pairs side by side, or
-whatever was learned.
+Its position table has all sines, then all cosines. A file may contain another table: interleaved, or learned.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ PAIRINGS: tuple[Pairing, ...] = ("half", "interleaved")
 def rows(config: ModelConfig) -> list[Row]:
     tables = [tensor_row("encoder.embedding.table", "model.shared.weight")]
     if not shares_all_embeddings(config):
-        written = "encoder" if config.share_embeddings else "decoder"
+        target = "encoder" if config.share_embeddings else "decoder"
         tables = [
             tensor_row("encoder.embedding.table", "model.encoder.embed_tokens.weight"),
-            tensor_row(f"{written}.embedding.table", "model.decoder.embed_tokens.weight"),
+            tensor_row(f"{target}.embedding.table", "model.decoder.embed_tokens.weight"),
         ]
     learned = [tensor_row(f"{side}.position.table", POSITIONS.format(side)) for side in ("encoder", "decoder")]
     return [
@@ -54,7 +53,7 @@ def rows(config: ModelConfig) -> list[Row]:
 
 
 def shares_all_embeddings(config: ModelConfig) -> bool:
-    """Marian shares one table among all three places, or each has its own."""
+    """Whether encoder, decoder and output share one table; otherwise Marian stores one for each."""
     return config.share_embeddings and config.tie_output
 
 
@@ -94,16 +93,16 @@ def read(values: Values, source: Source) -> ModelConfig:
     })  # fmt: skip
     for key in ("attention_heads", "ffn_dim"):
         if values.get(f"encoder_{key}") != values.get(f"decoder_{key}"):
-            raise UsageError(f"This Marian's encoder and decoder have different {key}, and here they have the same.")
+            raise UsageError(f"This Marian's encoder and decoder have different {key}; only equal ones are supported.")
     vocabulary, tied = read_number(values, "vocab_size", 58101), values.get("tie_word_embeddings", True)
-    written = vocabulary if values.get("decoder_vocab_size") is None else read_number(values, "decoder_vocab_size")
+    target = vocabulary if values.get("decoder_vocab_size") is None else read_number(values, "decoder_vocab_size")
     depth, dropout = read_number(values, "decoder_layers", 12), read_number(values, "dropout", 0.1)
     encoder_depth = read_number(values, "encoder_layers", 12)
     length, width = read_number(values, "max_position_embeddings", 1024), read_number(values, "d_model", 1024)
     return make_config({
         "kind": "encoder-decoder", "norm": "layer", "placement": "post", "norm_epsilon": 1e-5,
-        "vocabulary": written,
-        **({} if written == vocabulary else {"source_vocabulary": vocabulary}),
+        "vocabulary": target,
+        **({} if target == vocabulary else {"source_vocabulary": vocabulary}),
         "context": length,
         "width": width,
         "layers": depth,
@@ -123,12 +122,12 @@ def read(values: Values, source: Source) -> ModelConfig:
 
 
 def read_positions(source: Source, length: int, width: int) -> dict[str, str]:
-    """Which positions a file has: those of the formula, or tables that were learned."""
+    """Config values for a file's positions: sinusoidal if its tables match the formula, else learned."""
     names = [name for side in ("encoder", "decoder") if (name := POSITIONS.format(side)) in source.shapes]
     for name in names:
         if source.shapes[name] != (length, width):
             raise UsageError(
-                f"{source.path}: {name} is {list(source.shapes[name])}, and its config asks for [{length}, {width}]."
+                f"{source.path}: {name} has shape {list(source.shapes[name])}; its config needs [{length}, {width}]."
             )
     tables = [source.read(name) for name in names]
     found = next((pairing for pairing in PAIRINGS if all(_matches_formula(table, pairing) for table in tables)), None)
@@ -141,7 +140,7 @@ def _matches_formula(table: Tensor, pairing: Pairing) -> bool:
 
 
 def extra_tensors(config: ModelConfig) -> dict[str, Tensor]:
-    """Tensors to write beside those of the table: positions that Marian would not compute by itself."""
+    """Position tables to write into the file if they differ from those that Marian computes."""
     if config.position != "sinusoidal" or config.pairing == "half":
         return {}
     table = sinusoidal(torch.arange(config.context), config.width, pairing=config.pairing, dtype=torch.float64).float()
@@ -190,10 +189,10 @@ MARIAN = Family(
         "embedding_norm": (False,),
     },
     ignored={
-        r"model\.(encoder|decoder)\.embed_tokens\.weight": "the shared table again",
-        r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which are a formula here",
-        r"model\.shared\.weight": "one of the two tables again, when each side has its own",
-        r"lm_head\.weight": "the embedding again, when the two are tied",
+        r"model\.(encoder|decoder)\.embed_tokens\.weight": "a copy of the shared table",
+        r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which we compute",
+        r"model\.shared\.weight": "a copy of one of the tables, if each side has its own",
+        r"lm_head\.weight": "a copy of the embedding, if tied",
     },
     duplicates=duplicates,
 )

@@ -1,19 +1,19 @@
-"""CTranslate2 folders: a decoder or an encoder-decoder for CTranslate2's Generator or Translator.
+"""Write a decoder or an encoder-decoder for CTranslate2's Generator or Translator.
 
     model.bin · config.json · vocabulary.json, or shared_vocabulary.json, or source_ and target_vocabulary.json
-    and tokenizer.json (source_tokenizer.json), which CTranslate2 does not read and its users need
+    tokenizer.json and source_tokenizer.json, for users; CTranslate2 does not read them
 
     ours                              theirs
-    attention.query, key, value       self_attention.linear[0]       one matrix, stacked
+    attention.query, key, value       self_attention.linear[0]       concatenated
     attention.output                  self_attention.linear[1]
     cross_attention.query             attention.linear[0]
-    cross_attention.key, value        attention.linear[1]            one matrix, stacked
-    feedforward.gate, up              ffn.linear_0, linear_0_noact   plain ones have up alone, in linear_0
+    cross_attention.key, value        attention.linear[1]            concatenated
+    feedforward.gate, up              ffn.linear_0, linear_0_noact   without a gate: up in linear_0
     feedforward.down                  ffn.linear_1
     relative.table[c + i − j]         relative_position_keys[c + j − i]
 
-Sinusoidal positions, and none, are written as tables that end at `context`; stretched rotary positions as a factor for
-each frequency. Tokens are words there: a vocabulary is the list of a tokenizer's pieces by number.
+Sinusoidal positions, and none, are written as tables of length `context`; scaled rotary positions as one factor per
+frequency. CTranslate2 works with token strings: a vocabulary is the list of a tokenizer's pieces, ordered by id.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ ACTIVATION_NAMES = {
 
 
 def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kind: str = "float32") -> None:
-    """The files of a CTranslate2 model, into a folder that is there."""
+    """Write the files of a CTranslate2 model into an existing folder; `kind` is the number type."""
     if kind not in KINDS:
-        raise UsageError(f"CTranslate2 folders are written in {', '.join(KINDS)}, not in '{kind[:60]}'.")
+        raise UsageError(f"CTranslate2 models cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS)}.")
     library = import_optional("ctranslate2")
     check_supported(model.config)
     model = dequantize_model(model)
@@ -83,42 +83,42 @@ def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kin
 
 
 def check_supported(config: ModelConfig) -> None:
-    """Refuse what CTranslate2 has no word for, naming the key."""
+    """Refuse config values that CTranslate2 cannot express."""
     found = find_unsupported("CTranslate2", SUPPORTED, config)
     if found:
         raise UsageError(f"This model cannot be written for CTranslate2: {'; '.join(found)}.")
 
 
 def read_vocabulary(path: Path, size: int) -> list[str]:
-    """The piece of every number below `size`; those beyond the tokenizer's get names of their own."""
-    numbers = backends.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
-    most = max(numbers.values(), default=-1) + 1
-    if most > size:
+    """A tokenizer's pieces by id, `size` of them; ids that the tokenizer does not have get unique unused names."""
+    ids = backends.Tokenizer.from_file(str(path)).get_vocab(with_added_tokens=True)
+    tokens = max(ids.values(), default=-1) + 1
+    if tokens > size:
         raise UsageError(
-            f"The tokenizer has {most:,} tokens and the model's table {size:,}; CTranslate2 needs a row for each. "
-            "Use the tokenizer this model was trained with."
+            f"The tokenizer has {tokens:,} tokens, but the model's embedding table only {size:,} rows. Use the "
+            "tokenizer that this model was trained with."
         )
-    pieces = {number: piece for piece, number in numbers.items()}
-    for number in range(size):
-        name = f"<unused {number}>"
-        while number not in pieces and name in numbers:
+    pieces = {token: piece for piece, token in ids.items()}
+    for token in range(size):
+        name = f"<unused {token}>"
+        while token not in pieces and name in ids:
             name += " "
-        pieces.setdefault(number, name)
-    return [pieces[number] for number in range(size)]
+        pieces.setdefault(token, name)
+    return [pieces[token] for token in range(size)]
 
 
 def _token_id(tokenizer: Tokenizer, role: str) -> int:
-    number: int | None = getattr(tokenizer.roles, role)
-    if number is None:
+    token: int | None = getattr(tokenizer.roles, role)
+    if token is None:
         raise UsageError(
-            f"The tokenizer has no token for the role '{role}', and CTranslate2 does not decode without one. "
+            f"The tokenizer has no token for the role '{role}', which CTranslate2 needs. "
             f"Its special tokens are {', '.join(tokenizer.specials) or 'none'}."
         )
-    return number
+    return token
 
 
 def _set_special_tokens(settings: Any, tokenizer: Tokenizer, target: list[str]) -> None:
-    """Without a begin or unknown token, the end token stands in, as GPT-2 has it: a missing one would be added."""
+    """Use the end token for a missing begin or unknown token, like GPT-2; CTranslate2 would add a new one."""
     end = _token_id(tokenizer, "end")
     begin, unknown = tokenizer.roles.begin, tokenizer.roles.unknown
     settings.eos_token = target[end]
@@ -149,7 +149,7 @@ def _make_decoder(library: Any, config: ModelConfig, stack: Stack, head: nn.Modu
 
 
 def _spec_options(library: Any, config: ModelConfig) -> dict[str, Any]:
-    """What a stack of theirs is told of the config."""
+    """Arguments of CTranslate2's encoder and decoder specs."""
     return {
         "pre_norm": config.placement == "pre",
         "activation": library.specs.Activation[ACTIVATION_NAMES[config.feedforward]],
@@ -178,15 +178,15 @@ def _fill_stack(library: Any, config: ModelConfig, spec: Any, embedding: Any, st
 
 
 def _position_table(config: ModelConfig, stack: Stack) -> Tensor | None:
-    """The vectors added to the embeddings [context, D]; none for rotary and relative positions."""
+    """Position vectors added to the embeddings [context, D]; None for rotary and relative positions."""
     if config.position == "none":
         return torch.zeros(config.context, config.width)
-    places = torch.arange(config.context)
-    return None if stack.position is None else stack.position(places, config.context)
+    positions = torch.arange(config.context)
+    return None if stack.position is None else stack.position(positions, config.context)
 
 
 def _rotary_attention(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
-    """Their attention with rotary positions; stretched ones as the number that divides each frequency."""
+    """CTranslate2's attention with rotary positions; scaling is a divisor of each frequency."""
     scaled = rotary.scaling is not None
     attention = library.specs.attention_spec.MultiHeadAttentionSpec(
         self_attention=True,
@@ -195,7 +195,7 @@ def _rotary_attention(library: Any, config: ModelConfig, rotary: Rotary) -> Any:
         rotary_interleave=config.pairing == "interleaved",
         rotary_base=config.rotary.base,
         rotary_scaling_type=library.specs.RotaryScalingType.Su if scaled else None,
-        # Equal lengths: unequal ones would also make every cos and sin larger.
+        # Equal lengths, because unequal ones would also scale cos and sin.
         original_max_position_embeddings=config.context if scaled else 0,
         max_position_embeddings=config.context if scaled else 0,
         num_heads_kv=None if config.key_heads == config.heads else config.key_heads,
@@ -227,14 +227,14 @@ def _fill_block(spec: Any, block: Block) -> None:
 
 
 def _fill_relative(spec: Any, attention: Attention) -> None:
-    """Their distances run the other way, and are added to what is found too: zeros there."""
+    """CTranslate2 counts distances in the other direction, and has a table for values too, which is 0 for us."""
     if attention.relative is not None:
         spec.relative_position_keys = _array(attention.relative.table.flip(0))
         spec.relative_position_values = _array(torch.zeros_like(attention.relative.table))
 
 
 def _fill_linear(spec: Any, *parts: nn.Linear) -> None:
-    """One matrix of theirs from one or more of ours."""
+    """Fill one CTranslate2 linear layer from one or more of ours, concatenated."""
     spec.weight = _array(torch.cat([part.weight for part in parts]))
     if parts[0].bias is not None:
         spec.bias = _array(torch.cat([part.bias for part in parts]))
@@ -247,5 +247,5 @@ def _fill_norm(spec: Any, norm: nn.Module) -> None:
 
 
 def _array(tensor: Tensor) -> Any:
-    """A copy: their rounding to int8 works in place."""
+    """A copy, because CTranslate2 quantizes in place."""
     return tensor.detach().clone(memory_format=torch.contiguous_format).numpy()

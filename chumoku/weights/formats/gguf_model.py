@@ -1,4 +1,4 @@
-"""Models in GGUF files, llama.cpp's own, and in llama2.c's: container, family and tokenizer put together."""
+"""Read and write whole models in GGUF files (llama.cpp), and read them from llama2.c files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ TOKENS = f"{TOKENIZER}.tokens"
 
 
 class GgufInfo(NamedTuple):
-    dialect: GgufArchitecture
+    """What a GGUF file contains."""
+
+    architecture: GgufArchitecture
     file: Gguf
     config: ModelConfig
 
@@ -43,10 +45,10 @@ def read_gguf(
     dequantize: bool = True,
     on_model_loaded: Callable[[Model], None] = lambda model: None,
 ) -> Bundle:
-    """The model and the tokenizer inside a GGUF file; `on_model_loaded` may begin with the one before the other is there."""
-    dialect, file, config = inspect_gguf(path)
+    """Read the model and the tokenizer of a GGUF file; `on_model_loaded` gets the model before the tokenizer is built."""
+    architecture, file, config = inspect_gguf(path)
     model = build_from_source(
-        config, dialect.rows(config), file, ignored=dialect.ignored, device=device, dequantize=dequantize
+        config, architecture.rows(config), file, ignored=architecture.ignored, device=device, dequantize=dequantize
     )
     on_model_loaded(model)
     tokenizer = from_ggml(file.fields)
@@ -54,40 +56,44 @@ def read_gguf(
 
 
 def inspect_gguf(path: Path) -> GgufInfo:
+    """Read a GGUF file's config and tensor names, without tensor data."""
     file = open_gguf(path)
     kind = file.fields.get("general.architecture")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        raise UsageError(f"{path} is of architecture '{str(kind)[:40]}'; known here are {', '.join(ARCHITECTURES)}.")
+        raise UsageError(f"{path} has architecture '{str(kind)[:40]}'; supported are {', '.join(ARCHITECTURES)}.")
     return GgufInfo(ARCHITECTURES[kind], file, ARCHITECTURES[kind].read(file.fields, file))
 
 
 def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: Kind = "f16") -> None:
-    """The model as llama.cpp opens it. What it cannot express is refused by its key."""
+    """Write a model for llama.cpp; config values that it cannot express are refused."""
     model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    dialect = find_architecture(config)
-    rows = select_rows(dialect.rows(config), weights)
+    architecture = find_architecture(config)
+    rows = select_rows(architecture.rows(config), weights)
     order = head_order("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
-    tensors = {**export_tensors(rows, weights, order=order), **dialect.extra(config)}
-    fields: dict[str, Any] = {**dialect.write(config), **pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)}
-    write_gguf(path, architecture=dialect.name, fields=fields, tensors=tensors, kind=kind)
+    tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
+    fields: dict[str, Any] = {
+        **architecture.write(config),
+        **pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary),
+    }
+    write_gguf(path, architecture=architecture.name, fields=fields, tensors=tensors, kind=kind)
 
 
 def pad_vocabulary(fields: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """A tokenizer's fields with a token for every row of the table: models are built a little larger."""
-    tokens, missing = fields[TOKENS], max(0, vocabulary - len(fields[TOKENS]))
-    more: dict[str, list[Any]] = {TOKENS: [f"<unused{len(tokens) + place}>" for place in range(missing)]}
-    more[f"{TOKENIZER}.token_type"] = [UNUSED] * missing
-    more[f"{TOKENIZER}.scores"] = [0.0] * missing
-    return {**fields, **{key: [*fields[key], *values] for key, values in more.items() if key in fields}}
+    """Add unused tokens to a tokenizer's fields, one for every extra row of the model's embedding table."""
+    size, missing = len(fields[TOKENS]), max(0, vocabulary - len(fields[TOKENS]))
+    padding: dict[str, list[Any]] = {TOKENS: [f"<unused{size + index}>" for index in range(missing)]}
+    padding[f"{TOKENIZER}.token_type"] = [UNUSED] * missing
+    padding[f"{TOKENIZER}.scores"] = [0.0] * missing
+    return {**fields, **{key: [*fields[key], *values] for key, values in padding.items() if key in fields}}
 
 
 def read_llama2c_model(path: Path, *, device: torch.device | str = "cpu") -> Bundle:
-    """The model of a llama2.c file, with the tokenizer that lies behind its weights or beside it as tokenizer.bin."""
+    """Read a llama2.c model, with the tokenizer appended to its file or in tokenizer.bin in the same folder."""
     file = open_llama2c(path)
     config = llama2c_config(file)
     model = build_from_source(config, llama.llama2c_rows(config), file, ignored={}, device=device)
-    tokenizer = _read_tokenizer(path, file.rest, config.vocabulary)
+    tokenizer = _read_tokenizer(path, file.tokenizer_bytes, config.vocabulary)
     return Bundle(model, tokenizer, tokenizer)
 
 
@@ -108,12 +114,12 @@ def llama2c_config(file: Llama2c) -> ModelConfig:
     )
 
 
-def _read_tokenizer(path: Path, rest: bytes, vocabulary: int) -> Tokenizer:
-    if rest:
-        return read_llama2c(rest, vocabulary)
-    beside = path.with_name(TOKENIZER_FILE)
-    if not beside.is_file():
-        raise UsageError(f"{path} needs its tokenizer: put llama2.c's {TOKENIZER_FILE} beside it.")
-    if beside.stat().st_size > 1 << 24:
-        raise UsageError(f"{beside} is larger than any tokenizer of llama2.c is.")
-    return read_llama2c(beside.read_bytes(), vocabulary)
+def _read_tokenizer(path: Path, appended: bytes, vocabulary: int) -> Tokenizer:
+    if appended:
+        return read_llama2c(appended, vocabulary)
+    file = path.with_name(TOKENIZER_FILE)
+    if not file.is_file():
+        raise UsageError(f"{path} needs its tokenizer: put llama2.c's {TOKENIZER_FILE} in the same folder.")
+    if file.stat().st_size > 1 << 24:
+        raise UsageError(f"{file} is too large to be a llama2.c tokenizer.")
+    return read_llama2c(file.read_bytes(), vocabulary)
