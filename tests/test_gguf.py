@@ -37,9 +37,9 @@ FLOATS = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloa
 def raw(number: int, rows: int, count: int, seed: int) -> np.ndarray:
     """Random blocks; any bytes are some, but halves are kept small enough to be numbers."""
     kind = TYPES[number]
-    found = np.random.default_rng(seed).integers(0, 256, (rows, count, kind.bytes), dtype=np.uint8)
-    starts = np.cumsum([0, *kind.parts])
-    for start, size in zip(starts, kind.parts, strict=False):
+    found = np.random.default_rng(seed).integers(0, 256, (rows, count, kind.block_bytes), dtype=np.uint8)
+    starts = np.cumsum([0, *kind.field_bytes])
+    for start, size in zip(starts, kind.field_bytes, strict=False):
         if size == 2:
             found[..., start + 1] &= 0xBF
     return found.reshape(rows, -1)
@@ -65,12 +65,12 @@ def test_every_kind_of_block_is_what_the_library_makes_of_it(
 ) -> None:
     """Bit for bit, in pieces that no row ends with."""
     kind, official = TYPES[number], gguf.GGMLQuantizationType(number)
-    assert (kind.name, (kind.numbers, kind.bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
-    monkeypatch.setattr(blocks, "CHUNK", 5 * kind.numbers)
+    assert (kind.name, (kind.block_values, kind.block_bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
+    monkeypatch.setattr(blocks, "CHUNK", 5 * kind.block_values)
     array = raw(number, 7, 3, seed=number)
     file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, number)}))
     expected = torch.from_numpy(gguf.quants.dequantize(array, official))
-    assert file.tensors["w"].shape == (7, 3 * kind.numbers) == tuple(expected.shape)
+    assert file.tensors["w"].shape == (7, 3 * kind.block_values) == tuple(expected.shape)
     assert expected.isfinite().all()
     assert torch.equal(file.read("w"), expected)
 
@@ -467,7 +467,7 @@ def test_many_strings_at_once_are_each_of_them(words: list[str], odd: list[tuple
 def test_ordinary_words_take_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [f"Ġ{number}" for number in range(997)]
     reader = header._Reader(b"".join(map(text, words)), Path("a.gguf"))  # type: ignore[arg-type]
-    monkeypatch.delattr(header._Reader, "_each_string")
+    monkeypatch.delattr(header._Reader, "_strings_one_by_one")
     assert reader._strings(997) == words
     reader.at = 0
     reader.data = reader.data.replace("Ġ7".encode(), b"\xff\xff7")  # type: ignore[assignment]
@@ -507,4 +507,4 @@ def test_a_head_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_groups_are_of_the_files_size() -> None:
-    assert {kind.numbers for kind in TYPES.values() if kind.name in ("Q4_0", "Q4_1", "Q8_0")} == {GROUP}
+    assert {kind.block_values for kind in TYPES.values() if kind.name in ("Q4_0", "Q4_1", "Q8_0")} == {GROUP}

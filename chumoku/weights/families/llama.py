@@ -66,8 +66,8 @@ def read(values: Values, source: Source) -> ModelConfig:
     width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
     if values.get("head_dim") not in (None, width // max(1, heads)):
         raise UsageError(
-            f"This Llama has head_dim = {str(values['head_dim'])[:40]}; only hidden_size / heads is supported, which is "
-            f"{width} / {heads}."
+            f"This Llama has head_dim = {str(values['head_dim'])[:40]}; only hidden_size / heads ({width} / {heads}) "
+            "is supported."
         )
     return llama_config(
         vocabulary=read_number(values, "vocab_size", 32000),

@@ -45,7 +45,7 @@ def read_gguf(
     dequantize: bool = True,
     on_model_loaded: Callable[[Model], None] = lambda model: None,
 ) -> Bundle:
-    """Read the model and the tokenizer of a GGUF file; `on_model_loaded` gets the model before the tokenizer is built."""
+    """Read a GGUF file's model and tokenizer; `on_model_loaded` gets the model before the tokenizer is built."""
     architecture, file, config = inspect_gguf(path)
     model = build_from_source(
         config, architecture.rows(config), file, ignored=architecture.ignored, device=device, dequantize=dequantize

@@ -71,11 +71,11 @@ def _snapshot(address: Address) -> Path:
             "connection, or copy the model's folder to this machine and give its path."
         ) from error
     except hub.errors.HFValidationError as error:
-        raise UsageError(f"'{address.repository}' is not the name of a model at the Hub: {str(error)[:200]}") from error
+        raise UsageError(f"'{address.repository}' is not a model name at the Hub: {str(error)[:200]}") from error
     except hub.errors.HfHubHTTPError as error:
         raise UsageError(
-            f"{address.repository} at '{address.revision}' does not exist at the Hub or is not accessible. Check the name; "
-            "for a gated model, log in with `hf auth login`."
+            f"{address.repository} at '{address.revision}' does not exist at the Hub or is not accessible. Check the "
+            "name; for a gated model, log in with `hf auth login`."
         ) from error
 
 

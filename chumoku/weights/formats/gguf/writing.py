@@ -1,10 +1,10 @@
-"""Writing GGUF, through the `gguf` library.
+"""Write GGUF files with the `gguf` library.
 
-    f32, f16, q8_0     the kind of the matrices; what is no matrix is float32, and so are the tables of positions and
-                       segments, as llama.cpp wants it
-    q8_0               rows of which 32 is no divisor have no such blocks: their matrix is f16
+    f32, f16, q8_0     the type of matrices; vectors and the tables of positions and segments are always f32, as
+                       llama.cpp expects
+    q8_0               a matrix whose rows are not a multiple of 32 is written as f16
 
-The file is written under another name and then takes its own: it is whole, or not there.
+The file is written under a temporary name and then renamed, so it is either complete or absent.
 """
 
 from __future__ import annotations
@@ -32,13 +32,16 @@ RESERVED = ("general.architecture", "general.alignment", "general.file_type", "g
 def write_gguf(
     path: Path | str, *, architecture: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: Kind
 ) -> None:
-    """A file of these fields and tensors, both under the names that llama.cpp knows them by."""
+    """Write a GGUF file with these fields and tensors, which have llama.cpp's names.
+
+    kind  the number type of the matrices: f32, f16 or q8_0
+    """
     try:
         import gguf
     except ImportError as error:
         raise MissingExtraError("Writing GGUF needs the gguf library: pip install 'chumoku[gguf]'.") from error
     if kind not in get_args(Kind):
-        raise UsageError(f"There is no GGUF of kind '{str(kind)[:60]}' here; there are {', '.join(get_args(Kind))}.")
+        raise UsageError(f"GGUF cannot be written as '{str(kind)[:60]}'. Choose one of {', '.join(get_args(Kind))}.")
     path = Path(path)
     working = path.with_name(f"{path.name}.writing")
     writer = gguf.GGUFWriter(working, architecture)
@@ -62,11 +65,11 @@ def write_gguf(
 
 
 def _add_field(writer: Any, name: str, value: Any) -> None:
-    """A field in the type that llama.cpp expects: whole numbers of 32 bits without a sign, floats of 32 bits."""
+    """Add a field with the type that llama.cpp expects: uint32 for integers, float32 for floats."""
     from gguf import GGUFValueType as Value
 
     if isinstance(value, list | tuple):
-        if value:  # the format cannot say of what kind an empty list is
+        if value:  # an empty list has no type in GGUF
             writer.add_array(name, list(value))
     elif isinstance(value, bool):
         writer.add_bool(name, value)
@@ -78,11 +81,11 @@ def _add_field(writer: Any, name: str, value: Any) -> None:
     elif isinstance(value, str):
         writer.add_key_value(name, value, Value.STRING)
     else:
-        raise UsageError(f"The field {name} is a {type(value).__name__}, which GGUF has no kind for.")
+        raise UsageError(f"The field {name} is a {type(value).__name__}, which GGUF cannot store.")
 
 
 def _encode(name: str, tensor: Tensor, kind: str) -> tuple[Any, ...]:
-    """What the library wants to know of a tensor: its numbers, and their shape and type where these are in blocks."""
+    """Arguments for the library's add_tensor: the array, and for quantized blocks its shape and type."""
     import gguf
 
     if tensor.ndim < 2 or name in ALWAYS_F32:
@@ -91,8 +94,8 @@ def _encode(name: str, tensor: Tensor, kind: str) -> tuple[Any, ...]:
         kind = "f16"
     numbers = tensor.detach().to("cpu", torch.float32).contiguous()
     low, high = numbers.aminmax()
-    if not max(-float(low), float(high)) <= LARGEST[kind]:  # what is no number is in no range
-        raise UsageError(f"{name} holds numbers beyond {kind}'s range, or none at all. Choose f32, if they are meant.")
+    if not max(-float(low), float(high)) <= LARGEST[kind]:  # also catches NaN
+        raise UsageError(f"{name} has values outside the range of {kind}, or NaN. Choose f32 if they are correct.")
     array = numbers.numpy()
     if kind == "q8_0":
         blocks = gguf.GGMLQuantizationType.Q8_0
