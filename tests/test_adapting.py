@@ -161,7 +161,7 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
     [
         ({"model": {"width": 24}}, "model.width", "the shape is that of model.init"),
         ({"model": {"context": 999}}, "model.context", "table of 61 positions"),
-        ({"model": {"init": "nowhere"}}, "model.init", "There is no nowhere"),
+        ({"model": {"init": "nowhere"}}, "model.init", "nowhere does not exist"),
         ({"model": {"init": 3}}, "model.init", "name of a model"),
         ({"tokenizer": {"kind": "byte"}}, "tokenizer", "that of model.init"),
         ({"lora": {"rnk": 3}}, "lora.rnk", "did you mean lora.rank"),

@@ -95,7 +95,7 @@ def test_one_wrong_number_is_caught(kind: str, number: float, tmp_path: Path) ->
     model = lively(kind=kind)
     folder = for_ctranslate2(tmp_path, model)
     spoil(folder / "model.bin", model.decoder.blocks[1].feedforward.down.weight[4], number)  # type: ignore[union-attr, index, operator]
-    with pytest.raises(DamagedError, match="more than rounding explains, so nothing was kept"):
+    with pytest.raises(DamagedError, match="above the limit, so the output was deleted"):
         certified(folder, model)
 
 
@@ -140,7 +140,7 @@ def test_the_sentence_compares_what_the_rule_compares() -> None:
     assert "logits differ by 0.031 (root mean square), and bf16 allows 0.21." in said
     assert said.index("0.031") < said.index("0.21") < said.index("0.39")
     assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in said
-    assert said.endswith("where logits reach 21. The likeliest token agrees at 7 of 11.")
+    assert said.endswith("logits reach 21. The most likely token is the same at 7 of 11 positions.")
 
 
 def test_every_kind_has_its_limit() -> None:
@@ -163,7 +163,7 @@ def test_what_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
     model = lively()
     folder = for_ctranslate2(tmp_path, model)
     (folder / "model.bin").write_bytes(b"nothing")
-    with pytest.raises(DamagedError, match="ctranslate2 could not use what was written, so nothing was kept: "):
+    with pytest.raises(DamagedError, match="ctranslate2 could not use the converted model, so the output was deleted:  "):
         certified(folder, model)
 
 
@@ -220,7 +220,7 @@ def test_transformers_sees_the_same_model(name: str, tmp_path: Path) -> None:
     assert certificate.found.difference <= 1e-4
     stack = model.encoder if hasattr(model, "encoder") else model.decoder
     spoil(folder / "model.safetensors", stack.blocks[1].attention_norm.gamma, 3.0)  # type: ignore[union-attr, index, operator]
-    with pytest.raises(DamagedError, match=r"Checked with transformers .* so nothing was kept"):
+    with pytest.raises(DamagedError, match=r"Checked with transformers .* so the output was deleted"):
         certify(model, "transformers", folder, source=name, kind="float32")
 
 
@@ -245,5 +245,5 @@ def test_llama_cpp_sees_the_same_model(name: str, tmp_path: Path) -> None:
         assert certificate.found is not None
         assert certificate.files.keys() == {path.name}
     spoil(tmp_path / "f32.gguf", model.decoder.blocks[1].attention_norm.gamma, 3.0)  # type: ignore[union-attr, index, operator]
-    with pytest.raises(DamagedError, match=r"Checked with llama_cpp .* so nothing was kept"):
+    with pytest.raises(DamagedError, match=r"Checked with llama_cpp .* so the output was deleted"):
         certify(model, "gguf", tmp_path / "f32.gguf", source=name, kind="f32")

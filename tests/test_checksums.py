@@ -71,12 +71,12 @@ def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pyt
     ("damage", "said"),
     [
         (lambda a: (a / "file").unlink(), "file is missing"),
-        (lambda a: (a / "more").write_text(""), "more is not part of what was saved"),
-        (lambda a: (a / "file").write_text("on"), "has 2 bytes, and 3 were saved"),
-        (lambda a: (a / "file").write_text("onf"), "its bytes are not those that were saved"),
+        (lambda a: (a / "more").write_text(""), "more is not listed in the manifest"),
+        (lambda a: (a / "file").write_text("on"), "has 2 bytes, but 3 were saved"),
+        (lambda a: (a / "file").write_text("onf"), "its checksum differs from the saved one"),
         (lambda a: (a / "manifest.json").unlink(), "never finished"),
-        (lambda a: (a / "manifest.json").write_text("[]"), "does not read as a manifest"),
-        (lambda a: (a / "manifest.json").write_text("{" * 9000), "does not read as a manifest"),
+        (lambda a: (a / "manifest.json").write_text("[]"), "is not a valid manifest"),
+        (lambda a: (a / "manifest.json").write_text("{" * 9000), "is not a valid manifest"),
         (lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "), "not written as"),
     ],
 )

@@ -152,7 +152,7 @@ def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: As
     said = ended.out.splitlines()
     assert said[0] == f"{out}: {to}, float32"
     assert said[-3].startswith(f"Checked with {to} ")
-    assert said[-2] == f"Versions and sums are in {out / 'certificate.json'}."
+    assert said[-2] == f"Versions and checksums are in {out / 'certificate.json'}."
     assert said[-1].startswith("Use it: ")
     assert line.format(out=out) in said[-1]
     certificate = json.loads((out / "certificate.json").read_text())
@@ -164,7 +164,7 @@ def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: As
     assert left(tmp_path / "new") == ["out"]
     again = ask("convert", model, str(out), "--to", to)
     assert again.code == 2
-    assert f"{out} is there already, and nothing is written over." in again.err
+    assert f"{out} already exists and is not overwritten." in again.err
 
 
 def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
     monkeypatch.setitem(converting.WRITERS, to, wrong)
     ended = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
     assert ended.code == 1
-    assert "The root mean square is more than rounding explains, so nothing was kept." in ended.err
+    assert "The root mean square is above the limit, so the output was deleted." in ended.err
     assert "differ by" in ended.err
     assert left(tmp_path) == []
 
@@ -225,10 +225,10 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["llama", "out", "--to", "onnx"], "There is no target 'onnx'; there are transformers, gguf"),
+        (["llama", "out", "--to", "onnx"], "Unknown target 'onnx'. Choose one of transformers, gguf"),
         (["llama", "out", "--to", "ctranslate2", "--type", "q8_0"], "ctranslate2 is written in float32, float16, int8"),
-        (["llama", "out", "--to", "gguf"], "ends in .gguf, and out does not. Call it out.gguf."),
-        (["llama", "llama", "--to", "ctranslate2"], "llama lies in the model's own folder llama"),
+        (["llama", "out", "--to", "gguf"], "must end in .gguf, but out does not. Use out.gguf."),
+        (["llama", "llama", "--to", "ctranslate2"], "llama is inside the source model's folder llama"),
         (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 is there already"),
         (["llama", "/", "--to", "ctranslate2"], "/ is there already"),
         (["nowhere", "out", "--to", "chumoku"], "nowhere"),

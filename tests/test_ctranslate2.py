@@ -221,7 +221,7 @@ def test_words_are_pieces_by_number(tmp_path: Path) -> None:
     assert len(set(found)) == len(found) == TOKENIZER.size + 5
     assert found[: len(TOKENIZER.specials)] == list(TOKENIZER.specials)
     assert found[-1] == f"<unused {TOKENIZER.size + 4}>"
-    with pytest.raises(UsageError, match=f"{TOKENIZER.size:,} tokens and the model's table 200"):
+    with pytest.raises(UsageError, match=f"{TOKENIZER.size:,} tokens, but the model's embedding table only 200"):
         read_vocabulary(path, 200)
 
 

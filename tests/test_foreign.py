@@ -275,14 +275,14 @@ def test_tensors_that_do_not_fit_are_named(damage: str, tmp_path: Path) -> None:
 
 def test_pickled_files_are_not_opened(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(3)}, tmp_path / "model.pt")
-    with pytest.raises(UsageError, match="pickled"):
+    with pytest.raises(UsageError, match="pickle file|can run any code"):
         load(tmp_path / "model.pt")
     (tmp_path / "model.bin").write_bytes(b"\x80\x04\x95" + b"\0" * 50)
-    with pytest.raises(UsageError, match="pickled"):
+    with pytest.raises(UsageError, match="pickle file|can run any code"):
         load(tmp_path / "model.bin")
     variant("llama", tmp_path / "folder")
     (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "folder" / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="can run any program"):
+    with pytest.raises(UsageError, match="can run any code"):
         load(tmp_path / "folder")
 
 
@@ -367,13 +367,13 @@ def test_models_that_the_hub_keeps_here(tmp_path: Path, monkeypatch: pytest.Monk
         ours, expected = both(load(name).model, theirs)
         assert (ours - expected).abs().max() <= CLOSE
     assert load(snapshot).config == load("hf:owner/name").config  # links within the hub's own cache are its way
-    with pytest.raises(UsageError, match="is not kept on this machine"):
+    with pytest.raises(UsageError, match="is not in the cache"):
         load("hf:owner/other")
     weights = (snapshot / "model.safetensors").resolve()
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(DamagedError, match="not those the hub has"):
+    with pytest.raises(DamagedError, match="its hash is wrong"):
         load("hf:owner/name")
 
 

@@ -366,8 +366,8 @@ def test_unusual_values_arrive(name: str, values: dict[str, Any], key: str, expe
         ("gpt2", {"add_cross_attention": True}, "add_cross_attention"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         ("llama", {"partial_rotary_factor": 0.5}, r"partial_rotary_factor = 0\.5"),
-        ("llama", {"mlp_bias": True}, "in attention or feed-forward alone"),
-        ("llama", {"attention_bias": True}, "in attention or feed-forward alone"),
+        ("llama", {"mlp_bias": True}, "only in attention or only in the feed-forward"),
+        ("llama", {"attention_bias": True}, "only in attention or only in the feed-forward"),
         ("llama", {"head_dim": 64}, "heads of 64 numbers"),
         ("llama", {"hidden_act": "gelu"}, "hidden_act"),
         ("llama", {"rope_scaling": [3]}, "rope_parameters"),
@@ -520,7 +520,7 @@ def test_one_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "b.safetensors").write_bytes((tmp_path / "a.safetensors").read_bytes())
     places = {"x": "a.safetensors", "y": "b.safetensors", "z": "a.safetensors"}
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
-    with pytest.raises(DamagedError, match=r"which another of the files has too"):
+    with pytest.raises(DamagedError, match=r"which is also in another file"):
         load(tmp_path)
 
 
@@ -561,7 +561,7 @@ def test_a_config_that_asks_for_much_more_is_refused_at_once(name: str, keys: li
     save_file(kept, tmp_path / WEIGHTS, {"format": "pt"})
     change(tmp_path, **dict.fromkeys(keys, 1024))
     start = time.process_time()
-    with pytest.raises(UsageError, match="asks for many more"):
+    with pytest.raises(UsageError, match="needs many more"):
         load(tmp_path)
     assert time.process_time() - start < 1
 
@@ -682,7 +682,7 @@ def test_numbers_that_look_like_a_pickle(tmp_path: Path) -> None:
 )
 def test_pickles_are_known_by_their_name_or_their_beginning(name: str, data: bytes, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(data)
-    with pytest.raises(UsageError, match="is a pickled file, which is not opened"):
+    with pytest.raises(UsageError, match="is a pickle file, which is never opened"):
         identify_model(tmp_path / name)
 
 
@@ -698,7 +698,7 @@ def test_what_was_meant_is_guessed(tmp_path: Path) -> None:
     (tmp_path / "run" / "last").rename(tmp_path / "run" / "best")
     with pytest.raises(UsageError, match=r"Did you mean .*run/best"):
         load(tmp_path / "run")
-    with pytest.raises(UsageError, match="is an adapter, and a whole model"):
+    with pytest.raises(UsageError, match="is an adapter, but a full model"):
         load(adapter_of(made(tmp_path / "base", "decoder"), tmp_path / "adapter", "base"))
 
 
@@ -803,9 +803,9 @@ def test_files_that_the_hub_does_not_keep_are_refused(at_hub: tuple[Path, list[A
     blob, data = link.resolve(), link.read_bytes()
     link.unlink()
     link.write_bytes(data)
-    with pytest.raises(DamagedError, match="not a file that the hub's cache keeps"):
+    with pytest.raises(DamagedError, match="not a file of the Hub's cache"):
         load("hf:owner/name")
-    for place, said in (("other", "not a file that"), ("blobs", "a name that is no hash")):
+    for place, said in (("other", "not a file that"), ("blobs", "a name that is not a hash")):
         link.unlink()
         (blob.parent.parent / place).mkdir(exist_ok=True)
         (blob.parent.parent / place / "name").write_bytes(data)
@@ -816,13 +816,13 @@ def test_files_that_the_hub_does_not_keep_are_refused(at_hub: tuple[Path, list[A
     link.symlink_to(blob)
     (snapshot / "blobs").mkdir()
     (snapshot / "blobs" / blob.name).write_bytes(data)
-    with pytest.raises(DamagedError, match="not a file that the hub's cache keeps"):
+    with pytest.raises(DamagedError, match="not a file of the Hub's cache"):
         load("hf:owner/name")
 
 
 @pytest.mark.parametrize("name", ["hf:a/b--c", "hf:a/b..c", "hf:-a/b", "hf:a/b.", f"hf:a/{'b' * 99}"])
 def test_names_that_the_hub_would_not_have_are_sentences(name: str) -> None:
-    with pytest.raises(UsageError, match=r"is no (name of a )?model at the hub"):
+    with pytest.raises(UsageError, match=r"is not (the name of a model|a model name) at the Hub"):
         load(name)
 
 
@@ -835,7 +835,7 @@ def test_what_the_hub_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
         raise error
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    with pytest.raises(UsageError, match=r"The hub has no owner/name at 'v2'"):
+    with pytest.raises(UsageError, match=r"owner/name at 'v2' does not exist"):
         load("hf:owner/name@v2")
 
 
@@ -845,9 +845,9 @@ def test_what_the_hub_refuses_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize(
     ("kinds", "pooling", "said"),
     [
-        (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}, "asks for .* Dense"),
-        (["Transformer"], {}, "asks for Transformer;"),
-        (["Pooling", "Transformer"], {}, "asks for Pooling"),
+        (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}, "has .* Dense"),
+        (["Transformer"], {}, "has Transformer;"),
+        (["Pooling", "Transformer"], {}, "has Pooling"),
         (["Transformer", "Pooling"], {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": True},
          "pools by cls_token, mean_tokens"),
         (["Transformer", "Pooling"], {"pooling_mode": "lasttoken"}, "pools by lasttoken"),

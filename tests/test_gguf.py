@@ -245,11 +245,11 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("tensors", "fields", "kind", "sentence"),
     [
-        ({"w": torch.tensor([[7e4]])}, {}, "f16", "w holds numbers beyond f16's range"),
-        ({"w": torch.tensor([math.nan])}, {}, "f32", "w holds numbers beyond f32's range, or none"),
-        ({"w": torch.full((1, 32), 9e6)}, {}, "q8_0", "w holds numbers beyond q8_0's range"),
+        ({"w": torch.tensor([[7e4]])}, {}, "f16", "w has values outside the range of f16"),
+        ({"w": torch.tensor([math.nan])}, {}, "f32", "w has values outside the range of f32, or NaN"),
+        ({"w": torch.full((1, 32), 9e6)}, {}, "q8_0", "w has values outside the range of q8_0"),
         ({}, {"a.b": {}}, "f32", "The field a.b is a dict"),
-        ({}, {}, "q2_k", "no GGUF of kind 'q2_k' here; there are f32, f16, q8_0"),
+        ({}, {}, "q2_k", "cannot be written as 'q2_k'. Choose one of f32, f16, q8_0"),
     ],
 )
 def test_what_cannot_be_written_is_a_sentence(
@@ -352,7 +352,7 @@ def file_of(
 HUGE = (1 << 63) - 1
 CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
     "empty": (b"", UsageError, "it is empty"),
-    "another format": (file_of(magic=b"GGML"), UsageError, "does not begin with the letters GGUF"),
+    "another format": (file_of(magic=b"GGML"), UsageError, "does not start with GGUF"),
     "only the magic": (b"GGUF", DamagedError, "ends before its weights begin"),
     "the first version": (file_of(version=1), UsageError, "the first version of the format"),
     "a later version": (file_of(version=4), UsageError, "version 4; versions 2 and 3 are read"),
@@ -372,28 +372,28 @@ CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
     "a list of lists": (
         file_of(field("a", 9, struct.pack("<IQIQ", 9, 1, 4, 0)), fields=1), DamagedError, "kind 9, .* inside a list",
     ),
-    "an unknown kind": (file_of(field("a", 13, bytes(8)), fields=1), DamagedError, "a is of kind 13, which there is"),
-    "no UTF-8": (file_of(field("a", 8, text(b"\xff")), fields=1), DamagedError, "is no UTF-8"),
-    "a field twice": (file_of(*[field("a", 0, b"\1")] * 2, fields=2), DamagedError, "'a' is there twice"),
-    "a tensor twice": (file_of(*[tensor("w", (7,))] * 2, tensors=2), DamagedError, "'w' is there twice"),
+    "an unknown kind": (file_of(field("a", 13, bytes(8)), fields=1), DamagedError, "a has kind 13, which does"),
+    "not UTF-8": (file_of(field("a", 8, text(b"\xff")), fields=1), DamagedError, "is not UTF-8"),
+    "a field twice": (file_of(*[field("a", 0, b"\1")] * 2, fields=2), DamagedError, "'a' appears twice"),
+    "a tensor twice": (file_of(*[tensor("w", (7,))] * 2, tensors=2), DamagedError, "'w' appears twice"),
     "no dimensions": (file_of(tensor("w", ()), tensors=1), DamagedError, "w has 0 dimensions"),
     "five dimensions": (file_of(tensor("w", (1,) * 5), tensors=1), DamagedError, "w has 5 dimensions"),
-    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "stored as type 16 .* Requantize"),
+    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "ggml type 16, .* Requantize"),
     "a size of nothing": (file_of(tensor("w", (3, 0)), tensors=1), DamagedError, r"w has sizes \[3, 0\]"),
     "half a block": (file_of(tensor("w", (16,), 8), tensors=1), DamagedError, r"sizes \[16\], which Q8_0 cannot"),
-    "a product beyond": (file_of(tensor("w", (1 << 62, 1 << 62)), tensors=1), DamagedError, "w lies outside"),
-    "behind the end": (file_of(tensor("w", (7,), 0, 64), tensors=1), DamagedError, "w lies outside"),
-    "a huge offset": (file_of(tensor("w", (7,), 0, (1 << 64) - 32), tensors=1), DamagedError, "w lies outside"),
-    "off the grid": (file_of(tensor("w", (7,), 0, 8), tensors=1), DamagedError, "outside the file or off its grid"),
+    "a product beyond": (file_of(tensor("w", (1 << 62, 1 << 62)), tensors=1), DamagedError, "w is outside"),
+    "behind the end": (file_of(tensor("w", (7,), 0, 64), tensors=1), DamagedError, "w is outside"),
+    "a huge offset": (file_of(tensor("w", (7,), 0, (1 << 64) - 32), tensors=1), DamagedError, "w is outside"),
+    "off the grid": (file_of(tensor("w", (7,), 0, 8), tensors=1), DamagedError, "outside the file or not aligned"),
     "over each other": (
-        file_of(tensor("a", (9,)), tensor("b", (3,), 0, 32), tensors=2), DamagedError, "a and b lie over each other",
+        file_of(tensor("a", (9,)), tensor("b", (3,), 0, 32), tensors=2), DamagedError, "a and b overlap",
     ),
     "alignment 0": (file_of(field("general.alignment", 4, bytes(4)), fields=1), DamagedError, "alignment is 0"),
     "alignment 24": (
         file_of(field("general.alignment", 4, struct.pack("<I", 24)), fields=1), DamagedError, "alignment is 24",
     ),
     "alignment of words": (
-        file_of(field("general.alignment", 8, text("32")), fields=1), DamagedError, "no power of two",
+        file_of(field("general.alignment", 8, text("32")), fields=1), DamagedError, "not a supported power of two",
     ),
     "one of several": (
         file_of(field("split.count", 2, struct.pack("<H", 3)), fields=1), UsageError, "one of 3 parts of a model",
@@ -502,7 +502,7 @@ def test_a_table_keeps_its_factor() -> None:
 def test_a_head_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(header, "MAX_HEADER", 64)
     (tmp_path / "a.gguf").write_bytes(file_of(field("a", 8, text("x" * 99)), fields=1))
-    with pytest.raises(DamagedError, match="before its weights is longer than 64 bytes"):
+    with pytest.raises(DamagedError, match="its header is longer than 64 bytes"):
         open_gguf(tmp_path / "a.gguf")
 
 

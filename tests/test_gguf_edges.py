@@ -130,7 +130,7 @@ def test_the_same_keys_with_usual_values_are_none(file: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic", "", 3])
 def test_stretching_that_is_not_known_is_named(kind: object, file: Path) -> None:
-    with pytest.raises(UsageError, match=f"stretches positions by '{kind}'"):
+    with pytest.raises(UsageError, match=f"scales rotary positions by '{kind}'"):
         load(edited(file, {f"{ROPE}scaling.type": kind, f"{ROPE}scaling.factor": 2.0}))
 
 

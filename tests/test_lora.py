@@ -261,7 +261,7 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     assert losses[-1] < losses[0]
     model.eval()
     assert distance(answer(model), plain) > BROKEN
-    with pytest.raises(UsageError, match=r"are quantized.*in float32 and merge there"):
+    with pytest.raises(UsageError, match=r"are quantized.*float32 model and merge it there"):
         lora.merge(model)
     with pytest.raises(UsageError, match="are quantized"):
         lora.merged_copy(model)
@@ -384,10 +384,10 @@ def test_targets_by_address() -> None:
             "decoder.blocks.*.atention.query",
             r"No matrix .* like decoder\.blocks\.\*\.atention\.query\. Did you mean deco",
         ),
-        ("decoder.embedding", "decoder.embedding names no matrix .*; embedding tables, norms, logits and experts have"),
-        ("head", "head names no matrix"),
-        ("decoder.norm", "decoder.norm names no matrix"),
-        ("encoder.**", "No matrix of this model"),
+        ("decoder.embedding", "decoder.embedding matches no matrix .*; embedding tables, norms, logits and experts cannot"),
+        ("head", "head matches no matrix"),
+        ("decoder.norm", "decoder.norm matches no matrix"),
+        ("encoder.**", "matches no matrix of this model"),
         ("decoder.{blocks", "do not pair up"),
     ],
 )
@@ -424,12 +424,12 @@ def test_what_cannot_be_done() -> None:
         lora.merge(model)
     with pytest.raises(UsageError, match="Nothing is merged"):
         lora.unmerge(model)
-    with pytest.raises(UsageError, match=r"no adapter 'x'\. It has none"):
+    with pytest.raises(UsageError, match=r"no adapter 'x'\. It has no adapters"):
         lora.set_adapter(model, "x")
     with pytest.raises(UsageError, match="Attach one first"):
         lora.adapter_tensors(model)
     for name in ("", "a.b", "keys", "training", "x" * 65, "../x"):
-        with pytest.raises(UsageError, match="cannot be called"):
+        with pytest.raises(UsageError, match="is not a valid adapter name"):
             lora.attach(model, LoraSettings(), name=name)
     assert all(parameter.requires_grad for parameter in model.parameters())
     learned(model, LoraSettings(), 3, "one")
@@ -447,7 +447,7 @@ def test_what_cannot_be_done() -> None:
         lora.attach(model, LoraSettings(), name="two")
     assert lora.list_adapters(model) == ["one"]
     assert len(lora.adapter_tensors(model, "one")) == 8
-    with pytest.raises(AttributeError, match="it offers"):
+    with pytest.raises(AttributeError, match="it has "):
         lora.nothing  # noqa: B018
 
 

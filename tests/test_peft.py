@@ -334,7 +334,7 @@ def test_a_model_that_only_we_have(tmp_path: Path) -> None:
     learned(model, LoraSettings(targets=EVERYTHING), 5)
     lora.save(model, tmp_path, base="x")
     assert all(name.startswith(("base_model.model.encoder.", "base_model.model.decoder.")) for name in stored(tmp_path))
-    with pytest.raises(UsageError, match="has no counterpart"):
+    with pytest.raises(UsageError, match="does not exist in the transformers library"):
         lora.save(model, tmp_path, base="x", rows=[])
     assert json.loads((tmp_path / CONFIG).read_text())["task_type"] == "SEQ_2_SEQ_LM"
     assert 'base_model: "x"' in (tmp_path / "README.md").read_text()
@@ -370,11 +370,11 @@ def opened(folder: Path) -> Model:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"peft_type": "LOHA"}, 'peft_type = "LOHA" is no LoRA'),
+        ({"peft_type": "LOHA"}, 'peft_type = "LOHA" is not supported'),
         ({"peft_type": None}, "peft_type = null"),
         ({"bias": "all"}, 'bias = "all" trained the base'),
         ({"modules_to_save": ["lm_head"]}, r'modules_to_save = \["lm_head"\] changes'),
-        ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights = "pissa_niter_16" took a part out'),
+        ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights = "pissa_niter_16" is not supported'),
         ({"init_lora_weights": "olora"}, "init_lora_weights"),
         ({"init_lora_weights": 1}, "init_lora_weights"),
         ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication"),
@@ -387,18 +387,18 @@ def opened(folder: Path) -> Model:
         ({"r": True}, "for a rank"),
         ({"r": 2.0}, "for a rank"),
         ({"r": 5}, r"is \[9, 36\], and this model needs \[5, 36\]"),
-        ({"lora_alpha": "8"}, "for an alpha"),
-        ({"lora_alpha": 0}, "for an alpha"),
-        ({"lora_alpha": float("nan")}, "for an alpha"),
-        ({"lora_alpha": 10**400}, "for an alpha"),
+        ({"lora_alpha": "8"}, "the alpha"),
+        ({"lora_alpha": 0}, "the alpha"),
+        ({"lora_alpha": float("nan")}, "the alpha"),
+        ({"lora_alpha": 10**400}, "the alpha"),
         ({"lora_dropout": 1.0}, "lora_dropout is '1.0'"),
         ({"rank_pattern": [1]}, "rank_pattern is no table"),
-        ({"rank_pattern": {"(a+)+$": 3}}, r"rank_pattern has the key '\(a\+\)\+\$', and only modules' names"),
-        ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has 'x' for an alpha"),
+        ({"rank_pattern": {"(a+)+$": 3}}, r"rank_pattern has the key '\(a\+\)\+\$'; only module names"),
+        ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has the alpha 'x'"),
         ({"use_dora": True}, "needs a, b, magnitude"),
         ({"use_dora": "false"}, "use_dora is 'false', which is neither"),
         ({"bias": "all", "lora_bias": True}, "bias = .*; lora_bias = true"),
-        ({"alpha_pattern": {"c_attn": 1}}, "another scale than the whole has"),
+        ({"alpha_pattern": {"c_attn": 1}}, "another scale than the joined matrix"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -442,7 +442,7 @@ FIRST = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
         (lambda t: {**t, FIRST.replace("h.0", "h.7"): t[FIRST].clone()}, r"adapts transformer\.h\.7.*no such matrix"),
         (lambda t: {**t, FIRST.replace("transformer.", ""): t[FIRST].clone()}, "twice"),
         (lambda t: {**t, FIRST.replace("lora_A", "lora_embedding_A"): t[FIRST].clone()}, "no part of a LoRA"),
-        (lambda _: {}, "holds no tensors"),
+        (lambda _: {}, "has no tensors"),
     ],
 )
 def test_tensors_that_are_refused(folder: Path, change: Callable[..., dict[str, Tensor]], message: str) -> None:
@@ -455,7 +455,7 @@ def test_tensors_that_are_refused(folder: Path, change: Callable[..., dict[str, 
     ("parts", "message"),
     [
         ("[", "joined"),
-        ("[]", "joined|names leave"),
+        ("[]", "joined|do not cover"),
         ('{"transformer.h.0.attn.c_attn": 5}', "joined"),
         ('{"transformer.h.0.attn.c_attn": []}', "or none is"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 48.0], [0, 0, 9, 48.0]]}', "twice"),
@@ -463,7 +463,7 @@ def test_tensors_that_are_refused(folder: Path, change: Callable[..., dict[str, 
         ('{"transformer.h.0.attn.c_attn": [[-1, 0, 9, 48.0]]}', "no such matrix"),
         ('{"transformer.h.0.attn.c_attn": [[0, 5, 9, 48.0]]}', "rows 5 to 14 of 9"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 1.0]]}', "another scale"),
-        ('{"transformer.h.0.attn.c_attn": [[0, 0, 3, 16.0], [1, 3, 3, 16.0]]}', "leave some of"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 3, 16.0], [1, 3, 3, 16.0]]}', "do not cover all of"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9]]}', "joined"),
     ],
 )
@@ -487,16 +487,16 @@ def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_adapters(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"holds no {CONFIG}"):
+    with pytest.raises(UsageError, match=f"has no {CONFIG}"):
         lora.read_adapter_config(tmp_path)
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
-    with pytest.raises(UsageError, match=r"pickled file.*save_pretrained"):
+    with pytest.raises(UsageError, match=r"pickle file.*save_pretrained"):
         opened(folder)
     (folder / "adapter_model.bin").unlink()
-    with pytest.raises(UsageError, match=f"holds no {WEIGHTS}"):
+    with pytest.raises(UsageError, match=f"has no {WEIGHTS}"):
         opened(folder)
     (folder / WEIGHTS).write_bytes(b"nonsense")
-    with pytest.raises(DamagedError, match="does not read as safetensors"):
+    with pytest.raises(DamagedError, match="is not a valid safetensors file"):
         opened(folder)
     for text in ("{", "[" * 100_000, "3", '"x"', "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         (folder / CONFIG).write_text(text, encoding="latin-1")
