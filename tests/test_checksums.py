@@ -16,7 +16,7 @@ def write(folder: Path, text: str) -> None:
         (working / "file").write_text(text)
 
 
-def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+def test_finished_folder_verifies(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     verify_checksums(tmp_path / "a")
     write(tmp_path / "a", "two")
@@ -25,7 +25,7 @@ def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
+def test_failed_write_keeps_previous_folder(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
 
     def fail() -> None:
@@ -40,7 +40,7 @@ def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_death_between_the_renames_is_healed(tmp_path: Path) -> None:
+def test_crash_between_renames_is_recovered(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     (tmp_path / "a").rename(tmp_path / "a.replaced")
     (tmp_path / "a.writing").mkdir()
@@ -49,7 +49,7 @@ def test_a_death_between_the_renames_is_healed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_death_while_deleting_brings_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_while_deleting_restores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a", "one")
     monkeypatch.setattr(room.shutil, "rmtree", lambda *_, **__: None)
     delete_folder(tmp_path / "a")
@@ -59,7 +59,7 @@ def test_a_death_while_deleting_brings_nothing_back(tmp_path: Path, monkeypatch:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files, then the manifest, then the folder; and after the rename the folder above."""
     synced: list[str] = []
     monkeypatch.setattr(room, "sync", lambda path: synced.append(path.name))
@@ -77,10 +77,13 @@ def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pyt
         (lambda a: (a / "manifest.json").unlink(), "never finished"),
         (lambda a: (a / "manifest.json").write_text("[]"), "is not a valid manifest"),
         (lambda a: (a / "manifest.json").write_text("{" * 9000), "is not a valid manifest"),
-        (lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "), "not written as"),
+        (
+            lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "),
+            "formatting",
+        ),
     ],
 )
-def test_damage_is_named(damage: object, said: str, tmp_path: Path) -> None:
+def test_damaged_file_is_named(damage: object, said: str, tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     damage(tmp_path / "a")  # type: ignore[operator]
     with pytest.raises(DamagedError, match=said):

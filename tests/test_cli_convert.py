@@ -46,11 +46,11 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     return run
 
 
-def left(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def killed(out: Path, models: Path, to: str, after: str) -> None:
+def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
     """A conversion in a process of its own that is killed when `after` is called in weights.convert."""
     code = (
         "import os, signal, sys\n"
@@ -74,22 +74,24 @@ def killed(out: Path, models: Path, to: str, after: str) -> None:
 
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
 @pytest.mark.parametrize("after", ["certify", "certificate_path"])
-def test_a_killed_conversion_is_cleared_away(to: str, after: str, ask: Ask, models: Path, tmp_path: Path) -> None:
+def test_leftovers_of_killed_conversions_are_removed(
+    to: str, after: str, ask: Ask, models: Path, tmp_path: Path
+) -> None:
     """Killed with everything written, and killed after the first file was moved."""
     out = tmp_path / "out.gguf"
     (tmp_path / "out.gguf.txt").write_text("somebody's")
-    killed(out, models, to, after)
-    assert "out.gguf.incomplete" in left(tmp_path)
-    assert ("out.certificate.json" in left(tmp_path)) == (to == "gguf" and after == "certificate_path")
+    convert_and_kill(out, models, to, after)
+    assert "out.gguf.incomplete" in list_names(tmp_path)
+    assert ("out.certificate.json" in list_names(tmp_path)) == (to == "gguf" and after == "certificate_path")
     ended = ask("convert", "llama", str(out), "--to", to)
     assert ended.code == 0, ended.err
-    assert left(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
+    assert list_names(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
     (tmp_path / "out.gguf.incomplete").mkdir()  # killed when all was done but for this
     assert ask("convert", "llama", str(out), "--to", to).code == 2
-    assert "out.gguf.incomplete" not in left(tmp_path)
+    assert "out.gguf.incomplete" not in list_names(tmp_path)
 
 
-def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
+def test_running_conversion_is_not_disturbed(ask: Ask, tmp_path: Path) -> None:
     with incomplete(tmp_path / "out") as place:
         (place / "new").mkdir()
         ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
@@ -100,7 +102,7 @@ def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link"])
-def test_somebody_elses_file_is_left_alone(what: str, ask: Ask, tmp_path: Path) -> None:
+def test_unrelated_files_are_kept(what: str, ask: Ask, tmp_path: Path) -> None:
     theirs = tmp_path / "out.incomplete"
     if what == "folder":
         theirs.mkdir()
@@ -110,11 +112,11 @@ def test_somebody_elses_file_is_left_alone(what: str, ask: Ask, tmp_path: Path) 
         theirs.symlink_to(tmp_path / "elsewhere")
     else:
         theirs.write_text("years of work")
-    before = left(tmp_path)
+    before = list_names(tmp_path)
     ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
     assert ended.code == 2
     assert "something else is there. Move it away" in ended.err
-    assert left(tmp_path) == before
+    assert list_names(tmp_path) == before
 
 
 def test_help_needs_no_torch() -> None:
@@ -143,7 +145,7 @@ def test_help_needs_no_torch() -> None:
         ("encoder", "chumoku", 'chumoku embed {out} "A sentence."'),
     ],
 )
-def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: Ask, tmp_path: Path) -> None:
+def test_folder_targets_and_their_report(model: str, to: str, line: str, ask: Ask, tmp_path: Path) -> None:
     if to != "chumoku":
         pytest.importorskip(to, reason=f"{to} is not installed")
     out = tmp_path / "new" / "out"
@@ -161,7 +163,7 @@ def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: As
     for name, entry in certificate["files"].items():
         assert (out / name).stat().st_size == entry["bytes"]
         assert any(row.split()[0] == name for row in said[1:-3])
-    assert left(tmp_path / "new") == ["out"]
+    assert list_names(tmp_path / "new") == ["out"]
     again = ask("convert", model, str(out), "--to", to)
     assert again.code == 2
     assert f"{out} already exists and is not overwritten." in again.err
@@ -177,7 +179,7 @@ def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
     assert found["use"].startswith("chumoku generate ")
 
 
-def test_our_own_bundle_opens_again(ask: Ask, models: Path, tmp_path: Path) -> None:
+def test_chumoku_target_can_be_loaded(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert ask("convert", "translator", str(tmp_path / "out"), "--to", "chumoku").code == 0
     ours, theirs = chumoku.load(models / "translator"), chumoku.load(tmp_path / "out")
     assert theirs.translate("one", limit=7) == ours.translate("one", limit=7)
@@ -186,12 +188,12 @@ def test_our_own_bundle_opens_again(ask: Ask, models: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", [None, "q8_0", "f32"])
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_a_file_for_llama_cpp(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
+def test_gguf_target(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     out = tmp_path / "new" / "out.gguf"
     ended = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
     assert ended.code == 0, ended.err
-    assert left(out.parent) == ["out.certificate.json", "out.gguf"]
+    assert list_names(out.parent) == ["out.certificate.json", "out.gguf"]
     assert f"Use it: llama-cli -m {out} -p" in ended.out
     certificate = json.loads((tmp_path / "new" / "out.certificate.json").read_text())
     assert certificate["kind"] == (kind or "f16")
@@ -201,7 +203,7 @@ def test_a_file_for_llama_cpp(model: str, kind: str | None, ask: Ask, tmp_path: 
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "transformers", "gguf"])
-def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One number of one matrix is another than it was."""
     for name in {"gguf": ("gguf", "llama_cpp")}.get(to, (to,)):
         pytest.importorskip(name, reason=f"{name} is not installed")
@@ -219,7 +221,7 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
     assert ended.code == 1
     assert "The root mean square is above the limit, so the output was deleted." in ended.err
     assert "differ by" in ended.err
-    assert left(tmp_path) == []
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -238,15 +240,15 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
         (["translator", "out.gguf", "--to", "gguf"], "model.kind = "),
     ],
 )
-def test_wrong_use_is_a_sentence(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
-    before = left(models)
+def test_wrong_arguments_are_explained(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
+    before = list_names(models)
     ended = ask("convert", *words)
     assert ended.code == 2
     assert sentence in ended.err
-    assert left(models) == before
+    assert list_names(models) == before
 
 
-def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_conversion_leaves_nothing(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(path: Path, *_: Any) -> None:
         (path / "half").write_text("half")
         raise KeyboardInterrupt
@@ -254,15 +256,15 @@ def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(converting.WRITERS, "ctranslate2", killed)
     with pytest.raises(KeyboardInterrupt):
         convert(models / "llama", tmp_path / "out", to="ctranslate2")
-    assert left(tmp_path) == []
+    assert list_names(tmp_path) == []
     (tmp_path / "out.writing").mkdir()  # somebody's own
     (tmp_path / "out.writing" / "book").write_text("words")
     convert(models / "llama", tmp_path / "out", to="chumoku")
-    assert left(tmp_path) == ["out", "out.writing"]
-    assert left(tmp_path / "out.writing") == ["book"]
+    assert list_names(tmp_path) == ["out", "out.writing"]
+    assert list_names(tmp_path / "out.writing") == ["book"]
 
 
-def test_a_folder_may_be_called_as_files_are(models: Path, tmp_path: Path) -> None:
+def test_folder_may_have_a_file_suffix(models: Path, tmp_path: Path) -> None:
     convert(models / "llama", tmp_path / "odd.gguf", to="chumoku")
     assert certificate_path(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
     assert (tmp_path / "odd.gguf" / "certificate.json").is_file()

@@ -80,7 +80,7 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
         (6, 0, "its length is 0"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:
+def test_implausible_headers_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:
     data = bytearray(stored()[0])
     struct.pack_into("<i", data, 4 * place, number)
     (tmp_path / "a.bin").write_bytes(data)
@@ -89,14 +89,14 @@ def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentenc
         open_llama2c(tmp_path / "a.bin")
 
 
-def test_sizes_must_follow_from_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_must_match_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, data = tmp_path / "a.bin", stored()[0]
     for length in (*range(0, 40), *range(41, len(data), 97), len(data) - 1):
         path.write_bytes(data[:length])
         assert not looks_like_llama2c(path)
         with pytest.raises(ChumokuError):
             open_llama2c(path)
-    with pytest.raises(DamagedError, match="has 8,563 bytes, and its weights need 8,564"):
+    with pytest.raises(DamagedError, match="has 8,563 bytes, but its weights need 8,564"):
         open_llama2c(path)
     monkeypatch.setattr(llama2c, "LARGEST_TOKENIZER", 3)
     path.write_bytes(data + b"123")
@@ -107,7 +107,7 @@ def test_sizes_must_follow_from_the_numbers(tmp_path: Path, monkeypatch: pytest.
         open_llama2c(path)
 
 
-def test_other_files_are_named(tmp_path: Path) -> None:
+def test_other_files_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     assert not looks_like_llama2c(path)
     with pytest.raises(UsageError, match="could not be read: No such file"):
