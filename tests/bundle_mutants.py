@@ -1,7 +1,7 @@
-"""Mutants of bundles and checkpoints: changed and sealed again, so that no sum gives them away.
+"""Damaged bundles and checkpoints with correct checksums.
 
 weights, config, tokenizer, manifest        of a bundle
-optimizer, average, weights, state          of a checkpoint, taken up as --resume does
+optimizer, average, weights, state          of a checkpoint, opened like --resume does
 files                                       a file becomes a pipe, a device, a link, a folder or a terabyte of zeros
 """
 
@@ -52,7 +52,7 @@ def bundle(name: str) -> Callable[[Path], Path]:
 
 
 def rewrite_checksums(folder: Path) -> None:
-    """As `seal` does, without waiting for the disk."""
+    """Like `write_checksums`, without fsync."""
     files = [path for path in folder.iterdir() if path.name != MANIFEST]
     write_manifest(
         folder,
@@ -104,7 +104,7 @@ def checkpoint(name: str) -> Callable[[Path], Path]:
 
 
 def open_checkpoint(file: Path) -> None:
-    """As a run does that goes on, and one step after that."""
+    """Resume from the checkpoint and take one step."""
     folder = file.parent
     rewrite_checksums(folder)
     verify_bundle(folder)
@@ -123,7 +123,7 @@ def open_checkpoint(file: Path) -> None:
 
 
 def change_types(data: bytes, dice: random.Random) -> bytes:
-    """A safetensors file with one to three tensors of another type or shape; most still are safetensors."""
+    """A safetensors file with one to three tensors of another type or shape; most are still valid safetensors."""
     size = struct.unpack("<Q", data[:8])[0]
     header: dict[str, Any] = json.loads(data[8 : 8 + size])
     names = [name for name in header if name != "__metadata__"]
@@ -153,7 +153,7 @@ def _shape(count: int, dice: random.Random) -> list[int]:
     return dice.choice([[count], [divisor, count // divisor], [count // divisor, divisor], [1] * 70 + [count], []])
 
 
-# Files that are not files
+# Files that are not regular files
 
 
 def files(place: Path) -> Path:
@@ -169,7 +169,7 @@ def plan_replacement(data: bytes, dice: random.Random) -> bytes:
 
 
 def open_with_replacement(file: Path) -> None:
-    """A copy of the healthy bundle with one file replaced, and a manifest that may agree with it."""
+    """Open a copy of the intact bundle with one file replaced, and sometimes the manifest changed to match."""
     plan = json.loads(file.read_bytes())
     folder = file.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +197,7 @@ def open_with_replacement(file: Path) -> None:
     load(folder)
 
 
-# Small files that ask for enormous work
+# Small files that need enormous work
 
 
 def bombs(place: Path) -> Path:
@@ -211,7 +211,7 @@ def known_bombs() -> list[bytes]:
 
 
 def make_bomb(data: bytes, dice: random.Random) -> bytes:
-    """A tokenizer of bombs.py, or deep or long JSON."""
+    """A tokenizer from bombs.py, or deeply nested or long JSON."""
     depth = dice.choice([10**3, 10**5, 10**6])
     deep = [b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"']
     return dice.choice([*deep, *known_bombs()])

@@ -1,4 +1,4 @@
-"""Tiny models of the transformers library, of random weights, in every family and variant that is read and written."""
+"""Tiny transformers models with random weights, for every supported family and variant."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def marian(**changes: Any) -> nn.Module:
 
 
 def marian_with_odd_positions(**changes: Any) -> nn.Module:
-    """A Marian whose positions follow no formula."""
+    """A Marian with random position tables."""
     made = marian(**changes)
     for side in (made.model.encoder, made.model.decoder):
         side.embed_positions.weight.data.normal_(generator=torch.Generator().manual_seed(5))
@@ -78,7 +78,7 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
 
 
 def randomize(theirs: nn.Module) -> nn.Module:
-    """Random weights, biases and norms too; a table of positions stays what it is."""
+    """Randomize all weights, biases and norms, except position tables."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
@@ -90,7 +90,7 @@ def randomize(theirs: nn.Module) -> nn.Module:
 
 
 def save_model(theirs: nn.Module, folder: Path, **options: Any) -> Path:
-    """The folder that transformers writes, with a tokenizer of bytes in it."""
+    """Save a model with transformers, together with a byte tokenizer."""
     theirs.save_pretrained(folder, **options)
     bytewise().save(folder / "tokenizer.json")
     return folder
@@ -109,7 +109,7 @@ def save_variant(name: str, folder: Path) -> nn.Module:
 
 @torch.no_grad()
 def outputs_of_both(ours: Model, theirs: nn.Module, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """What both say of the same tokens: logits, or the last vectors of a body without a head."""
+    """Our and their output for the same tokens: logits, or the last hidden states of a model without a head."""
     random = torch.Generator().manual_seed(seed)
     ids = torch.randint(VOCABULARY, (2, 31), generator=random)
     if isinstance(ours, EncoderDecoderModel):

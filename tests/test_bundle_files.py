@@ -1,4 +1,4 @@
-"""A bundle's files: regular, in the folder, of a plausible size and type; whatever else is there gets a sentence."""
+"""A bundle's files must be regular files in the folder with plausible sizes and types; others are refused."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def folder(path: Path) -> None:
 
 
 def outside(path: Path) -> None:
-    """The right bytes, in another folder."""
+    """A link to the same content in another folder."""
     kept = path.parent.parent / f"elsewhere-{path.name}"
     kept.write_bytes((path.parent / f"{path.name}.was").read_bytes())
     path.symlink_to(kept)
@@ -97,7 +97,7 @@ def weights_in(folder: Path) -> dict[str, list[float]]:
 
 
 def test_a_link_within_the_folder_is_followed(bundle: Path) -> None:
-    """As in folders of other programs."""
+    """Other programs create such folders."""
     before = weights_in(bundle)
     target = bundle / "._model.safetensors"
     (bundle / "model.safetensors").rename(target)
@@ -117,7 +117,7 @@ def test_links_into_the_hub_cache_are_followed(bundle: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["README.md", "model.safetensors", "tokenizer.json", "config.json"])
 def test_a_huge_file_is_refused_before_it_is_read(name: str, bundle: Path) -> None:
-    """A sparse file of a terabyte, and a manifest that says so."""
+    """A sparse file of one terabyte, with the matching size in the manifest."""
     size = 1 << 40
     with (bundle / name).open("r+b") as stream:
         stream.truncate(size)
@@ -154,7 +154,7 @@ SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "F16": 2, "BF16": 2, "U8": 1, "
 
 
 def change_type(file: Path, name: str, kind: str) -> None:
-    """Call a tensor's bytes another type, of another shape where its size differs."""
+    """Change a tensor's type in the header, and its shape if the element size differs."""
     data = file.read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     header = json.loads(data[8 : 8 + size])

@@ -1,4 +1,4 @@
-"""Certificates: the same model is said to be the same, another one is not, and nothing unchecked is called checked."""
+"""Certificates accept equal models, refuse different ones, and say when nothing was checked."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SMALL: dict[str, Any] = {"width": 12, "heads": 3, "layers": 2, "context": 61, "f
 
 
 def random_model(**changes: Any) -> Model:
-    """A model whose every weight matters."""
+    """A random model in which every weight affects the output."""
     return build_random(ModelConfig(**{**SMALL, "vocabulary": TOKENIZER.size + 3, **changes}))
 
 
@@ -51,7 +51,7 @@ def build_random(config: ModelConfig) -> Model:
 
 
 def corrupt_weight(path: Path, row: torch.Tensor, number: float) -> None:
-    """Put another number in the place of a row's first one."""
+    """Replace the first number of a row in the file."""
     data, known = path.read_bytes(), row.detach().numpy().tobytes()
     assert data.count(known) == 1
     path.write_bytes(data.replace(known, torch.tensor([number]).numpy().tobytes() + known[4:]))
@@ -133,7 +133,7 @@ def test_rounding_stays_within_the_limit(kind: str, tmp_path: Path) -> None:
 
 
 def test_sentence_compares_difference_with_limit() -> None:
-    """A largest difference above the limit is no contradiction: it is not what the limit is for."""
+    """The largest difference may be above the limit, because the limit applies to the root mean square."""
     found = Comparison("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
     said = summarize(found, "somebody 1.0", "bf16")
     assert found.within_limit
@@ -171,7 +171,7 @@ def test_output_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("context", [2, 3, 61, 100_003])
 def test_probes_fit_the_context(context: int) -> None:
-    """Both ends of the vocabulary, several lengths, and never a place that learned positions lack."""
+    """First and last token, several lengths, and no position beyond the context."""
     config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
     asked = make_probes(build(ModelConfig(**{**chumoku.config.write(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
     reach = min(context, MAX_PROBE_TOKENS)

@@ -1,4 +1,4 @@
-"""Sealed folders: whole or not there, whatever moment the power goes."""
+"""Atomic folders are complete or absent, whenever a write is interrupted."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_crash_while_deleting_restores_nothing(tmp_path: Path, monkeypatch: pyte
 
 
 def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files, then the manifest, then the folder; and after the rename the folder above."""
+    """Files, then the manifest, then the folder; after the rename the parent folder."""
     synced: list[str] = []
     monkeypatch.setattr(room, "sync", lambda path: synced.append(path.name))
     write(tmp_path / "a", "one")

@@ -1,4 +1,4 @@
-"""chumoku convert as a person meets it: written whole and certified, or not there."""
+"""chumoku convert: the output is complete and certified, or absent."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Run a command in this process, with the models' folder as its own."""
+    """Run a command in this process, in the models' folder."""
     monkeypatch.chdir(models)
 
     def run(*words: str) -> Ended:
@@ -51,7 +51,7 @@ def list_names(folder: Path) -> list[str]:
 
 
 def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
-    """A conversion in a process of its own that is killed when `after` is called in weights.convert."""
+    """Convert in a new process that is killed after `after` was called in weights.convert."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -77,7 +77,7 @@ def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
 def test_leftovers_of_killed_conversions_are_removed(
     to: str, after: str, ask: Ask, models: Path, tmp_path: Path
 ) -> None:
-    """Killed with everything written, and killed after the first file was moved."""
+    """Killed when everything is written, or after the first file was moved."""
     out = tmp_path / "out.gguf"
     (tmp_path / "out.gguf.txt").write_text("somebody's")
     convert_and_kill(out, models, to, after)
@@ -204,7 +204,7 @@ def test_gguf_target(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "transformers", "gguf"])
 def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One number of one matrix is another than it was."""
+    """One number of one matrix is changed."""
     for name in {"gguf": ("gguf", "llama_cpp")}.get(to, (to,)):
         pytest.importorskip(name, reason=f"{name} is not installed")
     write = WRITERS[to]

@@ -1,4 +1,4 @@
-"""CTranslate2 folders: its Generator and Translator give our numbers and our words."""
+"""Exported models give the same numbers and texts in CTranslate2's Generator and Translator."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ TWO_STACKS: dict[str, dict[str, Any]] = {
 
 
 def random_model(kind: str, **changes: Any) -> Model:
-    """A model whose every weight matters: no zero biases, no norm of ones, and looks that differ."""
+    """A random model in which every weight matters: biases, norms and attention weights are random."""
     sizes = {"width": 24, "heads": 6, "layers": 2, "context": 41, "vocabulary": TOKENIZER.size + 3}
     config = ModelConfig(**{"kind": kind, "feedforward_width": 29, **sizes, **changes})
     model, random = build(config, seed=3), torch.Generator().manual_seed(5)
@@ -99,7 +99,7 @@ def log_probabilities(model: Model, source: list[int], target: list[int]) -> Ten
 
 @torch.inference_mode()
 def greedy(model: Model, start: list[int], new: int, source: list[int] | None = None) -> list[int]:
-    """The likeliest token, again and again, each time from the beginning."""
+    """Greedy decoding without a cache."""
     said = list(start)
     while len(said) < len(start) + new:
         tokens = torch.tensor([said])
@@ -133,7 +133,7 @@ def test_translators_give_the_same_probabilities_and_texts(changes: dict[str, An
     targets = [random_tokens(length, below=size, seed=length + 1).tolist() for length in (13, 23, 2)]
     begin, pieces = TOKENIZER.roles.begin, vocabulary.__getitem__
     assert begin is not None
-    # All in one batch, so that padding is seen to change nothing.
+    # One batch, to check that padding changes nothing.
     scored = there.score_batch(*([[pieces(token) for token in row] for row in rows] for rows in (sources, targets)))
     for source, target, score in zip(sources, targets, scored, strict=True):
         ours = log_probabilities(model, source, target)
@@ -183,7 +183,7 @@ def test_quantized_models_are_dequantized_first(precision: str, tmp_path: Path) 
     tokens = random_tokens(2, 23, below=model.config.vocabulary)
     there = logits_there(export(tmp_path, model), tokens)
     torch.testing.assert_close(there, whole(tokens).logits, atol=1e-4, rtol=0)
-    # Products in bf16 round once more, and so are only near.
+    # bf16 products round again, so they are only close.
     torch.testing.assert_close(there, model(tokens).logits.float(), atol=0.2, rtol=0)
 
 
@@ -258,7 +258,7 @@ def test_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_position_tables_have_context_length(tmp_path: Path) -> None:
-    """Sinusoidal positions and none have no end here, and must say so where they have one."""
+    """Sinusoidal positions, and none, have no limit here; exported tables end at the context."""
     folder = export(tmp_path, random_model("decoder", position="sinusoidal", context=13))
     logits_there(folder, random_tokens(1, 13, below=7))
     with pytest.raises(RuntimeError, match="13"):

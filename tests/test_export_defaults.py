@@ -1,4 +1,4 @@
-"""A config that spells out its defaults is exported as one that leaves them out, byte for byte."""
+"""A config with explicit defaults is exported to the same bytes as one without them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ KINDS = {"transformers": "float32", "gguf": "f16", "ctranslate2": "float32", "ch
 
 
 def write_all_defaults(config: ModelConfig) -> dict[str, Any]:
-    """Every key with the value that it stands for."""
+    """The config's values with all defaults written out."""
     derived = {"kv_heads": config.key_heads, "feedforward_width": config.hidden, "head": config.head_kind}
     if config.kind == "encoder-decoder":
         derived |= {"encoder_layers": config.encoder_depth, "source_vocabulary": config.source_tokens}

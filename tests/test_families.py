@@ -1,4 +1,4 @@
-"""Whole models against transformers, weights copied by hand: every key of the config reaches its part."""
+"""Full models compared with transformers, with weights copied by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def randomize(theirs: nn.Module) -> nn.Module:
 
 
 def copy_parameters(ours: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-    """Copy into a linear layer, a norm or a table, whatever its parameters are called."""
+    """Copy weight and bias into a linear layer, a norm or a table."""
     parameters = list(ours.parameters())
     with torch.no_grad():
         parameters[0].copy_(weight)

@@ -1,4 +1,4 @@
-"""Weights of others: in, out and in again, with transformers as the judge."""
+"""Import and export of transformers models, compared with the transformers library."""
 
 from __future__ import annotations
 
@@ -341,15 +341,15 @@ def test_formats_are_recognized(tmp_path: Path) -> None:
     assert identify_model(tmp_path / "theirs")[1] == "transformers"
     assert identify_model(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(UsageError, match=r"no model|There is no"):
+        with pytest.raises(UsageError, match=r"not a model|does not exist"):
             identify_model(path)
     (tmp_path / "text.txt").write_text("words")
-    with pytest.raises(UsageError, match="no model that is known"):
+    with pytest.raises(UsageError, match="not a model in a supported format"):
         identify_model(tmp_path / "text.txt")
 
 
 def make_hub_cache(folder: Path, files: dict[str, bytes]) -> Path:
-    """The hub's cache with one model in it."""
+    """A Hugging Face cache that contains one model."""
     import hashlib
 
     home = folder / "models--owner--name"
@@ -424,7 +424,7 @@ def test_check_tensors_detects_wrong_tables(tmp_path: Path) -> None:
     like = tensors_of(build(config, device="meta"))
     rows = select_rows(family.rows(config), like)
     check_tensors(rows, like, source, family.ignored)
-    with pytest.raises(UsageError, match="for which its config has no place"):
+    with pytest.raises(UsageError, match="does not belong to the model"):
         check_tensors(rows[1:], like, source, {})
 
 
@@ -444,7 +444,7 @@ def test_cached_translation_equals_transformers(name: str, tmp_path: Path) -> No
 
 
 def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
-    """Llama's begin with <s>: in what is trained on, and in what a text is scored by."""
+    """Llama's documents start with <s>, in training data and in scoring."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
     plain, framed = bytewise(), bytewise()
     set_frame(framed._special, ["<s>"], [])

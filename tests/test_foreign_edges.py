@@ -1,4 +1,4 @@
-"""Where weights of others are odd: tensors that are there twice, tables that differ, keys left out, links, bounds."""
+"""Edge cases of importing and exporting: duplicate tensors, missing keys, links, limits, the Hub, conversion."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NOTHING: Any = SimpleNamespace(path="a file", shapes={})
 
 
 def change_config(folder: Path, **values: object) -> Path:
-    """Other values in a folder's config.json; None takes a key out."""
+    """Change values in a folder's config.json; None removes a key."""
     path = folder / CONFIG
     found = {**json.loads(path.read_text()), **values}
     path.write_text(json.dumps({key: value for key, value in found.items() if value is not None}))
@@ -70,7 +70,7 @@ def output_difference(folder: Path, theirs: nn.Module) -> float:
     return float((said - expected).abs().max())
 
 
-# Tensors that should be one
+# Tied tensors
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_position_table_of_wrong_shape_is_not_read(
         folders.inspect_folder(tmp_path)
 
 
-# Tokenizers that go out
+# Exported tokenizers
 
 ENCODER = {"kind": "encoder", "position": "learned", "placement": "post", "embedding_norm": True, "segments": 2}
 TRANSLATOR = {"kind": "encoder-decoder", "position": "sinusoidal", "placement": "post", "share_embeddings": True}
@@ -243,7 +243,7 @@ def test_marian_tokenizer_gives_the_same_ids(tmp_path: Path) -> None:
     assert theirs(text_target=words).input_ids == [*target.encode(words), target.roles.end]
 
 
-# Configs that go out
+# Exported configs
 
 
 @pytest.mark.parametrize("changes", [LLAMA, GPT2, ENCODER, TRANSLATOR], ids=["llama", "gpt2", "bert", "marian"])
@@ -291,7 +291,7 @@ def test_transformers_generation_stops_at_our_end_token(tmp_path: Path) -> None:
     assert said == {"AutoModelForCausalLM": [[5, 7, end]], "AutoModelForSeq2SeqLM": [[begin, end]]}
 
 
-# Configs that come in
+# Imported configs
 
 THEIRS = {
     "gpt2": transformers.GPT2Config,
@@ -303,7 +303,7 @@ THEIRS = {
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_missing_keys_have_their_defaults(name: str) -> None:
-    """Alone, and all of them."""
+    """One key at a time, and all keys at once."""
     theirs, read = json.loads(THEIRS[name]().to_json_string(use_diff=False)), FAMILIES[name].read
     expected = read(theirs, NOTHING)
     assert read({}, NOTHING) == expected
@@ -392,7 +392,7 @@ def test_configs_are_refused_by_their_key(name: str, values: dict[str, Any], sai
         FAMILIES[name].read(values, NOTHING)
 
 
-# What families can express
+# Supported values of families
 
 ACTIVATIONS = {"gelu", "gelu_tanh", "relu", "silu"}
 SHARED: dict[str, set[Any]] = {"experts": {0}, "kv_heads": {None}, "bias": {True}, "norm": {"layer"}}
@@ -452,11 +452,11 @@ def test_a_bert_without_segments_is_refused(tmp_path: Path) -> None:
         write_folder(tmp_path, random_model(small(**{**ENCODER, "segments": 0})), Tokenizers(tokenizer, tokenizer))
 
 
-# Bounds
+# Limits
 
 
 def header(path: Path, tensors: dict[str, Any]) -> int:
-    """A safetensors file of a header and nothing else but zeros; returns the header's length."""
+    """Write a safetensors file with this header and zeros as data; return the header's length."""
     data = json.dumps(tensors).encode()
     size = max((entry["data_offsets"][1] for entry in tensors.values()), default=0)
     path.write_bytes(struct.pack("<Q", len(data)) + data + bytes(size))
@@ -641,7 +641,7 @@ def test_adapter_base_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest
 
 
 def llama2c(path: Path, dim: int) -> Path:
-    """A model of llama2.c of zeros, its tokenizer beside it not there."""
+    """Write a llama2.c model of zeros, without a tokenizer."""
     hidden, vocabulary, length = 1, 3, 2
     numbers = vocabulary * dim + 2 * dim + 4 * dim * dim + 3 * dim * hidden + dim + length * dim
     path.write_bytes(struct.pack("<7i", dim, hidden, 1, 1, 1, vocabulary, length) + bytes(4 * numbers))
@@ -769,7 +769,7 @@ def test_output_inside_the_source_is_refused(to: str, tmp_path: Path, monkeypatc
 
 @pytest.fixture
 def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[Any]]:
-    """A model in the hub's cache, and what was asked of the hub."""
+    """A model in the Hub's cache, and the list of recorded download calls."""
     import huggingface_hub
 
     export(random_model(small(**GPT2)), tmp_path / "model")
@@ -870,7 +870,7 @@ def test_modules_of_sentence_transformers(kinds: list[str], pooling: Any, said: 
             read_folder(tmp_path)
 
 
-# Filling a model
+# Assigning tensors
 
 
 def random_int8(rows: int, columns: int, seed: int) -> Int8Groups:
@@ -925,7 +925,7 @@ def test_floats_get_one_dtype() -> None:
         assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-# What a run makes
+# Training runs
 
 
 def recipe(init: str, settings: Any, seed: int = 5) -> Any:

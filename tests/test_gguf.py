@@ -1,4 +1,4 @@
-"""GGUF: what the library reads and writes, read and written the same; and whatever else a file may claim, refused."""
+"""GGUF files are read and written like the gguf library does, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BLOCKS = [number for number, kind in TYPES.items() if kind.dtype is None]
 FLOATS = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}
 
 
-# What the library writes
+# Files written by the library
 
 
 def random_blocks(number: int, rows: int, count: int, seed: int) -> np.ndarray:
-    """Random blocks; any bytes are some, but halves are kept small enough to be numbers."""
+    """Random blocks; only float16 fields are limited, so that they are finite."""
     kind = TYPES[number]
     found = np.random.default_rng(seed).integers(0, 256, (rows, count, kind.block_bytes), dtype=np.uint8)
     starts = np.cumsum([0, *kind.field_bytes])
@@ -61,7 +61,7 @@ def write_with_library(
 
 @pytest.mark.parametrize("number", BLOCKS)
 def test_blocks_are_dequantized_like_the_library(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit, in pieces that no row ends with."""
+    """Exactly equal, with chunks that do not end at a row's end."""
     kind, official = TYPES[number], gguf.GGMLQuantizationType(number)
     assert (kind.name, (kind.block_values, kind.block_bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
     monkeypatch.setattr(blocks, "CHUNK", 5 * kind.block_values)
@@ -98,7 +98,7 @@ def test_quantized_matrices_stay_quantized(number: int, tmp_path: Path) -> None:
 
 
 def test_large_q4_0_scale_is_dequantized(tmp_path: Path) -> None:
-    """w = d (q − 8) is d q + m with m = −8 d, unless that is beyond float16."""
+    """w = d (q − 8) is d q + m with m = −8 d, unless m does not fit into float16."""
     array = random_blocks(2, 3, 1, seed=0)
     for d, kind in ((8184.0, Int4), (8192.0, Tensor)):
         array[1, :2] = np.array([d], dtype=np.float16).view(np.uint8)
@@ -130,7 +130,7 @@ def test_fields_equal_those_of_the_library(tmp_path: Path) -> None:
     assert len(fields) == 18
 
 
-# What we write
+# Files written by us
 
 
 def fields_of_a_llama(model: Model) -> dict[str, Any]:
@@ -283,13 +283,13 @@ def test_llama_cpp_computes_the_same(kind: str, most: float, tmp_path: Path) -> 
     assert float((other - expected).abs().max()) > most * float(expected.std()), "seen to fail"
 
 
-# What the engine makes of it
+# Computing with quantized matrices
 
 
 @pytest.mark.skipif(native.library() is None, reason=native.why_not() or "")
 @pytest.mark.parametrize("number", [2, 3, 8])
 def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None:
-    """Matrices and the table as they lie in the file, against the same model of floats."""
+    """Quantized matrices and embedding from a file, compared with the dequantized model."""
     model, official = llama(), gguf.GGMLQuantizationType(number)
     arrays = {name: tensor.detach().numpy() for name, tensor in tensors_of(model).items()}
     stored = {
@@ -324,7 +324,7 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
     assert said.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
 
 
-# What a file may claim
+# Invalid files
 
 
 def text(words: str | bytes) -> bytes:
@@ -423,7 +423,7 @@ def test_corresponding_valid_files_are_read(tmp_path: Path) -> None:
 
 
 def test_truncated_files_are_refused(tmp_path: Path) -> None:
-    """A file cut anywhere is refused, never read past its end."""
+    """A file truncated anywhere is refused."""
     whole = file_of(
         field("a", 9, struct.pack("<IQ", 8, 2) + text("x") + text("猫")),
         field("b", 4, bytes(4)),
@@ -447,7 +447,7 @@ WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_charac
 
 @given(WORDS, st.lists(st.tuples(st.integers(0, 99), ODD), max_size=2), st.booleans())
 def test_batched_strings_equal_single_strings(words: list[str], odd: list[tuple[int, str]], last: bool) -> None:
-    """The quick way, alone, in pieces, or not at all."""
+    """Batched reading alone, in several batches, or not applicable."""
     words = (words or ["a"]) * 3
     for place, word in odd:
         words[-1 if last else place % len(words)] = word

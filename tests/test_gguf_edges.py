@@ -1,4 +1,4 @@
-"""GGUF files that are odd: keys of other models, positions stretched in every way, more rows than tokens."""
+"""Edge cases of GGUF: keys of other models, scaled positions, more embedding rows than tokens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def export(path: Path, model: Model, tokenizer: Tokenizer | None = None, kind: A
 
 
 def edit_file(path: Path, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> Path:
-    """The same file with other fields and more tensors; None takes a field out."""
+    """Rewrite a file with changed fields and added tensors; None removes a field."""
     file = open_gguf(path)
     given = {name: value for name, value in {**file.fields, **fields}.items() if value is not None}
     kept = {name: file.read(name) for name in file.tensors} | (tensors or {})
@@ -181,7 +181,7 @@ def test_original_llama_3_factors_are_recognized(tmp_path: Path) -> None:
     assert (found.scaling, found.factor, found.low, found.high, found.original) == ("llama3", 32.0, 1.0, 4.0, 8192)
 
 
-# In and out and in
+# Round trips
 
 EPSILONS = st.sampled_from([2.0**-7, 2.0**-17, 1e-2, 1e-6])
 WHOLES = st.one_of(
@@ -225,7 +225,7 @@ def test_round_trip(
 )
 @torch.no_grad()
 def test_quantized_models_compute_like_float_models(changes: dict[str, Any], tmp_path: Path) -> None:
-    """Q8_0: matrices with biases, a table, a head of its own; beside the same file read as floats."""
+    """Q8_0 matrices with biases, embedding and untied head, compared with the same file dequantized."""
     model = random_model(
         make_config(**{"width": 64, "heads": 2, "feedforward_width": 96, "pairing": "half", **changes})
     )

