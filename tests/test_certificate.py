@@ -117,7 +117,7 @@ def test_nan_is_the_largest_difference() -> None:
 def test_different_output_shape_is_refused() -> None:
     model, other = random_model(), random_model(vocabulary=TOKENIZER.size + 5)
     peer = Peer("nobody", "0", "logits", lambda probe: our_answer(other, probe, peer))
-    with pytest.raises(DamagedError, match="it is another model"):
+    with pytest.raises(DamagedError, match="it is a different model"):
         compare(model, peer, "float32")
 
 
@@ -137,7 +137,7 @@ def test_sentence_compares_difference_with_limit() -> None:
     found = Comparison("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
     said = summarize(found, "somebody 1.0", "bf16")
     assert found.within_limit
-    assert "logits differ by 0.031 (root mean square), and bf16 allows 0.21." in said
+    assert "logits differ by 0.031 (root mean square); bf16 allows 0.21." in said
     assert said.index("0.031") < said.index("0.21") < said.index("0.39")
     assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in said
     assert said.endswith("logits reach 21. The most likely token is the same at 7 of 11 positions.")

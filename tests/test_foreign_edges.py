@@ -473,10 +473,10 @@ def empty_tensors(count: int, shape: tuple[int, ...] = (0,)) -> dict[str, Any]:
 
 def test_too_many_tensors_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / WEIGHTS
-    header(path, empty_tensors(safetensors_source.MOST_TENSORS + 1))
+    header(path, empty_tensors(safetensors_source.MAX_TENSORS + 1))
     with pytest.raises(DamagedError, match="16,385 tensors"):
         safetensors_source.read_headers(path)
-    monkeypatch.setattr(safetensors_source, "MOST_TENSORS", 3)
+    monkeypatch.setattr(safetensors_source, "MAX_TENSORS", 3)
     header(path, empty_tensors(3))
     assert len(safetensors_source.read_headers(path)) == 3
 
@@ -530,9 +530,9 @@ def test_one_tensor_in_two_files_is_refused(tmp_path: Path) -> None:
 def test_file_count_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_model(randomize(llama()), tmp_path, max_shard_size="20KB")
     count = len(list(tmp_path.glob("*.safetensors")))
-    monkeypatch.setattr(folders, "MOST_FILES", count)
+    monkeypatch.setattr(folders, "MAX_FILES", count)
     assert load(tmp_path).config.layers == 2
-    monkeypatch.setattr(folders, "MOST_FILES", count - 1)
+    monkeypatch.setattr(folders, "MAX_FILES", count - 1)
     with pytest.raises(UsageError, match="too many"):
         load(tmp_path)
 

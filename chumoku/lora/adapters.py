@@ -48,11 +48,7 @@ class MemorySavings(NamedTuple):
 
 
 def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed: int = 0) -> None:
-    """Attach a new adapter to the matrices that the settings select, make it active and freeze the base.
-
-    name  of the adapter; a model can have several
-    seed  of the random initialization
-    """
+    """Attach a new adapter to the matrices that the settings select, make it active and freeze the base."""
     generator = torch.Generator().manual_seed(seed)
     modules, fresh = adaptable_matrices(model), {}
     for path in match_matrices(model, settings.patterns):

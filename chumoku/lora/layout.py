@@ -121,9 +121,8 @@ def to_ours(mapping: MatrixMap, known: Matrices, tensors: AdapterTensors) -> dic
         first = sum(heights[: part.number])
         rows, columns = slice(first, first + heights[part.number]), slice(part.first, part.first + part.rank)
         uncovered[rows, columns] = 0
-        found[mapping.ours[part.number]] = AdapterTensors(
-            tensors.a[columns], b[rows, columns], magnitudes[part.number], part.alpha
-        )
+        a, magnitude = tensors.a[columns], magnitudes[part.number]
+        found[mapping.ours[part.number]] = AdapterTensors(a, b[rows, columns], magnitude, part.alpha)
     if uncovered.any():
         raise DamagedError(f"The parts listed in this adapter's file do not cover all of {mapping.theirs}.")
     return found

@@ -40,12 +40,7 @@ TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 
 def save(
-    model: Model,
-    folder: Path | str,
-    *,
-    base: str,
-    name: str | None = None,
-    rows: Sequence[RowLike] | None = None,
+    model: Model, folder: Path | str, *, base: str, name: str | None = None, rows: Sequence[RowLike] | None = None
 ) -> None:
     """Write an adapter to a folder in PEFT's format.
 
@@ -80,9 +75,8 @@ def save(
 def load(
     model: Model, folder: Path | str, *, name: str = "default", rows: Sequence[RowLike] | None = None
 ) -> AdapterConfig:
-    """Attach the adapter in a folder to the model, make it active, and return its config.
+    """Attach the adapter in a folder under this name, make it active, and return its config.
 
-    name  to attach it under
     rows  the family's table, if the file has the transformers library's names
     """
     folder = Path(folder)
@@ -182,9 +176,7 @@ def _check(
         if list(tensor.get_shape()) != shape:
             raise UsageError(f"{path}: {found.keys[kind]} has shape {tensor.get_shape()}; this model needs {shape}.")
         if tensor.get_dtype() not in FLOATS:
-            raise UsageError(
-                f"{path}: {found.keys[kind]} has type {tensor.get_dtype()}; supported are {', '.join(FLOATS)}."
-            )
+            raise UsageError(f"{path}: {found.keys[kind]} has type {tensor.get_dtype()}; it must be a float type.")
 
 
 def _parts(

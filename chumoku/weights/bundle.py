@@ -30,15 +30,10 @@ from chumoku.models.model import Model
 from chumoku.safe_files import LARGEST_HEADER, leads_out, read_json
 from chumoku.text import Tokenizer
 from chumoku.weights.checksums import verify_checksums
-from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, read_headers
+from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
 
-CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "source_tokenizer.json",
-    "README.md",
-)
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 LARGEST_CONFIG = 1 << 20
 BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter
 VERSION = 1
@@ -131,7 +126,7 @@ def read_config(path: Path) -> ModelConfig:
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """Read tensors that must have exactly the names and shapes of `like`, and all the same float type."""
-    found = read_headers(path, most=max(MOST_TENSORS, len(like)))
+    found = read_headers(path, max_tensors=max(MAX_TENSORS, len(like)))
     if found.keys() != like.keys():
         odd = min(found.keys() ^ like.keys())
         problem = "has an unexpected" if odd in found else "lacks the"

@@ -83,13 +83,10 @@ class Certificate:
 
 
 def certify(model: Model, target: str, path: Path, *, source: str, kind: str) -> Certificate:
-    """Open `path` with the target's own library and compare its outputs with the model's.
+    """Open `path` with the target's own library and compare outputs; DamagedError if they differ by too much.
 
-    target  a key of OPENERS: transformers, gguf, ctranslate2 or chumoku
     source  what the certificate calls the original model
     kind    the number type that was written; it decides the allowed difference
-
-    Raises DamagedError if the outputs differ by more than rounding explains.
     """
     versions = {"chumoku": chumoku.__version__, "torch": str(torch.__version__)}
     found = None
@@ -195,9 +192,8 @@ def make_probes(model: Model) -> list[Probe]:
 
 def summarize(found: Comparison, library: str, kind: str) -> str:
     """The certificate's sentence: the difference and its limit first, then further details."""
-    agree = ""
-    if found.agreeing is not None:
-        agree = f" The most likely token is the same at {found.agreeing} of {found.positions} positions."
+    same = f" The most likely token is the same at {found.agreeing} of {found.positions} positions."
+    agree = "" if found.agreeing is None else same
     return (
         f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square); {kind} allows "
         f"{found.limit:.2g}. The largest single difference, which has no limit, is {found.difference:.2g} "

@@ -24,12 +24,7 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel
 from chumoku.weights.bundle import load
 
 Compared = Literal["logits", "log-probabilities", "vectors"]
-PIP_NAMES = {
-    "transformers": "transformers",
-    "llama_cpp": "llama-cpp-python",
-    "ctranslate2": "ctranslate2",
-    "gguf": "gguf",
-}
+PIP_NAMES = {"llama_cpp": "llama-cpp-python"}  # where they differ from the module's name
 
 
 class Probe(NamedTuple):
@@ -56,7 +51,7 @@ def import_optional(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"{name} is needed for this but not installed. Install it: pip install {PIP_NAMES[name]}"
+            f"{name} is needed for this but not installed. Install it: pip install {PIP_NAMES.get(name, name)}"
         ) from error
 
 

@@ -96,9 +96,7 @@ def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items() if not is_ignored(name)}
         typed = all(type(size) is int and type(digest) is str for size, digest in expected.values())
     except FileNotFoundError as error:
-        raise DamagedError(
-            f"{folder} has no {MANIFEST}: writing it never finished, or chumoku did not write it."
-        ) from error
+        raise DamagedError(f"{folder} has no {MANIFEST}: it was never finished, or is not chumoku's.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged: it is not a valid manifest.") from error
     if not typed:

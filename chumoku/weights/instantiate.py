@@ -32,13 +32,10 @@ def build_from_source(
     device: torch.device | str = "cpu",
     dequantize: bool = True,
 ) -> Model:
-    """Build the model that `config` describes, with the source's weights, in eval mode.
+    """Build the model that `config` describes, with the source's weights; `rows` maps our tensor names to theirs.
 
-    rows        the family's table of tensor names
     ignored     patterns of the source's tensor names that may be skipped, with the reason
     dequantize  convert quantized matrices to floats
-
-    All names and shapes are checked before any tensor is read.
     """
     if len(rows) > MAX_ROWS_PER_TENSOR * len(source.shapes) + MAX_ROWS_PER_TENSOR:
         raise UsageError(

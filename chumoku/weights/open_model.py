@@ -47,30 +47,30 @@ def load(
     dequantize       convert quantized GGUF weights to floats; False keeps the types we can compute with as they are
     on_model_loaded  called with the model of a GGUF file before its tokenizer is built, which takes about as long
     """
-    place, kind = identify_model(path)
+    location, kind = identify_model(path)
     match kind:
         case "bundle":
-            return bundle.load(place, device=device)
+            return bundle.load(location, device=device)
         case "transformers":
-            return read_folder(place, device=device)
+            return read_folder(location, device=device)
         case "gguf":
-            return read_gguf(place, device=device, dequantize=dequantize, on_model_loaded=on_model_loaded)
+            return read_gguf(location, device=device, dequantize=dequantize, on_model_loaded=on_model_loaded)
         case "llama2.c":
-            return read_llama2c_model(place, device=device)
+            return read_llama2c_model(location, device=device)
 
 
 def read_model_config(path: Path | str) -> ModelConfig:
     """Read a model's config without loading its weights."""
-    place, kind = identify_model(path)
+    location, kind = identify_model(path)
     match kind:
         case "bundle":
-            return bundle.read_config(place / CONFIG)
+            return bundle.read_config(location / CONFIG)
         case "transformers":
-            return inspect_folder(place).config
+            return inspect_folder(location).config
         case "gguf":
-            return inspect_gguf(place).config
+            return inspect_gguf(location).config
         case "llama2.c":
-            return llama2c_config(open_llama2c(place))
+            return llama2c_config(open_llama2c(location))
 
 
 def local_path(path: Path | str) -> Path:
@@ -88,12 +88,12 @@ def exists(path: Path) -> bool:
 
 def identify_model(path: Path | str) -> tuple[Path, Kind]:
     """The model's path on this machine, and its format."""
-    place = local_path(path)
-    if not exists(place):
-        raise UsageError(f"{str(place)[:200]} does not exist. Give {ACCEPTED}.")
-    if place.is_file():
-        return _identify_file(place)
-    return place, _identify_folder(place)
+    location = local_path(path)
+    if not exists(location):
+        raise UsageError(f"{str(location)[:200]} does not exist. Give {ACCEPTED}.")
+    if location.is_file():
+        return _identify_file(location)
+    return location, _identify_folder(location)
 
 
 def _identify_folder(folder: Path) -> Kind:

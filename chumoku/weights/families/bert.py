@@ -7,23 +7,12 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import (
-    Family,
-    Values,
-    make_config,
-    read_number,
-    require_values,
-    to_our_name,
-    to_their_name,
-)
+from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "relu": "relu",
-    "silu": "silu",
+    **{"gelu": "gelu", "gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh"},
+    **{"relu": "relu", "silu": "silu"},
 }
 DUPLICATES = {
     "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -60,7 +49,7 @@ def rows(config: ModelConfig) -> list[Row]:
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    require_values(values, "BERT", {
+    require(values, "BERT", {
         "position_embedding_type": ("absolute",), "is_decoder": (False,), "add_cross_attention": (False, None),
     })  # fmt: skip
     has_head, tied = MASKED_HEAD in source.shapes, values.get("tie_word_embeddings", True)
@@ -77,7 +66,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         "width": read_number(values, "hidden_size", 768),
         "layers": read_number(values, "num_hidden_layers", 12),
         "heads": read_number(values, "num_attention_heads", 12),
-        "feedforward": to_our_name(values, "hidden_act", ACTIVATIONS, "gelu"),
+        "feedforward": our_name(values, "hidden_act", ACTIVATIONS, "gelu"),
         "feedforward_width": read_number(values, "intermediate_size", 3072),
         "norm_epsilon": read_number(values, "layer_norm_eps", 1e-12),
         "segments": read_number(values, "type_vocab_size", 2),
@@ -100,7 +89,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "hidden_size": config.width,
         "num_hidden_layers": config.layers,
         "num_attention_heads": config.heads,
-        "hidden_act": to_their_name(config.feedforward, ACTIVATIONS),
+        "hidden_act": their_name(config.feedforward, ACTIVATIONS),
         "intermediate_size": config.hidden,
         "layer_norm_eps": config.norm_epsilon,
         "type_vocab_size": config.segments,
@@ -111,31 +100,27 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-BERT = Family(
-    "bert",
-    "BERT",
-    "bert.",
-    read,
-    write,
-    rows,
-    supported={
-        "kind": ("encoder",),
-        "position": ("learned",),
-        "norm": ("layer",),
-        "placement": ("post",),
-        "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
-        "bias": (True,),
-        "kv_heads": (None,),
-        "experts": (0,),
-        "scale_embedding": (False,),
-        "embedding_norm": (True,),
-        "segments": tuple(range(1, 1025)),
-    },
-    ignored={
-        r"bert\.pooler\.dense\.(weight|bias)": "for next-sentence prediction",
-        r"cls\.seq_relationship\.(weight|bias)": "for next-sentence prediction",
-        r"bert\.embeddings\.position_ids": "0, 1, 2 …",
-        r"cls\.predictions\.(decoder\.weight|decoder\.bias|bias)": "a copy of the embedding or of the bias",
-    },
-    duplicates=lambda config: DUPLICATES if config.tie_output else {},
-)
+def duplicates(config: ModelConfig) -> dict[str, str]:
+    return DUPLICATES if config.tie_output else {}
+
+
+SUPPORTED = {
+    "kind": ("encoder",),
+    "position": ("learned",),
+    "norm": ("layer",),
+    "placement": ("post",),
+    "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
+    "bias": (True,),
+    "kv_heads": (None,),
+    "experts": (0,),
+    "scale_embedding": (False,),
+    "embedding_norm": (True,),
+    "segments": tuple(range(1, 1025)),
+}
+IGNORED = {
+    r"bert\.pooler\.dense\.(weight|bias)": "for next-sentence prediction",
+    r"cls\.seq_relationship\.(weight|bias)": "for next-sentence prediction",
+    r"bert\.embeddings\.position_ids": "0, 1, 2 …",
+    r"cls\.predictions\.(decoder\.weight|decoder\.bias|bias)": "a copy of the embedding or of the bias",
+}
+BERT = Family("bert", "BERT", "bert.", read, write, rows, SUPPORTED, IGNORED, duplicates)

@@ -67,7 +67,7 @@ def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], confi
     return found
 
 
-def require_values(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
+def require(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
     """Refuse a config.json that has an unsupported value for one of these keys; missing keys are allowed."""
     for key, possible in supported.items():
         if key in values and values[key] not in possible:
@@ -84,7 +84,7 @@ def read_number(values: Values, key: str, default: int | float | None = None) ->
     return value
 
 
-def to_our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
+def our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
     """Our name for the config's value; `names` maps their names to ours."""
     value = values.get(key, default)
     if not isinstance(value, str) or value not in names:
@@ -100,7 +100,7 @@ def make_config(values: Mapping[str, Any]) -> ModelConfig:
         raise UsageError(f"The model's config is not valid here: {error}") from error
 
 
-def to_their_name(value: str, names: Mapping[str, str]) -> str:
+def their_name(value: str, names: Mapping[str, str]) -> str:
     """Their name for our value: the first key of `names` that maps to it."""
     return next(theirs for theirs, ours in names.items() if ours == value)
 

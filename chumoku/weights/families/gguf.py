@@ -75,10 +75,8 @@ def _vocabulary_size(source: Source) -> int:
 
 def _read_rotary(values: Values, source: Source, *, head_width: int) -> dict[str, Any]:
     rotary: dict[str, Any] = {"base": read_number(values, "llama.rope.freq_base", 10000.0)}
-    linear_factor = (
-        1 / read_number(values, "llama.rope.scale_linear", 1.0) if values.get("llama.rope.scale_linear") else 1.0
-    )
-    factor = read_number(values, "llama.rope.scaling.factor", 1 / linear_factor)
+    older = 1 / read_number(values, "llama.rope.scale_linear", 1.0) if values.get("llama.rope.scale_linear") else 1.0
+    factor = read_number(values, "llama.rope.scaling.factor", 1 / older)
     kind = values.get("llama.rope.scaling.type", "linear")
     if kind not in ("none", "linear"):
         raise UsageError(f"{source.path} scales rotary positions by '{str(kind)[:40]}', which is not supported.")
@@ -206,8 +204,7 @@ ARCHITECTURES = {
 def find_architecture(config: ModelConfig) -> GgufArchitecture:
     """The llama.cpp architecture that can express this model; if none can, an error says why."""
     found = {
-        name: find_unsupported(f"llama.cpp's {name}", architecture.supported, config)
-        for name, architecture in ARCHITECTURES.items()
+        name: find_unsupported(f"llama.cpp's {name}", one.supported, config) for name, one in ARCHITECTURES.items()
     }
     nearest = min(found, key=lambda name: len(found[name]))
     if found[nearest]:

@@ -6,23 +6,12 @@ from typing import Any
 
 from chumoku.models.config import ModelConfig
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import (
-    Family,
-    Values,
-    make_config,
-    read_number,
-    require_values,
-    to_our_name,
-    to_their_name,
-)
+from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu": "gelu",
-    "relu": "relu",
-    "silu": "silu",
+    **{"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"},
+    **{"relu": "relu", "silu": "silu"},
 }
 
 
@@ -52,7 +41,7 @@ def rows(config: ModelConfig) -> list[Row]:
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    require_values(values, "GPT-2", {
+    require(values, "GPT-2", {
         "scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False,),
         "add_cross_attention": (False, None),
     })  # fmt: skip
@@ -64,7 +53,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         "width": width,
         "layers": read_number(values, "n_layer", 12),
         "heads": read_number(values, "n_head", 12),
-        "feedforward": to_our_name(values, "activation_function", ACTIVATIONS, "gelu_new"),
+        "feedforward": our_name(values, "activation_function", ACTIVATIONS, "gelu_new"),
         "feedforward_width": 4 * width if values.get("n_inner") is None else read_number(values, "n_inner"),
         "norm_epsilon": read_number(values, "layer_norm_epsilon", 1e-5),
         "tie_output": values.get("tie_word_embeddings", True),
@@ -85,7 +74,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "n_layer": config.layers,
         "n_head": config.heads,
         "n_inner": config.hidden,
-        "activation_function": to_their_name(config.feedforward, ACTIVATIONS),
+        "activation_function": their_name(config.feedforward, ACTIVATIONS),
         "layer_norm_epsilon": config.norm_epsilon,
         "tie_word_embeddings": config.tie_output,
         "embd_pdrop": config.dropout.embedding,
@@ -95,29 +84,25 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-GPT2 = Family(
-    "gpt2",
-    "GPT-2",
-    "transformer.",
-    read,
-    write,
-    rows,
-    supported={
-        "kind": ("decoder",),
-        "position": ("learned",),
-        "norm": ("layer",),
-        "placement": ("pre",),
-        "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
-        "bias": (True,),
-        "kv_heads": (None,),
-        "experts": (0,),
-        "scale_embedding": (False,),
-        "embedding_norm": (False,),
-        "output_bias": (False,),
-    },
-    ignored={
-        r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which we compute",
-        r"lm_head\.weight": "a copy of the embedding, if tied",
-    },
-    duplicates=lambda config: {"lm_head.weight": "transformer.wte.weight"} if config.tie_output else {},
-)
+def duplicates(config: ModelConfig) -> dict[str, str]:
+    return {"lm_head.weight": "transformer.wte.weight"} if config.tie_output else {}
+
+
+SUPPORTED = {
+    "kind": ("decoder",),
+    "position": ("learned",),
+    "norm": ("layer",),
+    "placement": ("pre",),
+    "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
+    "bias": (True,),
+    "kv_heads": (None,),
+    "experts": (0,),
+    "scale_embedding": (False,),
+    "embedding_norm": (False,),
+    "output_bias": (False,),
+}
+IGNORED = {
+    r"transformer\.h\.\d+\.attn\.(bias|masked_bias)": "the causal mask, which we compute",
+    r"lm_head\.weight": "a copy of the embedding, if tied",
+}
+GPT2 = Family("gpt2", "GPT-2", "transformer.", read, write, rows, SUPPORTED, IGNORED, duplicates)

@@ -12,7 +12,7 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, make_config, read_number, require_values
+from chumoku.weights.families.family import Family, Values, make_config, read_number, require
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 # Names in chumoku, transformers, GGUF and llama2.c.
@@ -46,9 +46,8 @@ def rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
 
     block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]))]
     for names in MATRICES:
-        block += linear_rows(
-            f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]), heads=rotary_heads.get(names[0], 0)
-        )
+        heads = rotary_heads.get(names[0], 0)
+        block += linear_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]), heads=heads)
     return [*(tensor_row(names[0], names[column]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
@@ -60,7 +59,7 @@ def llama2c_rows(config: ModelConfig) -> list[Row]:
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    require_values(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
+    require(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
     if values.get("mlp_bias", False) != values.get("attention_bias", False):
         raise UsageError("This Llama has biases only in attention or only in the feed-forward, which is not supported.")
     width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
@@ -152,28 +151,23 @@ def _rope_parameters(rotary: RotarySettings) -> dict[str, Any]:
     return values
 
 
-LLAMA = Family(
-    "llama",
-    "Llama",
-    "model.",
-    read,
-    write,
-    rows,
-    supported={
-        "kind": ("decoder",),
-        "position": ("rotary",),
-        "norm": ("rms",),
-        "placement": ("pre",),
-        "feedforward": ("swiglu",),
-        "experts": (0,),
-        "scale_embedding": (False,),
-        "embedding_norm": (False,),
-        "output_bias": (False,),
-    },
-    ignored={
-        r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
-        r"lm_head\.weight": "a copy of the embedding, if tied",
-    },
-    duplicates=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
-    pairing="half",
-)
+def duplicates(config: ModelConfig) -> dict[str, str]:
+    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {}
+
+
+SUPPORTED = {
+    "kind": ("decoder",),
+    "position": ("rotary",),
+    "norm": ("rms",),
+    "placement": ("pre",),
+    "feedforward": ("swiglu",),
+    "experts": (0,),
+    "scale_embedding": (False,),
+    "embedding_norm": (False,),
+    "output_bias": (False,),
+}
+IGNORED = {
+    r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
+    r"lm_head\.weight": "a copy of the embedding, if tied",
+}
+LLAMA = Family("llama", "Llama", "model.", read, write, rows, SUPPORTED, IGNORED, duplicates, pairing="half")

@@ -14,15 +14,7 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import (
-    Family,
-    Values,
-    make_config,
-    read_number,
-    require_values,
-    to_our_name,
-    to_their_name,
-)
+from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
 from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ACTIVATIONS = {
@@ -87,7 +79,7 @@ def attention_rows(ours: str, theirs: str) -> list[Row]:
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    require_values(values, "Marian", {
+    require(values, "Marian", {
         "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (True,), "is_decoder": (False,),
     })  # fmt: skip
@@ -108,7 +100,7 @@ def read(values: Values, source: Source) -> ModelConfig:
         "layers": depth,
         **({} if depth == encoder_depth else {"encoder_layers": encoder_depth}),
         "heads": read_number(values, "decoder_attention_heads", 16),
-        "feedforward": to_our_name(values, "activation_function", ACTIVATIONS, "gelu"),
+        "feedforward": our_name(values, "activation_function", ACTIVATIONS, "gelu"),
         "feedforward_width": read_number(values, "decoder_ffn_dim", 4096),
         "scale_embedding": values.get("scale_embedding", False),
         "share_embeddings": tied and values.get("share_encoder_decoder_embeddings", True),
@@ -159,7 +151,7 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "max_position_embeddings": config.context,
         "d_model": config.width,
         **sizes,
-        "activation_function": to_their_name(config.feedforward, ACTIVATIONS),
+        "activation_function": their_name(config.feedforward, ACTIVATIONS),
         "scale_embedding": config.scale_embedding,
         "share_encoder_decoder_embeddings": shares_all_embeddings(config),
         "tie_word_embeddings": config.tie_output,
@@ -169,30 +161,22 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-MARIAN = Family(
-    "marian",
-    "Marian",
-    "model.",
-    read,
-    write,
-    rows,
-    supported={
-        "kind": ("encoder-decoder",),
-        "position": ("sinusoidal", "learned"),
-        "norm": ("layer",),
-        "norm_epsilon": (1e-5,),
-        "placement": ("post",),
-        "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
-        "bias": (True,),
-        "kv_heads": (None,),
-        "experts": (0,),
-        "embedding_norm": (False,),
-    },
-    ignored={
-        r"model\.(encoder|decoder)\.embed_tokens\.weight": "a copy of the shared table",
-        r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which we compute",
-        r"model\.shared\.weight": "a copy of one of the tables, if each side has its own",
-        r"lm_head\.weight": "a copy of the embedding, if tied",
-    },
-    duplicates=duplicates,
-)
+SUPPORTED = {
+    "kind": ("encoder-decoder",),
+    "position": ("sinusoidal", "learned"),
+    "norm": ("layer",),
+    "norm_epsilon": (1e-5,),
+    "placement": ("post",),
+    "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
+    "bias": (True,),
+    "kv_heads": (None,),
+    "experts": (0,),
+    "embedding_norm": (False,),
+}
+IGNORED = {
+    r"model\.(encoder|decoder)\.embed_tokens\.weight": "a copy of the shared table",
+    r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which we compute",
+    r"model\.shared\.weight": "a copy of one of the tables, if each side has its own",
+    r"lm_head\.weight": "a copy of the embedding, if tied",
+}
+MARIAN = Family("marian", "Marian", "model.", read, write, rows, SUPPORTED, IGNORED, duplicates)

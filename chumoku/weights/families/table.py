@@ -16,14 +16,13 @@ All names and shapes are checked before any tensor is read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol, overload
 
 import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int4, Int8Groups
 
 MaybeQuantized = Tensor | Int4 | Int8Groups
@@ -107,11 +106,9 @@ def check_tensors(rows: Sequence[Row], like: Mapping[str, Tensor], source: Sourc
             raise UsageError(f"{source.path}: {row.theirs} has shape {list(found)}; its config needs {list(needed)}.")
 
 
-def check_duplicates(
-    duplicates: Callable[[ModelConfig], Mapping[str, str]], config: ModelConfig, source: Source
-) -> None:
-    """Refuse a file in which tensors that are equal according to its config differ."""
-    for name, first in duplicates(config).items():
+def check_duplicates(duplicates: Mapping[str, str], source: Source) -> None:
+    """Refuse a file in which a tensor differs from the one that it duplicates according to its config."""
+    for name, first in duplicates.items():
         if name in source.shapes and first in source.shapes:
             same = source.shapes[name] == source.shapes[first] and torch.equal(source.read(name), source.read(first))
             if not same:

@@ -42,14 +42,8 @@ from chumoku.weights.families.family import find_unsupported
 
 KINDS = ("float32", "float16", "int8")
 SUPPORTED = {"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")}
-ACTIVATION_NAMES = {
-    "relu": "RELU",
-    "gelu": "GELU",
-    "gelu_tanh": "GELUTanh",
-    "silu": "SWISH",
-    "geglu": "GELU",
-    "swiglu": "SWISH",
-}
+ACTIVATION_NAMES = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
+ACTIVATION_NAMES |= {"geglu": "GELU", "swiglu": "SWISH"}
 
 
 def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kind: str = "float32") -> None:
@@ -71,9 +65,8 @@ def write_ctranslate2(folder: Path, model: Model, tokenizers: Tokenizers, *, kin
         spec.register_target_vocabulary(target)
         spec.config.decoder_start_token = target[_token_id(tokenizers.target, "begin")]
     elif isinstance(model, DecoderModel):
-        spec = library.specs.TransformerDecoderModelSpec(
-            _make_decoder(library, model.config, model.decoder, model.head)
-        )
+        decoder = _make_decoder(library, model.config, model.decoder, model.head)
+        spec = library.specs.TransformerDecoderModelSpec(decoder)
         spec.register_vocabulary(target)
     _set_special_tokens(spec.config, tokenizers.target, target)
     spec.config.layer_norm_epsilon = model.config.norm_epsilon

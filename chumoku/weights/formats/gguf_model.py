@@ -31,8 +31,6 @@ TOKENS = f"{TOKENIZER}.tokens"
 
 
 class GgufInfo(NamedTuple):
-    """What a GGUF file contains."""
-
     architecture: GgufArchitecture
     file: Gguf
     config: ModelConfig
@@ -72,10 +70,8 @@ def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: 
     rows = select_rows(architecture.rows(config), weights)
     order = head_order("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
     tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
-    fields: dict[str, Any] = {
-        **architecture.write(config),
-        **pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary),
-    }
+    tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
+    fields: dict[str, Any] = {**architecture.write(config), **tokenizer}
     write_gguf(path, architecture=architecture.name, fields=fields, tensors=tensors, kind=kind)
 
 

@@ -17,17 +17,14 @@ from torch import Tensor
 from chumoku.errors import DamagedError, UsageError
 from chumoku.safe_files import check_header
 
-MOST_FILES = 1 << 10
-MOST_TENSORS = 1 << 14
-MOST_DIMENSIONS = 8
+MAX_FILES = 1 << 10
+MAX_TENSORS = 1 << 14
+MAX_DIMENSIONS = 8
 FLOATS = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
 
 
 class SafetensorsSource:
-    """The tensors of safetensors files by name.
-
-    prefix  added to all names if no tensor has it: a model saved without a head has names without a prefix
-    """
+    """The tensors of safetensors files; `prefix` is added to all names if none has it, as in models without a head."""
 
     def __init__(self, files: list[Path], *, prefix: str = "", device: torch.device | str = "cpu") -> None:
         self.path: Path = files[0] if len(files) == 1 else files[0].parent
@@ -60,21 +57,21 @@ class SafetensorsSource:
         return tensor
 
 
-def read_headers(path: Path, *, most: int = MOST_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
-    """The shape and type of every tensor in a file; more than `most` tensors are refused."""
+def read_headers(path: Path, *, max_tensors: int = MAX_TENSORS) -> dict[str, tuple[tuple[int, ...], str]]:
+    """The shape and type of every tensor in a file; more than `max_tensors` are refused."""
     check_header(path)
     try:
         with safe_open(path, framework="pt") as stored:
             names = list(stored.keys())
-            if len(names) > most:
-                raise DamagedError(f"{path} has {len(names):,} tensors; at most {most:,} are allowed.")
+            if len(names) > max_tensors:
+                raise DamagedError(f"{path} has {len(names):,} tensors; at most {max_tensors:,} are allowed.")
             slices = {name: stored.get_slice(name) for name in names}
             found = {name: (tuple(part.get_shape()), str(part.get_dtype())) for name, part in slices.items()}
     except SafetensorError as error:
         raise unreadable_error(path, error) from error
-    deep = next((name for name, (shape, _) in found.items() if len(shape) > MOST_DIMENSIONS), None)
+    deep = next((name for name, (shape, _) in found.items() if len(shape) > MAX_DIMENSIONS), None)
     if deep is not None:
-        raise DamagedError(f"{path}: {deep[:100]} has more than {MOST_DIMENSIONS} dimensions.")
+        raise DamagedError(f"{path}: {deep[:100]} has more than {MAX_DIMENSIONS} dimensions.")
     return found
 
 

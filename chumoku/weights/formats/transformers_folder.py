@@ -28,7 +28,7 @@ from chumoku.weights.dequantize import dequantize_model, is_quantized
 from chumoku.weights.families import FAMILIES, find_family, marian
 from chumoku.weights.families.family import Family, make_config, read_number
 from chumoku.weights.families.table import check_duplicates, export_tensors, head_order, select_rows
-from chumoku.weights.formats.safetensors_source import MOST_FILES, SafetensorsSource
+from chumoku.weights.formats.safetensors_source import MAX_FILES, SafetensorsSource
 from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
@@ -37,8 +37,6 @@ PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "
 
 
 class FolderInfo(NamedTuple):
-    """What a transformers folder contains."""
-
     family: Family
     source: SafetensorsSource
     config: ModelConfig
@@ -47,7 +45,7 @@ class FolderInfo(NamedTuple):
 def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
     """Read the model and the tokenizers of a transformers folder."""
     family, source, config = inspect_folder(folder, device=device)
-    check_duplicates(family.duplicates, config, source)
+    check_duplicates(family.duplicates(config), source)
     model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
     return Bundle(model, tokenizers.target, tokenizers.source)
@@ -77,7 +75,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [inside(folder, WEIGHTS)]
     if (folder / INDEX).is_file():
         weight_map = read_json(inside(folder, INDEX)).get("weight_map")
-        if not isinstance(weight_map, dict) or not weight_map or len(set(map(str, weight_map.values()))) > MOST_FILES:
+        if not isinstance(weight_map, dict) or not weight_map or len(set(map(str, weight_map.values()))) > MAX_FILES:
             raise UsageError(f"{folder / INDEX} lists no files, or too many.")
         files = [inside(folder, name) for name in sorted(set(map(str, weight_map.values())))]
         missing = next((file for file in files if not file.is_file()), None)

@@ -34,19 +34,7 @@ MAX_RANK = 4
 MIN_FIELD, MIN_TENSOR = 8 + 4 + 1, 8 + 4 + 8 + 4 + 8  # bytes
 ALIGNMENTS = tuple(1 << power for power in range(3, 17))
 STRING, LIST = 8, 9
-KINDS = {
-    0: "B",
-    1: "b",
-    2: "H",
-    3: "h",
-    4: "I",
-    5: "i",
-    6: "f",
-    7: "?",
-    10: "Q",
-    11: "q",
-    12: "d",
-}  # format characters of struct
+KINDS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}  # struct formats
 LENGTH = struct.Struct("<Q")
 MIN_BATCH, MAX_BATCH, MEAN_BYTES = 64, 1 << 16, 32  # strings read at once, and their largest mean size
 
@@ -112,9 +100,8 @@ class _Reader:
 
     def _list(self, name: str) -> list[Any]:
         kind, count = self._number("I"), self._number("Q")
-        self._check_count(
-            count, 8 if kind == STRING else struct.calcsize(self._struct_format(kind, name)), f"values in {name}"
-        )
+        size = 8 if kind == STRING else struct.calcsize(self._struct_format(kind, name))
+        self._check_count(count, size, f"values in {name}")
         self.values += count
         if self.values > MAX_VALUES:
             self._fail(f"its lists have more than {MAX_VALUES:,} values")
@@ -232,8 +219,8 @@ class _Reader:
             self._truncated()
         return struct.unpack_from(f"<{letter}", self.data, start)[0]
 
-    def _check_count(self, count: int, each: int, what: str, most: int = MAX_HEADER) -> None:
-        if count > most or count * each > self.end - self.at:
+    def _check_count(self, count: int, size: int, what: str, limit: int = MAX_HEADER) -> None:
+        if count > limit or count * size > self.end - self.at:
             self._fail(f"it claims {count:,} {what}, which do not fit into the file")
 
     def _truncated(self) -> NoReturn:

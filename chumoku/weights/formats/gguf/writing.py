@@ -32,10 +32,7 @@ RESERVED = ("general.architecture", "general.alignment", "general.file_type", "g
 def write_gguf(
     path: Path | str, *, architecture: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], kind: Kind
 ) -> None:
-    """Write a GGUF file with these fields and tensors, which have llama.cpp's names.
-
-    kind  the number type of the matrices: f32, f16 or q8_0
-    """
+    """Write a GGUF file with these fields and tensors, named like in llama.cpp; `kind` is the matrices' number type."""
     try:
         import gguf
     except ImportError as error:
