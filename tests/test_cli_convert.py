@@ -228,11 +228,14 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
     ("words", "sentence"),
     [
         (["llama", "out", "--to", "onnx"], "Unknown target 'onnx'. Choose one of transformers, gguf"),
-        (["llama", "out", "--to", "ctranslate2", "--type", "q8_0"], "ctranslate2 is written in float32, float16, int8"),
+        (
+            ["llama", "out", "--to", "ctranslate2", "--type", "q8_0"],
+            "ctranslate2 cannot be written as 'q8_0'. Choose one of float32",
+        ),
         (["llama", "out", "--to", "gguf"], "must end in .gguf, but out does not. Use out.gguf."),
         (["llama", "llama", "--to", "ctranslate2"], "llama is inside the source model's folder llama"),
-        (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 is there already"),
-        (["llama", "/", "--to", "ctranslate2"], "/ is there already"),
+        (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 already exists"),
+        (["llama", "/", "--to", "ctranslate2"], "/ already exists"),
         (["nowhere", "out", "--to", "chumoku"], "nowhere"),
         (["experts", "out", "--to", "ctranslate2"], "model.experts = 3"),
         (["encoder", "out", "--to", "ctranslate2"], "model.kind = "),
