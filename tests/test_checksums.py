@@ -68,7 +68,7 @@ def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda a: (a / "file").unlink(), "file is missing"),
         (lambda a: (a / "more").write_text(""), "more is not listed in the manifest"),
@@ -83,8 +83,8 @@ def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pyt
         ),
     ],
 )
-def test_damaged_file_is_named(damage: object, said: str, tmp_path: Path) -> None:
+def test_damaged_file_is_named(damage: object, message: str, tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     damage(tmp_path / "a")  # type: ignore[operator]
-    with pytest.raises(DamagedError, match=said):
+    with pytest.raises(DamagedError, match=message):
         verify_checksums(tmp_path / "a")

@@ -68,8 +68,8 @@ def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
         "convert.convert(sys.argv[1], sys.argv[2], to=sys.argv[3])\n"
     )
     words = [sys.executable, "-c", code, str(models / "llama"), str(out), to, after]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert ended.returncode == -9, ended.stderr
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == -9, result.stderr
 
 
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
@@ -83,8 +83,8 @@ def test_leftovers_of_killed_conversions_are_removed(
     convert_and_kill(out, models, to, after)
     assert "out.gguf.incomplete" in list_names(tmp_path)
     assert ("out.certificate.json" in list_names(tmp_path)) == (to == "gguf" and after == "certificate_path")
-    ended = ask("convert", "llama", str(out), "--to", to)
-    assert ended.code == 0, ended.err
+    result = ask("convert", "llama", str(out), "--to", to)
+    assert result.code == 0, result.err
     assert list_names(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
     (tmp_path / "out.gguf.incomplete").mkdir()  # killed when all was done but for this
     assert ask("convert", "llama", str(out), "--to", to).code == 2
@@ -94,9 +94,9 @@ def test_leftovers_of_killed_conversions_are_removed(
 def test_running_conversion_is_not_disturbed(ask: Ask, tmp_path: Path) -> None:
     with incomplete(tmp_path / "out") as place:
         (place / "new").mkdir()
-        ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
-        assert ended.code == 2
-        assert f"is in use: process {os.getpid()} writes there" in ended.err
+        result = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+        assert result.code == 2
+        assert f"is in use: process {os.getpid()} writes there" in result.err
         assert (place / "new").is_dir()
     assert ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku").code == 0
 
@@ -113,9 +113,9 @@ def test_unrelated_files_are_kept(what: str, ask: Ask, tmp_path: Path) -> None:
     else:
         theirs.write_text("years of work")
     before = list_names(tmp_path)
-    ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
-    assert ended.code == 2
-    assert "something else is there. Move it away" in ended.err
+    result = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+    assert result.code == 2
+    assert "something else is there. Move it away" in result.err
     assert list_names(tmp_path) == before
 
 
@@ -149,20 +149,20 @@ def test_folder_targets_and_their_report(model: str, to: str, line: str, ask: As
     if to != "chumoku":
         pytest.importorskip(to, reason=f"{to} is not installed")
     out = tmp_path / "new" / "out"
-    ended = ask("convert", model, str(out), "--to", to)
-    assert (ended.code, ended.err) == (0, "")
-    said = ended.out.splitlines()
-    assert said[0] == f"{out}: {to}, float32"
-    assert said[-3].startswith(f"Checked with {to} ")
-    assert said[-2] == f"Versions and checksums are in {out / 'certificate.json'}."
-    assert said[-1].startswith("Use it: ")
-    assert line.format(out=out) in said[-1]
+    result = ask("convert", model, str(out), "--to", to)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0] == f"{out}: {to}, float32"
+    assert lines[-3].startswith(f"Checked with {to} ")
+    assert lines[-2] == f"Versions and checksums are in {out / 'certificate.json'}."
+    assert lines[-1].startswith("Use it: ")
+    assert line.format(out=out) in lines[-1]
     certificate = json.loads((out / "certificate.json").read_text())
     assert certificate["source"] == model
     assert certificate["checked"]
     for name, entry in certificate["files"].items():
         assert (out / name).stat().st_size == entry["bytes"]
-        assert any(row.split()[0] == name for row in said[1:-3])
+        assert any(row.split()[0] == name for row in lines[1:-3])
     assert list_names(tmp_path / "new") == ["out"]
     again = ask("convert", model, str(out), "--to", to)
     assert again.code == 2
@@ -171,9 +171,9 @@ def test_folder_targets_and_their_report(model: str, to: str, line: str, ask: As
 
 def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty folder is as good as none
-    ended = ask("convert", "experts", str(tmp_path / "out"), "--to", "chumoku", "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
+    result = ask("convert", "experts", str(tmp_path / "out"), "--to", "chumoku", "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert (found["out"], found["checked"]) == (str(tmp_path / "out"), True)
     assert (found["found"]["difference"], found["found"]["apart"]) == (0.0, 0.0)
     assert found["use"].startswith("chumoku generate ")
@@ -191,14 +191,14 @@ def test_chumoku_target_can_be_loaded(ask: Ask, models: Path, tmp_path: Path) ->
 def test_gguf_target(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     out = tmp_path / "new" / "out.gguf"
-    ended = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
-    assert ended.code == 0, ended.err
+    result = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
+    assert result.code == 0, result.err
     assert list_names(out.parent) == ["out.certificate.json", "out.gguf"]
-    assert f"Use it: llama-cli -m {out} -p" in ended.out
+    assert f"Use it: llama-cli -m {out} -p" in result.out
     certificate = json.loads((tmp_path / "new" / "out.certificate.json").read_text())
     assert certificate["kind"] == (kind or "f16")
-    assert certificate["checked"] == ("Checked with llama_cpp" in ended.out)
-    assert certificate["checked"] or "pip install llama-cpp-python" in ended.out
+    assert certificate["checked"] == ("Checked with llama_cpp" in result.out)
+    assert certificate["checked"] or "pip install llama-cpp-python" in result.out
     assert ask("convert", model, str(out), "--to", "gguf").code == 2
 
 
@@ -217,10 +217,10 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
         down[3, 5] = before
 
     monkeypatch.setitem(converting.WRITERS, to, wrong)
-    ended = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
-    assert ended.code == 1
-    assert "The root mean square is above the limit, so the output was deleted." in ended.err
-    assert "differ by" in ended.err
+    result = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
+    assert result.code == 1
+    assert "The root mean square is above the limit, so the output was deleted." in result.err
+    assert "differ by" in result.err
     assert list_names(tmp_path) == []
 
 
@@ -245,9 +245,9 @@ def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch:
 )
 def test_wrong_arguments_are_explained(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
     before = list_names(models)
-    ended = ask("convert", *words)
-    assert ended.code == 2
-    assert sentence in ended.err
+    result = ask("convert", *words)
+    assert result.code == 2
+    assert sentence in result.err
     assert list_names(models) == before
 
 

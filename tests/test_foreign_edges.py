@@ -66,8 +66,8 @@ def escape(text: str) -> str:
 
 
 def output_difference(folder: Path, theirs: nn.Module) -> float:
-    said, expected = outputs_of_both(load(folder).model, theirs)
-    return float((said - expected).abs().max())
+    found, expected = outputs_of_both(load(folder).model, theirs)
+    return float((found - expected).abs().max())
 
 
 # Tied tensors
@@ -283,12 +283,12 @@ def test_transformers_generation_stops_at_our_end_token(tmp_path: Path) -> None:
     decoder.head.weight.zero_()[end] = 1.0  # type: ignore[operator]
     translator.head.bias[end] = 1e4  # type: ignore[index]
     kinds = {"AutoModelForCausalLM": decoder, "AutoModelForSeq2SeqLM": translator}
-    said = {}
+    found = {}
     for kind, model in kinds.items():
         folder = export(model, tmp_path / kind)
         theirs = getattr(transformers, kind).from_pretrained(folder).eval()
-        said[kind] = theirs.generate(torch.tensor([[5, 7]]), max_new_tokens=11, do_sample=False).tolist()
-    assert said == {"AutoModelForCausalLM": [[5, 7, end]], "AutoModelForSeq2SeqLM": [[begin, end]]}
+        found[kind] = theirs.generate(torch.tensor([[5, 7]]), max_new_tokens=11, do_sample=False).tolist()
+    assert found == {"AutoModelForCausalLM": [[5, 7, end]], "AutoModelForSeq2SeqLM": [[begin, end]]}
 
 
 # Imported configs
@@ -360,7 +360,7 @@ def test_unusual_values_are_read(name: str, values: dict[str, Any], key: str, ex
 
 
 @pytest.mark.parametrize(
-    ("name", "values", "said"),
+    ("name", "values", "message"),
     [
         ("bert", {"add_cross_attention": True}, "add_cross_attention = true"),
         ("bert", {"is_decoder": True}, "is_decoder"),
@@ -387,8 +387,8 @@ def test_unusual_values_are_read(name: str, values: dict[str, Any], key: str, ex
         ("marian", {"vocab_size": True}, "vocab_size"),
     ],
 )  # fmt: skip
-def test_configs_are_refused_by_their_key(name: str, values: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_configs_are_refused_by_their_key(name: str, values: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         FAMILIES[name].read(values, NOTHING)
 
 
@@ -429,7 +429,7 @@ def test_supported_values_of_each_family(family: str) -> None:
                 assert not found, (key, value)
             else:
                 assert len(found) == 1, (key, value)
-                assert found[0].startswith(f"model.{key} = {json.dumps(value)}, and {family} has ")
+                assert found[0].startswith(f"model.{key} = {json.dumps(value)} ({family} supports only ")
 
 
 @pytest.mark.parametrize("output_bias", [True, False])
@@ -442,8 +442,8 @@ def test_bert_output_bias_round_trip(output_bias: bool, tmp_path: Path) -> None:
         assert again.config == config
         assert all(torch.equal(tensor, tensors_of(again)[name]) for name, tensor in tensors_of(model).items())
         theirs = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
-        said, expected = outputs_of_both(again, theirs)
-        assert (said - expected).abs().max() <= CLOSE
+        found, expected = outputs_of_both(again, theirs)
+        assert (found - expected).abs().max() <= CLOSE
 
 
 def test_a_bert_without_segments_is_refused(tmp_path: Path) -> None:
@@ -631,9 +631,9 @@ def test_adapter_base_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest
         for name, tensor in tensors_of(chumoku.load(folder).model).items()
     )
     path = folder / "adapter_config.json"
-    for other, said in ((None, "does not say which model"), ("", "does not say"), ("gone", "gone, which is not here")):
+    for other, hint in ((None, "does not say which model"), ("", "does not say"), ("gone", "gone, which is not here")):
         path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": other}))
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=hint):
             chumoku.load(folder)
 
 
@@ -693,8 +693,8 @@ def test_error_suggests_a_likely_path(tmp_path: Path) -> None:
     for name in ("b.gguf", "a.gguf"):
         (tmp_path / "files" / name).touch()
     (tmp_path / "none").mkdir()
-    for folder, said in (("run", "Did you mean .*run/last"), ("files", r"Did you mean .*a\.gguf"), ("none", "Give a")):
-        with pytest.raises(UsageError, match=said):
+    for folder, hint in (("run", "Did you mean .*run/last"), ("files", r"Did you mean .*a\.gguf"), ("none", "Give a")):
+        with pytest.raises(UsageError, match=hint):
             load(tmp_path / folder)
     (tmp_path / "run" / "last").rename(tmp_path / "run" / "best")
     with pytest.raises(UsageError, match=r"Did you mean .*run/best"):
@@ -806,12 +806,12 @@ def test_files_outside_the_hub_cache_are_refused(at_hub: tuple[Path, list[Any]])
     link.write_bytes(data)
     with pytest.raises(DamagedError, match="not a file of the Hub's cache"):
         load("hf:owner/name")
-    for place, said in (("other", "not a file of"), ("blobs", "a name that is not a hash")):
+    for place, message in (("other", "not a file of"), ("blobs", "a name that is not a hash")):
         link.unlink()
         (blob.parent.parent / place).mkdir(exist_ok=True)
         (blob.parent.parent / place / "name").write_bytes(data)
         link.symlink_to(blob.parent.parent / place / "name")
-        with pytest.raises(DamagedError, match=said):
+        with pytest.raises(DamagedError, match=message):
             load("hf:owner/name")
     link.unlink()
     link.symlink_to(blob)
@@ -844,7 +844,7 @@ def test_hub_errors_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "pooling", "said"),
+    ("kinds", "pooling", "expected"),
     [
         (["Transformer", "Pooling", "Dense"], {"pooling_mode_mean_tokens": True}, "has .* Dense"),
         (["Transformer"], {}, "has Transformer;"),
@@ -856,17 +856,17 @@ def test_hub_errors_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
         (["Transformer", "Pooling"], {}, "mean"),
     ],
 )  # fmt: skip
-def test_modules_of_sentence_transformers(kinds: list[str], pooling: Any, said: str, tmp_path: Path) -> None:
+def test_modules_of_sentence_transformers(kinds: list[str], pooling: Any, expected: str, tmp_path: Path) -> None:
     save_variant("bert body", tmp_path)
     modules = [{"idx": place, "type": f"sentence_transformers.models.{kind}"} for place, kind in enumerate(kinds)]
     (tmp_path / "modules.json").write_text(json.dumps(modules))
     (tmp_path / "1_Pooling").mkdir()
     (tmp_path / "1_Pooling" / CONFIG).write_text(json.dumps(pooling))
-    if said in ("first", "mean"):
+    if expected in ("first", "mean"):
         config = read_folder(tmp_path).config
-        assert (config.pooling, config.normalize) == (said, False)
+        assert (config.pooling, config.normalize) == (expected, False)
     else:
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=expected):
             read_folder(tmp_path)
 
 

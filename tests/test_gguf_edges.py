@@ -288,15 +288,15 @@ def test_llama_cpp_scales_positions_the_same(file: Path, tmp_path: Path) -> None
         theirs = llama_cpp.Llama(str(path), n_ctx=61, logits_all=True, verbose=False, n_threads=1)
         theirs.eval(ids)
         expected = torch.tensor(theirs.scores[: len(ids)])
-        said = load(path).model(torch.tensor([ids])).logits[0]
-        assert (said - expected).abs().max() <= 2e-2 * expected.abs().max(), fields
+        found = load(path).model(torch.tensor([ids])).logits[0]
+        assert (found - expected).abs().max() <= 2e-2 * expected.abs().max(), fields
 
 
 # Wrong files
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"general.architecture": "mamba"}, "architecture 'mamba'"),
         ({"llama.block_count": None}, r"llama\.block_count"),
@@ -310,11 +310,11 @@ def test_llama_cpp_scales_positions_the_same(file: Path, tmp_path: Path) -> None
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon"),
     ],
 )
-def test_inconsistent_files_are_refused(fields: dict[str, Any], said: str, file: Path) -> None:
+def test_inconsistent_files_are_refused(fields: dict[str, Any], message: str, file: Path) -> None:
     if "general.architecture" in fields:
         data = file.read_bytes()
         file.write_bytes(data.replace(b"\5\0\0\0\0\0\0\0llama", b"\5\0\0\0\0\0\0\0mamba", 1))
     else:
         edit_file(file, fields)
-    with pytest.raises(ChumokuError, match=said):
+    with pytest.raises(ChumokuError, match=message):
         chumoku.load(file)

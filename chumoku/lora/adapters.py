@@ -50,10 +50,10 @@ class MemorySavings(NamedTuple):
 def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed: int = 0) -> None:
     """Attach a new adapter to the matrices that the settings select, make it active and freeze the base."""
     generator = torch.Generator().manual_seed(seed)
-    modules, fresh = adaptable_matrices(model), {}
+    modules, adapters = adaptable_matrices(model), {}
     for path in match_matrices(model, settings.patterns):
         base = base_layer(modules[path])
-        fresh[path] = new_low_rank(
+        adapters[path] = new_low_rank(
             base,
             settings.rank,
             alpha=settings.alpha,
@@ -61,7 +61,7 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
             dropout=settings.dropout,
             magnitude=settings.dora,
         ).fill(matrix_of(base), generator)
-    add_adapters(model, fresh, name=name)
+    add_adapters(model, adapters, name=name)
 
 
 def new_low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **options: bool | float) -> LowRank:

@@ -1,4 +1,4 @@
-"""Read and write whole models in GGUF files (llama.cpp), and read them from llama2.c files."""
+"""Read and write models in GGUF files (llama.cpp), and read them from llama2.c files."""
 
 from __future__ import annotations
 
