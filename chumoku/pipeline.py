@@ -26,7 +26,7 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel
 from chumoku.models.precision import to_precision
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.hub import HUB
 from chumoku.weights.in_memory import copy_into_memory
 
@@ -135,7 +135,7 @@ def _open(
         path, adapter = base_of(Path(path)), path
     if precision is None and adapter is None:
         # Graphs on a GPU are made for floats.
-        opened = open_model.load(path, device=place, whole=place.type == "cuda", meanwhile=meanwhile)
+        opened = open_model.load(path, device=place, dequantize=place.type == "cuda", on_model_loaded=meanwhile)
         model = opened.model
         if model.dtype == torch.bfloat16 and place.type == "cpu":
             model = to_precision(model, "bf16")  # processors compute with these numbers in float32
@@ -143,8 +143,8 @@ def _open(
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
-        lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
-        model = lora.merged(model)
+        lora.load(model, model_of_run(adapter), rows=transformers_rows(model.config))
+        model = lora.merged_copy(model)
     model = model if precision is None else to_precision(model, precision)
     return Speaker(model, opened.tokenizer, opened.source_tokenizer)
 
@@ -159,12 +159,12 @@ def model_of_run(path: Path | str) -> Path | str:
 
 
 def is_adapter(path: Path | str) -> bool:
-    return open_model.exists(Path(path) / open_model.ADAPTER)
+    return open_model.exists(Path(path) / open_model.ADAPTER_CONFIG)
 
 
 def base_of(folder: Path) -> str:
     """The model that an adapter was trained beside: where it says, or in that place seen from the adapter's folder."""
-    named = lora.describe(folder).base
+    named = lora.read_adapter_config(folder).base
     if not named:
         raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
     if named.startswith(HUB) or open_model.exists(Path(named)):

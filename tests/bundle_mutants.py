@@ -1,7 +1,7 @@
-"""Mutants of bundles and checkpoints: changed and sealed again, so that no sum gives them away.
+"""Damaged bundles and checkpoints with correct checksums.
 
 weights, config, tokenizer, manifest        of a bundle
-optimizer, average, weights, state          of a checkpoint, taken up as --resume does
+optimizer, average, weights, state          of a checkpoint, opened like --resume does
 files                                       a file becomes a pipe, a device, a link, a folder or a terabyte of zeros
 """
 
@@ -51,8 +51,8 @@ def bundle(name: str) -> Callable[[Path], Path]:
     return lambda place: made(place / "model", "decoder") / name
 
 
-def reseal(folder: Path) -> None:
-    """As `seal` does, without waiting for the disk."""
+def rewrite_checksums(folder: Path) -> None:
+    """Like `write_checksums`, without fsync."""
     files = [path for path in folder.iterdir() if path.name != MANIFEST]
     write_manifest(
         folder,
@@ -67,9 +67,9 @@ def write_manifest(folder: Path, entries: dict[str, Any]) -> None:
     (folder / MANIFEST).write_bytes(json.dumps({"files": entries}, sort_keys=True, indent=1).encode())
 
 
-def open_resealed(file: Path) -> None:
+def open_bundle(file: Path) -> None:
     if file.name != MANIFEST:
-        reseal(file.parent)
+        rewrite_checksums(file.parent)
     opened = load(file.parent)
     opened.tokenizer.encode("a word 12")
     with torch.no_grad():
@@ -104,9 +104,9 @@ def checkpoint(name: str) -> Callable[[Path], Path]:
 
 
 def open_checkpoint(file: Path) -> None:
-    """As a run does that goes on, and one step after that."""
+    """Resume from the checkpoint and take one step."""
     folder = file.parent
-    reseal(folder)
+    rewrite_checksums(folder)
     verify_bundle(folder)
     read_state(folder)
     result, optimizer, average = parts()
@@ -122,8 +122,8 @@ def open_checkpoint(file: Path) -> None:
 # Types and shapes
 
 
-def retyped(data: bytes, dice: random.Random) -> bytes:
-    """A safetensors file with one to three tensors of another type or shape; most still are safetensors."""
+def change_types(data: bytes, dice: random.Random) -> bytes:
+    """A safetensors file with one to three tensors of another type or shape; most are still valid safetensors."""
     size = struct.unpack("<Q", data[:8])[0]
     header: dict[str, Any] = json.loads(data[8 : 8 + size])
     names = [name for name in header if name != "__metadata__"]
@@ -153,7 +153,7 @@ def _shape(count: int, dice: random.Random) -> list[int]:
     return dice.choice([[count], [divisor, count // divisor], [count // divisor, divisor], [1] * 70 + [count], []])
 
 
-# Files that are not files
+# Files that are not regular files
 
 
 def files(place: Path) -> Path:
@@ -162,14 +162,14 @@ def files(place: Path) -> Path:
     return place / "plan.json"
 
 
-def planned(data: bytes, dice: random.Random) -> bytes:
+def plan_replacement(data: bytes, dice: random.Random) -> bytes:
     names = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md", "notes.txt")
     plan = {"name": dice.choice(names), "way": dice.choice(WAYS), "told": dice.random() < 0.5}
     return json.dumps({**plan, "bytes": dice.choice([0, 1, 1 << 40, -1, True, 1e300, "3", None])}).encode()
 
 
-def open_planned(file: Path) -> None:
-    """A copy of the healthy bundle with one file replaced, and a manifest that may agree with it."""
+def open_with_replacement(file: Path) -> None:
+    """Open a copy of the intact bundle with one file replaced, and sometimes the manifest changed to match."""
     plan = json.loads(file.read_bytes())
     folder = file.parent / "copy"
     shutil.rmtree(folder, ignore_errors=True)
@@ -197,7 +197,7 @@ def open_planned(file: Path) -> None:
     load(folder)
 
 
-# Small files that ask for enormous work
+# Small files that need enormous work
 
 
 def bombs(place: Path) -> Path:
@@ -210,8 +210,8 @@ def known_bombs() -> list[bytes]:
     return [content for _, content in tokenizer_bombs.bombs()]
 
 
-def bombed(data: bytes, dice: random.Random) -> bytes:
-    """A tokenizer of bombs.py, or deep or long JSON."""
+def make_bomb(data: bytes, dice: random.Random) -> bytes:
+    """A tokenizer from bombs.py, or deeply nested or long JSON."""
     depth = dice.choice([10**3, 10**5, 10**6])
     deep = [b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"']
     return dice.choice([*deep, *known_bombs()])

@@ -1,4 +1,4 @@
-"""Small models of random weights, as bundles on disk."""
+"""Small bundles with random weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.tokenizer import Tokenizer as Ours
 from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
-from chumoku.weights.checksums import sealed
+from chumoku.weights.checksums import atomic_folder
 
 
 def bytewise(languages: tuple[str, ...] = ()) -> Ours:
@@ -20,7 +20,7 @@ def bytewise(languages: tuple[str, ...] = ()) -> Ours:
 
 
 def chatty(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Ours:
-    """A byte-level tokenizer that knows ChatML's marks."""
+    """A byte-level tokenizer with ChatML's special tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -30,9 +30,9 @@ def chatty(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|
 
 
 def made(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any) -> Path:
-    """A model of random weights with a few tokens more than its tokenizer has, as trained ones have.
+    """Write a bundle with random weights, and with a few more embedding rows than tokens, like trained models.
 
-    The weights are larger than a fresh model's, so that what it says depends on what it reads.
+    The weights are larger than a new model's, so that its output depends on its input.
     """
     tokenizer = bytewise() if tokenizer is None else tokenizer
     sizes = {"width": 12, "heads": 3, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
@@ -40,6 +40,6 @@ def made(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any)
     weights = {
         name: weight * (5 if weight.ndim > 1 else 1) for name, weight in tensors_of(build(config, seed=7)).items()
     }
-    with sealed(folder) as working:
+    with atomic_folder(folder) as working:
         write_bundle(working, config, weights, Tokenizers(tokenizer, tokenizer))
     return folder

@@ -33,7 +33,7 @@ from chumoku.training.distributed import World
 from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train
 from chumoku.weights.bundle import load
-from chumoku.weights.checksums import verify
+from chumoku.weights.checksums import verify_checksums
 
 KINDS = ("decoder", "encoder", "encoder-decoder")
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -153,7 +153,7 @@ def check_kills(kills: int, folder: Path, dice: random.Random) -> int:
             raise SystemExit("A run ended by itself where it should go on.")
         steps = sorted(path for path in (out / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
         for path in steps[-2:]:
-            verify(path)
+            verify_checksums(path)
     if list((out / "checkpoints").glob("*.bad*")):
         raise SystemExit("A kill left a checkpoint that looked damaged.")
     return int(steps[-1].name[5:])
@@ -164,7 +164,7 @@ def check_flips(flips: int, folder: Path, dice: random.Random) -> int:
     out = folder / "flips"
     finish(recipe_for("decoder", folder, out, train={"steps": 7, "save_every": 7, "ema": 0.5}))
     path = out / "checkpoints" / "step-00000007"
-    verify(path)
+    verify_checksums(path)
     tried = 0
     for file in sorted(path.iterdir()):
         whole = file.read_bytes()
@@ -176,12 +176,12 @@ def check_flips(flips: int, folder: Path, dice: random.Random) -> int:
                 file.write_bytes(damaged)
                 tried += 1
                 try:
-                    verify(path)
+                    verify_checksums(path)
                 except ChumokuError:
                     continue
                 raise SystemExit(f"{file.name}: damage at byte {place} was not seen.")
         file.write_bytes(whole)
-    verify(path)
+    verify_checksums(path)
     return tried
 
 

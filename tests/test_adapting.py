@@ -14,7 +14,7 @@ import torch
 import transformers
 from bundles import bytewise, made
 from faults import KINDS, write_corpora
-from foreign import VOCABULARY, both, variant
+from foreign import VOCABULARY, outputs_of_both, save_variant
 from test_runs import Heard, equal, everything, go
 
 import chumoku
@@ -122,9 +122,9 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
     with torch.no_grad():
         next(opened.model.parameters())[0, 0] += 1
     from chumoku.weights.bundle import Tokenizers, write_bundle
-    from chumoku.weights.checksums import sealed
+    from chumoku.weights.checksums import atomic_folder
 
-    with sealed(base) as working:
+    with atomic_folder(base) as working:
         tokenizers = Tokenizers(opened.tokenizer, opened.tokenizer)
         write_bundle(working, opened.config, tensors_of(opened.model), tokenizers)
     recipe["train"]["steps"] = 13
@@ -134,15 +134,15 @@ def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", ["llama", "gpt2", "marian"])
 def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, tmp_path: Path) -> None:
-    variant(name, tmp_path / "base")
+    save_variant(name, tmp_path / "base")
     trained = go(recipe_on(tmp_path / "base", corpora, tmp_path / "run", lora={"rank": 3, "alpha": 7.0}))
     kind = transformers.AutoModelForSeq2SeqLM if name == "marian" else transformers.AutoModelForCausalLM
     theirs = kind.from_pretrained(tmp_path / "base").eval()
-    _, plain = both(load(tmp_path / "base").model, theirs)
+    _, plain = outputs_of_both(load(tmp_path / "base").model, theirs)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = peft.PeftModel.from_pretrained(theirs, trained.last).eval()
-    said, expected = both(chumoku.load(trained.last).model, theirs)
+    said, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
     assert (expected - plain).abs().max() > 1e-3, "the adapter changes nothing"
     assert (said - expected).abs().max() <= 1e-5
 
@@ -161,7 +161,7 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
     [
         ({"model": {"width": 24}}, "model.width", "the shape is that of model.init"),
         ({"model": {"context": 999}}, "model.context", "table of 61 positions"),
-        ({"model": {"init": "nowhere"}}, "model.init", "There is no nowhere"),
+        ({"model": {"init": "nowhere"}}, "model.init", "nowhere does not exist"),
         ({"model": {"init": 3}}, "model.init", "name of a model"),
         ({"tokenizer": {"kind": "byte"}}, "tokenizer", "that of model.init"),
         ({"lora": {"rnk": 3}}, "lora.rnk", "did you mean lora.rank"),
@@ -229,11 +229,11 @@ def test_several_adapters_over_one_model(corpora: Path, tmp_path: Path) -> None:
     for number, folder in enumerate(runs):
         lora.load(model, folder, name=f"{number}")
     for number, folder in enumerate(runs):
-        lora.switch(model, f"{number}")
+        lora.set_adapter(model, f"{number}")
         expected = chumoku.load(folder).model(ids).logits
         torch.testing.assert_close(model(ids).logits, expected, atol=1e-5, rtol=1e-5)
         assert not torch.allclose(expected, plain, atol=1e-3)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(model(ids).logits, plain)
 
 

@@ -28,7 +28,7 @@ from chumoku.training.log import read_metrics
 from chumoku.training.run import Trained, train
 from chumoku.training.validation import Judge
 from chumoku.weights import bundle
-from chumoku.weights.checksums import seal
+from chumoku.weights.checksums import write_checksums
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,7 @@ def test_a_resealed_checkpoint_that_does_not_fit_is_a_sentence(
     out = Path(shutil.copytree(trained, tmp_path / "run"))
     folder = out / "checkpoints" / "step-00000005"
     {**TENSORS, **STATES}[name](folder)
-    seal(folder)
+    write_checksums(folder)
     with pytest.raises(DamagedError, match=r"step-00000005.*\.$"):
         go(recipe_for("decoder", corpora, out, train={"steps": 7, "ema": 0.5}), resume=True)
 

@@ -1,4 +1,4 @@
-"""Sealed folders: whole or not there, whatever moment the power goes."""
+"""Atomic folders are complete or absent, whenever a write is interrupted."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ import pytest
 
 from chumoku.errors import DamagedError
 from chumoku.weights import checksums as room
-from chumoku.weights.checksums import heal, remove, sealed, verify
+from chumoku.weights.checksums import atomic_folder, delete_folder, recover_interrupted_write, verify_checksums
 
 
 def write(folder: Path, text: str) -> None:
-    with sealed(folder) as working:
+    with atomic_folder(folder) as working:
         (working / "file").write_text(text)
 
 
-def test_a_sealed_folder_is_whole(tmp_path: Path) -> None:
+def test_finished_folder_verifies(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     write(tmp_path / "a", "two")
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert (tmp_path / "a" / "file").read_text() == "two"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_failed_writing_leaves_what_was(tmp_path: Path) -> None:
+def test_failed_write_keeps_previous_folder(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
 
     def fail() -> None:
-        with sealed(tmp_path / "a") as working:
+        with atomic_folder(tmp_path / "a") as working:
             (working / "file").write_text("two")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
-    verify(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert (tmp_path / "a" / "file").read_text() == "one"
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_death_between_the_renames_is_healed(tmp_path: Path) -> None:
+def test_crash_between_renames_is_recovered(tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     (tmp_path / "a").rename(tmp_path / "a.replaced")
     (tmp_path / "a.writing").mkdir()
-    heal(tmp_path / "a")
-    verify(tmp_path / "a")
+    recover_interrupted_write(tmp_path / "a")
+    verify_checksums(tmp_path / "a")
     assert [path.name for path in tmp_path.iterdir()] == ["a"]
 
 
-def test_a_death_while_deleting_brings_nothing_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_crash_while_deleting_restores_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "a", "one")
     monkeypatch.setattr(room.shutil, "rmtree", lambda *_, **__: None)
-    remove(tmp_path / "a")
+    delete_folder(tmp_path / "a")
     monkeypatch.undo()
     assert not (tmp_path / "a").exists()
-    heal(tmp_path / "a")
+    recover_interrupted_write(tmp_path / "a")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files, then the manifest, then the folder; and after the rename the folder above."""
+def test_files_and_folders_are_flushed_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files, then the manifest, then the folder; after the rename the parent folder."""
     synced: list[str] = []
     monkeypatch.setattr(room, "sync", lambda path: synced.append(path.name))
     write(tmp_path / "a", "one")
@@ -68,20 +68,23 @@ def test_every_file_and_folder_reaches_the_disk(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda a: (a / "file").unlink(), "file is missing"),
-        (lambda a: (a / "more").write_text(""), "more is not part of what was saved"),
-        (lambda a: (a / "file").write_text("on"), "has 2 bytes, and 3 were saved"),
-        (lambda a: (a / "file").write_text("onf"), "its bytes are not those that were saved"),
+        (lambda a: (a / "more").write_text(""), "more is not listed in the manifest"),
+        (lambda a: (a / "file").write_text("on"), "has 2 bytes, but 3 were saved"),
+        (lambda a: (a / "file").write_text("onf"), "its checksum differs from the saved one"),
         (lambda a: (a / "manifest.json").unlink(), "never finished"),
-        (lambda a: (a / "manifest.json").write_text("[]"), "does not read as a manifest"),
-        (lambda a: (a / "manifest.json").write_text("{" * 9000), "does not read as a manifest"),
-        (lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "), "not written as"),
+        (lambda a: (a / "manifest.json").write_text("[]"), "is not a valid manifest"),
+        (lambda a: (a / "manifest.json").write_text("{" * 9000), "is not a valid manifest"),
+        (
+            lambda a: (a / "manifest.json").write_bytes((a / "manifest.json").read_bytes() + b" "),
+            "formatting",
+        ),
     ],
 )
-def test_damage_is_named(damage: object, said: str, tmp_path: Path) -> None:
+def test_damaged_file_is_named(damage: object, message: str, tmp_path: Path) -> None:
     write(tmp_path / "a", "one")
     damage(tmp_path / "a")  # type: ignore[operator]
-    with pytest.raises(DamagedError, match=said):
-        verify(tmp_path / "a")
+    with pytest.raises(DamagedError, match=message):
+        verify_checksums(tmp_path / "a")

@@ -207,7 +207,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
         (["train", "demo", "train.stepz=5"], "did you mean train.steps?"),
         (["train", "demo", "train.device=tpu9"], "there is no device"),
         (["train", "demo", "optimizer.kind=adam"], "Did you mean 'adamw'?"),
-        (["evaluate", "nowhere", "text.txt"], "There is no nowhere"),
+        (["evaluate", "nowhere", "text.txt"], "nowhere does not exist"),
     ],
 )
 def test_wrong_training_ends_with_two_and_a_sentence(words: list[str], message: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""chumoku convert as a person meets it: written whole and certified, or not there."""
+"""chumoku convert: the output is complete and certified, or absent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import chumoku
 from chumoku.partial_output import incomplete_folder
 from chumoku.weights import convert as converting
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.convert import KINDS, WRITERS, certificate_of, convert
+from chumoku.weights.convert import KINDS, WRITERS, certificate_path, convert
 
 GPT2 = {"position": "learned", "feedforward": "gelu_tanh", "width": 64, "heads": 2}
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -37,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
-    """Run a command in this process, with the models' folder as its own."""
+    """Run a command in this process, in the models' folder."""
     monkeypatch.chdir(models)
 
     def run(*words: str) -> Ended:
@@ -46,12 +46,12 @@ def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     return run
 
 
-def left(folder: Path) -> list[str]:
+def list_names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def killed(out: Path, models: Path, to: str, after: str) -> None:
-    """A conversion in a process of its own that is killed when `after` is called in weights.convert."""
+def convert_and_kill(out: Path, models: Path, to: str, after: str) -> None:
+    """Convert in a new process that is killed after `after` was called in weights.convert."""
     code = (
         "import os, signal, sys\n"
         "from pathlib import Path\n"
@@ -61,46 +61,48 @@ def killed(out: Path, models: Path, to: str, after: str) -> None:
         "    plain(*given, **words)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "setattr(convert, sys.argv[4], last)\n"
-        "if sys.argv[4] == 'certificate_of':\n"
+        "if sys.argv[4] == 'certificate_path':\n"
         "    replace = Path.replace\n"
         "    Path.replace = lambda self, other: (replace(self, other), os.kill(os.getpid(), signal.SIGKILL))\n"
-        "    convert.certificate_of = plain\n"
+        "    convert.certificate_path = plain\n"
         "convert.convert(sys.argv[1], sys.argv[2], to=sys.argv[3])\n"
     )
     words = [sys.executable, "-c", code, str(models / "llama"), str(out), to, after]
-    ended = subprocess.run(words, capture_output=True, text=True, check=False)
-    assert ended.returncode == -9, ended.stderr
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == -9, result.stderr
 
 
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
-@pytest.mark.parametrize("after", ["certify", "certificate_of"])
-def test_a_killed_conversion_is_cleared_away(to: str, after: str, ask: Ask, models: Path, tmp_path: Path) -> None:
-    """Killed with everything written, and killed after the first file was moved."""
+@pytest.mark.parametrize("after", ["certify", "certificate_path"])
+def test_leftovers_of_killed_conversions_are_removed(
+    to: str, after: str, ask: Ask, models: Path, tmp_path: Path
+) -> None:
+    """Killed when everything is written, or after the first file was moved."""
     out = tmp_path / "out.gguf"
     (tmp_path / "out.gguf.txt").write_text("somebody's")
-    killed(out, models, to, after)
-    assert "out.gguf.incomplete" in left(tmp_path)
-    assert ("out.certificate.json" in left(tmp_path)) == (to == "gguf" and after == "certificate_of")
-    ended = ask("convert", "llama", str(out), "--to", to)
-    assert ended.code == 0, ended.err
-    assert left(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
+    convert_and_kill(out, models, to, after)
+    assert "out.gguf.incomplete" in list_names(tmp_path)
+    assert ("out.certificate.json" in list_names(tmp_path)) == (to == "gguf" and after == "certificate_path")
+    result = ask("convert", "llama", str(out), "--to", to)
+    assert result.code == 0, result.err
+    assert list_names(tmp_path) == [*(["out.certificate.json"] if to == "gguf" else []), "out.gguf", "out.gguf.txt"]
     (tmp_path / "out.gguf.incomplete").mkdir()  # killed when all was done but for this
     assert ask("convert", "llama", str(out), "--to", to).code == 2
-    assert "out.gguf.incomplete" not in left(tmp_path)
+    assert "out.gguf.incomplete" not in list_names(tmp_path)
 
 
-def test_a_conversion_under_way_is_left_alone(ask: Ask, tmp_path: Path) -> None:
+def test_running_conversion_is_not_disturbed(ask: Ask, tmp_path: Path) -> None:
     with incomplete_folder(tmp_path / "out") as place:
         (place / "new").mkdir()
-        ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
-        assert ended.code == 2
-        assert f"is in use: process {os.getpid()} is writing there" in ended.err
+        result = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+        assert result.code == 2
+        assert f"is in use: process {os.getpid()} is writing there" in result.err
         assert (place / "new").is_dir()
     assert ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku").code == 0
 
 
 @pytest.mark.parametrize("what", ["file", "folder", "link"])
-def test_somebody_elses_file_is_left_alone(what: str, ask: Ask, tmp_path: Path) -> None:
+def test_unrelated_files_are_kept(what: str, ask: Ask, tmp_path: Path) -> None:
     theirs = tmp_path / "out.incomplete"
     if what == "folder":
         theirs.mkdir()
@@ -110,11 +112,11 @@ def test_somebody_elses_file_is_left_alone(what: str, ask: Ask, tmp_path: Path) 
         theirs.symlink_to(tmp_path / "elsewhere")
     else:
         theirs.write_text("years of work")
-    before = left(tmp_path)
-    ended = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
-    assert ended.code == 2
-    assert "something else is there. Move it away" in ended.err
-    assert left(tmp_path) == before
+    before = list_names(tmp_path)
+    result = ask("convert", "llama", str(tmp_path / "out"), "--to", "chumoku")
+    assert result.code == 2
+    assert "something else is there. Move it away" in result.err
+    assert list_names(tmp_path) == before
 
 
 def test_help_needs_no_torch() -> None:
@@ -143,41 +145,41 @@ def test_help_needs_no_torch() -> None:
         ("encoder", "chumoku", 'chumoku embed {out} "A sentence."'),
     ],
 )
-def test_a_folder_and_what_is_said_of_it(model: str, to: str, line: str, ask: Ask, tmp_path: Path) -> None:
+def test_folder_targets_and_their_report(model: str, to: str, line: str, ask: Ask, tmp_path: Path) -> None:
     if to != "chumoku":
         pytest.importorskip(to, reason=f"{to} is not installed")
     out = tmp_path / "new" / "out"
-    ended = ask("convert", model, str(out), "--to", to)
-    assert (ended.code, ended.err) == (0, "")
-    said = ended.out.splitlines()
-    assert said[0] == f"{out}: {to}, float32"
-    assert said[-3].startswith(f"Checked with {to} ")
-    assert said[-2] == f"Versions and sums are in {out / 'certificate.json'}."
-    assert said[-1].startswith("Use it: ")
-    assert line.format(out=out) in said[-1]
+    result = ask("convert", model, str(out), "--to", to)
+    assert (result.code, result.err) == (0, "")
+    lines = result.out.splitlines()
+    assert lines[0] == f"{out}: {to}, float32"
+    assert lines[-3].startswith(f"Checked with {to} ")
+    assert lines[-2] == f"Versions and checksums are in {out / 'certificate.json'}."
+    assert lines[-1].startswith("Use it: ")
+    assert line.format(out=out) in lines[-1]
     certificate = json.loads((out / "certificate.json").read_text())
     assert certificate["source"] == model
     assert certificate["checked"]
     for name, entry in certificate["files"].items():
         assert (out / name).stat().st_size == entry["bytes"]
-        assert any(row.split()[0] == name for row in said[1:-3])
-    assert left(tmp_path / "new") == ["out"]
+        assert any(row.split()[0] == name for row in lines[1:-3])
+    assert list_names(tmp_path / "new") == ["out"]
     again = ask("convert", model, str(out), "--to", to)
     assert again.code == 2
-    assert f"{out} is there already, and nothing is written over." in again.err
+    assert f"{out} already exists and is not overwritten." in again.err
 
 
 def test_json_is_one_line(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()  # an empty folder is as good as none
-    ended = ask("convert", "experts", str(tmp_path / "out"), "--to", "chumoku", "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
+    result = ask("convert", "experts", str(tmp_path / "out"), "--to", "chumoku", "--json")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
     assert (found["out"], found["checked"]) == (str(tmp_path / "out"), True)
     assert (found["found"]["difference"], found["found"]["apart"]) == (0.0, 0.0)
     assert found["use"].startswith("chumoku generate ")
 
 
-def test_our_own_bundle_opens_again(ask: Ask, models: Path, tmp_path: Path) -> None:
+def test_chumoku_target_can_be_loaded(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert ask("convert", "translator", str(tmp_path / "out"), "--to", "chumoku").code == 0
     ours, theirs = chumoku.load(models / "translator"), chumoku.load(tmp_path / "out")
     assert theirs.translate("one", limit=7) == ours.translate("one", limit=7)
@@ -186,23 +188,23 @@ def test_our_own_bundle_opens_again(ask: Ask, models: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("kind", [None, "q8_0", "f32"])
 @pytest.mark.parametrize("model", ["gpt2", "llama"])
-def test_a_file_for_llama_cpp(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
+def test_gguf_target(model: str, kind: str | None, ask: Ask, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     out = tmp_path / "new" / "out.gguf"
-    ended = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
-    assert ended.code == 0, ended.err
-    assert left(out.parent) == ["out.certificate.json", "out.gguf"]
-    assert f"Use it: llama-cli -m {out} -p" in ended.out
+    result = ask("convert", model, str(out), "--to", "gguf", *(["--type", kind] if kind else []))
+    assert result.code == 0, result.err
+    assert list_names(out.parent) == ["out.certificate.json", "out.gguf"]
+    assert f"Use it: llama-cli -m {out} -p" in result.out
     certificate = json.loads((tmp_path / "new" / "out.certificate.json").read_text())
     assert certificate["kind"] == (kind or "f16")
-    assert certificate["checked"] == ("Checked with llama_cpp" in ended.out)
-    assert certificate["checked"] or "pip install llama-cpp-python" in ended.out
+    assert certificate["checked"] == ("Checked with llama_cpp" in result.out)
+    assert certificate["checked"] or "pip install llama-cpp-python" in result.out
     assert ask("convert", model, str(out), "--to", "gguf").code == 2
 
 
 @pytest.mark.parametrize("to", ["ctranslate2", "transformers", "gguf"])
-def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One number of one matrix is another than it was."""
+def test_wrong_export_is_deleted(to: str, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One number of one matrix is changed."""
     for name in {"gguf": ("gguf", "llama_cpp")}.get(to, (to,)):
         pytest.importorskip(name, reason=f"{name} is not installed")
     write = WRITERS[to]
@@ -215,22 +217,25 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
         down[3, 5] = before
 
     monkeypatch.setitem(converting.WRITERS, to, wrong)
-    ended = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
-    assert ended.code == 1
-    assert "The root mean square is more than rounding explains, so nothing was kept." in ended.err
-    assert "differ by" in ended.err
-    assert left(tmp_path) == []
+    result = ask("convert", "llama", str(tmp_path / "out.gguf"), "--to", to, *(["--type", "f32"] * (to == "gguf")))
+    assert result.code == 1
+    assert "The root mean square is above the limit, so the output was deleted." in result.err
+    assert "differ by" in result.err
+    assert list_names(tmp_path) == []
 
 
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["llama", "out", "--to", "onnx"], "There is no target 'onnx'; there are transformers, gguf"),
-        (["llama", "out", "--to", "ctranslate2", "--type", "q8_0"], "ctranslate2 is written in float32, float16, int8"),
-        (["llama", "out", "--to", "gguf"], "ends in .gguf, and out does not. Call it out.gguf."),
-        (["llama", "llama", "--to", "ctranslate2"], "llama lies in the model's own folder llama"),
-        (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 is there already"),
-        (["llama", "/", "--to", "ctranslate2"], "/ is there already"),
+        (["llama", "out", "--to", "onnx"], "Unknown target 'onnx'. Choose one of transformers, gguf"),
+        (
+            ["llama", "out", "--to", "ctranslate2", "--type", "q8_0"],
+            "ctranslate2 cannot be written as 'q8_0'. Choose one of float32",
+        ),
+        (["llama", "out", "--to", "gguf"], "must end in .gguf, but out does not. Use out.gguf."),
+        (["llama", "llama", "--to", "ctranslate2"], "llama is inside the source model's folder llama"),
+        (["llama", "gpt2", "--to", "ctranslate2"], "gpt2 already exists"),
+        (["llama", "/", "--to", "ctranslate2"], "/ already exists"),
         (["nowhere", "out", "--to", "chumoku"], "nowhere"),
         (["experts", "out", "--to", "ctranslate2"], "model.experts = 3"),
         (["encoder", "out", "--to", "ctranslate2"], "model.kind = "),
@@ -238,15 +243,15 @@ def test_a_wrong_export_is_not_kept(to: str, ask: Ask, tmp_path: Path, monkeypat
         (["translator", "out.gguf", "--to", "gguf"], "model.kind = "),
     ],
 )
-def test_wrong_use_is_a_sentence(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
-    before = left(models)
-    ended = ask("convert", *words)
-    assert ended.code == 2
-    assert sentence in ended.err
-    assert left(models) == before
+def test_wrong_arguments_are_explained(words: list[str], sentence: str, ask: Ask, models: Path) -> None:
+    before = list_names(models)
+    result = ask("convert", *words)
+    assert result.code == 2
+    assert sentence in result.err
+    assert list_names(models) == before
 
 
-def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_conversion_leaves_nothing(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(path: Path, *_: Any) -> None:
         (path / "half").write_text("half")
         raise KeyboardInterrupt
@@ -254,17 +259,17 @@ def test_what_was_interrupted_is_not_there(models: Path, tmp_path: Path, monkeyp
     monkeypatch.setitem(converting.WRITERS, "ctranslate2", killed)
     with pytest.raises(KeyboardInterrupt):
         convert(models / "llama", tmp_path / "out", to="ctranslate2")
-    assert left(tmp_path) == []
+    assert list_names(tmp_path) == []
     (tmp_path / "out.writing").mkdir()  # somebody's own
     (tmp_path / "out.writing" / "book").write_text("words")
     convert(models / "llama", tmp_path / "out", to="chumoku")
-    assert left(tmp_path) == ["out", "out.writing"]
-    assert left(tmp_path / "out.writing") == ["book"]
+    assert list_names(tmp_path) == ["out", "out.writing"]
+    assert list_names(tmp_path / "out.writing") == ["book"]
 
 
-def test_a_folder_may_be_called_as_files_are(models: Path, tmp_path: Path) -> None:
+def test_folder_may_have_a_file_suffix(models: Path, tmp_path: Path) -> None:
     convert(models / "llama", tmp_path / "odd.gguf", to="chumoku")
-    assert certificate_of(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
+    assert certificate_path(tmp_path / "odd.gguf") == tmp_path / "odd.gguf" / "certificate.json"
     assert (tmp_path / "odd.gguf" / "certificate.json").is_file()
 
 

@@ -1,4 +1,4 @@
-"""CTranslate2 folders: its Generator and Translator give our numbers and our words."""
+"""Exported models give the same numbers and texts in CTranslate2's Generator and Translator."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from chumoku.models.model import DecoderModel, Model
 from chumoku.models.precision import to_precision
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers
-from chumoku.weights.dequantize import plain
-from chumoku.weights.formats.ctranslate2 import words, write_ctranslate2
+from chumoku.weights.dequantize import dequantize_model
+from chumoku.weights.formats.ctranslate2 import read_vocabulary, write_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
@@ -57,8 +57,8 @@ TWO_STACKS: dict[str, dict[str, Any]] = {
 }
 
 
-def lively(kind: str, **changes: Any) -> Model:
-    """A model whose every weight matters: no zero biases, no norm of ones, and looks that differ."""
+def random_model(kind: str, **changes: Any) -> Model:
+    """A random model in which every weight matters: biases, norms and attention weights are random."""
     sizes = {"width": 24, "heads": 6, "layers": 2, "context": 41, "vocabulary": TOKENIZER.size + 3}
     config = ModelConfig(**{"kind": kind, "feedforward_width": 29, **sizes, **changes})
     model, random = build(config, seed=3), torch.Generator().manual_seed(5)
@@ -67,7 +67,7 @@ def lively(kind: str, **changes: Any) -> Model:
     return model
 
 
-def exported(folder: Path, model: Model, tokenizers: Tokenizers | None = None, kind: str = "float32") -> Path:
+def export(folder: Path, model: Model, tokenizers: Tokenizers | None = None, kind: str = "float32") -> Path:
     write_ctranslate2(folder, model, tokenizers or Tokenizers(TOKENIZER, TOKENIZER), kind=kind)
     return folder
 
@@ -86,7 +86,7 @@ def logits_there(folder: Path, tokens: Tensor) -> Tensor:
     return torch.from_numpy(np.array(generator(folder).forward_batch(tokens.tolist())))
 
 
-def some(*shape: int, below: int, seed: int = 1) -> Tensor:
+def random_tokens(*shape: int, below: int, seed: int = 1) -> Tensor:
     return torch.randint(below, shape, generator=torch.Generator().manual_seed(seed))
 
 
@@ -99,7 +99,7 @@ def log_probabilities(model: Model, source: list[int], target: list[int]) -> Ten
 
 @torch.inference_mode()
 def greedy(model: Model, start: list[int], new: int, source: list[int] | None = None) -> list[int]:
-    """The likeliest token, again and again, each time from the beginning."""
+    """Greedy decoding without a cache."""
     said = list(start)
     while len(said) < len(start) + new:
         tokens = torch.tensor([said])
@@ -112,9 +112,9 @@ def greedy(model: Model, start: list[int], new: int, source: list[int] | None = 
 
 
 @pytest.mark.parametrize("changes", CELLS.values(), ids=CELLS)
-def test_decoders_give_our_logits(changes: dict[str, Any], tmp_path: Path) -> None:
-    model = lively("decoder", **changes)
-    folder, tokens = exported(tmp_path, model), some(2, 31, below=model.config.vocabulary)
+def test_decoders_give_the_same_logits(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = random_model("decoder", **changes)
+    folder, tokens = export(tmp_path, model), random_tokens(2, 31, below=model.config.vocabulary)
     torch.testing.assert_close(logits_there(folder, tokens), model(tokens).logits.detach(), atol=1e-4, rtol=0)
     start = tokens[0, :3].tolist()
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
@@ -125,15 +125,15 @@ def test_decoders_give_our_logits(changes: dict[str, Any], tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("changes", [*CELLS.values(), *TWO_STACKS.values()], ids=[*CELLS, *TWO_STACKS])
-def test_translators_give_our_probabilities_and_words(changes: dict[str, Any], tmp_path: Path) -> None:
-    model = lively("encoder-decoder", **changes)
-    folder, size = exported(tmp_path, model), model.config.vocabulary
+def test_translators_give_the_same_probabilities_and_texts(changes: dict[str, Any], tmp_path: Path) -> None:
+    model = random_model("encoder-decoder", **changes)
+    folder, size = export(tmp_path, model), model.config.vocabulary
     there, vocabulary = translator(folder), json.loads((tmp_path / "shared_vocabulary.json").read_text())
-    sources = [some(length, below=size, seed=length).tolist() for length in (17, 5, 29)]
-    targets = [some(length, below=size, seed=length + 1).tolist() for length in (13, 23, 2)]
+    sources = [random_tokens(length, below=size, seed=length).tolist() for length in (17, 5, 29)]
+    targets = [random_tokens(length, below=size, seed=length + 1).tolist() for length in (13, 23, 2)]
     begin, pieces = TOKENIZER.roles.begin, vocabulary.__getitem__
     assert begin is not None
-    # All in one batch, so that padding is seen to change nothing.
+    # One batch, to check that padding changes nothing.
     scored = there.score_batch(*([[pieces(token) for token in row] for row in rows] for rows in (sources, targets)))
     for source, target, score in zip(sources, targets, scored, strict=True):
         ours = log_probabilities(model, source, target)
@@ -144,56 +144,56 @@ def test_translators_give_our_probabilities_and_words(changes: dict[str, Any], t
         assert one.hypotheses[0] == [pieces(token) for token in greedy(model, [begin], 19, source)]
 
 
-def test_a_source_vocabulary_of_its_own(tmp_path: Path) -> None:
+def test_separate_source_vocabulary(tmp_path: Path) -> None:
     own = text.train(["one text"], kind="byte", languages=("en", "ja"))
-    model = lively("encoder-decoder", source_vocabulary=own.size + 7)
-    exported(tmp_path, model, Tokenizers(TOKENIZER, own))
+    model = random_model("encoder-decoder", source_vocabulary=own.size + 7)
+    export(tmp_path, model, Tokenizers(TOKENIZER, own))
     source, target = (json.loads((tmp_path / f"{side}_vocabulary.json").read_text()) for side in ("source", "target"))
     assert (len(source), len(target)) == (own.size + 7, TOKENIZER.size + 3)
     assert [piece in source for piece in own.specials] == [True] * 7
     assert "<2ja>" not in target
     assert (tmp_path / "source_tokenizer.json").is_file()
-    asked, said = some(11, below=own.size, seed=2).tolist(), some(7, below=TOKENIZER.size).tolist()
+    asked, said = random_tokens(11, below=own.size, seed=2).tolist(), random_tokens(7, below=TOKENIZER.size).tolist()
     (score,) = translator(tmp_path).score_batch([[source[n] for n in asked]], [[target[n] for n in said]])
     ours = log_probabilities(model, asked, said)
     torch.testing.assert_close(torch.tensor(score.log_probs), ours, atol=1e-4, rtol=0)
 
 
-def test_smaller_numbers_are_smaller_and_near(tmp_path: Path) -> None:
-    model = lively("decoder", width=96)
-    tokens = some(3, 31, below=model.config.vocabulary)
+def test_smaller_types_are_smaller_and_close(tmp_path: Path) -> None:
+    model = random_model("decoder", width=96)
+    tokens = random_tokens(3, 31, below=model.config.vocabulary)
     ours, sizes = model(tokens).logits.detach(), {}
     for kind, near in (("float32", 1e-5), ("float16", 1e-2), ("int8", 2e-1)):
         (tmp_path / kind).mkdir()
-        folder = exported(tmp_path / kind, model, kind=kind)
+        folder = export(tmp_path / kind, model, kind=kind)
         assert torch.equal(model(tokens).logits, ours), "the model itself stays as it is"
         sizes[kind] = (folder / "model.bin").stat().st_size
         apart = (logits_there(folder, tokens) - ours).abs().max() / ours.abs().max()
         assert apart <= near, kind
     assert sizes["int8"] < 0.6 * sizes["float16"] < 0.35 * sizes["float32"]
-    with pytest.raises(UsageError, match="float32, float16, int8, not in 'q8_0'"):
-        exported(tmp_path, model, kind="q8_0")
+    with pytest.raises(UsageError, match="cannot be written as 'q8_0'"):
+        export(tmp_path, model, kind="q8_0")
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])
-def test_rounded_models_are_read_back_first(precision: str, tmp_path: Path) -> None:
-    model = to_precision(lively("decoder", width=96, feedforward_width=64), precision)
-    whole = plain(model)
+def test_quantized_models_are_dequantized_first(precision: str, tmp_path: Path) -> None:
+    model = to_precision(random_model("decoder", width=96, feedforward_width=64), precision)
+    whole = dequantize_model(model)
     assert {parameter.dtype for parameter in whole.parameters()} == {torch.float32}
-    tokens = some(2, 23, below=model.config.vocabulary)
-    there = logits_there(exported(tmp_path, model), tokens)
+    tokens = random_tokens(2, 23, below=model.config.vocabulary)
+    there = logits_there(export(tmp_path, model), tokens)
     torch.testing.assert_close(there, whole(tokens).logits, atol=1e-4, rtol=0)
-    # Products in bf16 round once more, and so are only near.
+    # bf16 products round again, so they are only close.
     torch.testing.assert_close(there, model(tokens).logits.float(), atol=0.2, rtol=0)
 
 
-def test_plain_keeps_a_tie_that_still_holds() -> None:
-    model = lively("decoder", width=96, feedforward_width=64)
+def test_dequantizing_keeps_equal_tables_tied() -> None:
+    model = random_model("decoder", width=96, feedforward_width=64)
     assert isinstance(model, DecoderModel)
     rounded = to_precision(model, "int8")
-    assert not plain(rounded).config.tie_output
-    model.decoder.embedding.table.data = plain(rounded).head.weight.data  # type: ignore[union-attr, operator]
-    again = plain(to_precision(model, "int8"))
+    assert not dequantize_model(rounded).config.tie_output
+    model.decoder.embedding.table.data = dequantize_model(rounded).head.weight.data  # type: ignore[union-attr, operator]
+    again = dequantize_model(to_precision(model, "int8"))
     assert again.config.tie_output
     assert "head.weight" not in again.state_dict()
 
@@ -206,62 +206,60 @@ def test_plain_keeps_a_tie_that_still_holds() -> None:
         ("encoder-decoder", {"norm": "batch"}, 'model.norm = "batch"'),
     ],
 )
-def test_what_cannot_be_said_there_is_refused_by_its_key(
-    kind: str, changes: dict[str, Any], key: str, tmp_path: Path
-) -> None:
+def test_unsupported_config_keys_are_refused(kind: str, changes: dict[str, Any], key: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError) as refused:
-        exported(tmp_path, lively(kind, **changes))
+        export(tmp_path, random_model(kind, **changes))
     assert key in str(refused.value)
     assert not list(tmp_path.iterdir())
 
 
-def test_words_are_pieces_by_number(tmp_path: Path) -> None:
+def test_vocabulary_is_pieces_by_id(tmp_path: Path) -> None:
     path = TOKENIZER.save(tmp_path / "tokenizer.json")
-    found = words(path, TOKENIZER.size + 5)
+    found = read_vocabulary(path, TOKENIZER.size + 5)
     assert len(set(found)) == len(found) == TOKENIZER.size + 5
     assert found[: len(TOKENIZER.specials)] == list(TOKENIZER.specials)
     assert found[-1] == f"<unused {TOKENIZER.size + 4}>"
-    with pytest.raises(UsageError, match=f"{TOKENIZER.size:,} tokens and the model's table 200"):
-        words(path, 200)
+    with pytest.raises(UsageError, match=f"{TOKENIZER.size:,} tokens, but the model's embedding table only 200"):
+        read_vocabulary(path, 200)
 
 
-def test_a_name_that_is_taken_is_not_given_twice(tmp_path: Path) -> None:
+def test_unused_names_are_unique(tmp_path: Path) -> None:
     taken = chatty(("<|endoftext|>", "<unused 258>"))
-    found = words(taken.save(tmp_path / "tokenizer.json"), 261)
+    found = read_vocabulary(taken.save(tmp_path / "tokenizer.json"), 261)
     assert len(set(found)) == 261
 
 
-def test_roles_are_said(tmp_path: Path) -> None:
-    exported(tmp_path, lively("encoder-decoder"))
+def test_special_tokens_are_written(tmp_path: Path) -> None:
+    export(tmp_path, random_model("encoder-decoder"))
     settings = json.loads((tmp_path / "config.json").read_text())
     names = {key: settings[key] for key in ("bos_token", "eos_token", "unk_token", "decoder_start_token")}
     assert names == {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "decoder_start_token": "<s>"}
 
 
-def test_a_tokenizer_of_one_special_token(tmp_path: Path) -> None:
+def test_tokenizer_with_one_special_token(tmp_path: Path) -> None:
     only = chatty(("<|endoftext|>",))
-    exported(tmp_path, lively("decoder", vocabulary=only.size), Tokenizers(only, only))
+    export(tmp_path, random_model("decoder", vocabulary=only.size), Tokenizers(only, only))
     settings = json.loads((tmp_path / "config.json").read_text())
     assert {settings[key] for key in ("bos_token", "eos_token", "unk_token")} == {"<|endoftext|>"}
     assert logits_there(tmp_path, torch.tensor([[3]])).shape == (1, 1, only.size)
 
 
 @pytest.mark.parametrize(("kind", "role"), [("decoder", "end"), ("encoder-decoder", "begin")])
-def test_a_tokenizer_without_roles_is_refused(kind: str, role: str, tmp_path: Path) -> None:
+def test_tokenizer_without_roles_is_refused(kind: str, role: str, tmp_path: Path) -> None:
     none: Tokenizer = chatty(())
     with pytest.raises(UsageError, match=f"no token for the role '{role}'"):
-        exported(tmp_path, lively(kind), Tokenizers(none, none))
+        export(tmp_path, random_model(kind), Tokenizers(none, none))
 
 
-def test_without_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(MissingExtraError, match="pip install ctranslate2"):
-        exported(tmp_path, lively("decoder"))
+        export(tmp_path, random_model("decoder"))
 
 
-def test_tables_end_at_the_context(tmp_path: Path) -> None:
-    """Sinusoidal positions and none have no end here, and must say so where they have one."""
-    folder = exported(tmp_path, lively("decoder", position="sinusoidal", context=13))
-    logits_there(folder, some(1, 13, below=7))
+def test_position_tables_have_context_length(tmp_path: Path) -> None:
+    """Sinusoidal positions, and none, have no limit here; exported tables end at the context."""
+    folder = export(tmp_path, random_model("decoder", position="sinusoidal", context=13))
+    logits_there(folder, random_tokens(1, 13, below=7))
     with pytest.raises(RuntimeError, match="13"):
-        logits_there(folder, some(1, 14, below=7))
+        logits_there(folder, random_tokens(1, 14, below=7))

@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from cells import CONTEXT, POSITIONS, VOCABULARY, Cell, tokens
-from test_families import filled, gpt2, llama, put, put_linear
+from test_families import copy_linear, copy_parameters, gpt2, llama, randomize
 
 from chumoku.data.order import generator
 from chumoku.decoding import batch_sampling as chosen_module
@@ -288,7 +288,7 @@ def marian() -> tuple[Model, torch.nn.Module]:
         transformers.MarianConfig(**sizes, **special, scale_embedding=True, activation_function="gelu")
     )
     positions = [side.embed_positions.weight.clone() for side in (theirs.model.encoder, theirs.model.decoder)]
-    filled(theirs)
+    randomize(theirs)
     paper = {"position": "sinusoidal", "pairing": "half", "placement": "post", "scale_embedding": True}
     config = ModelConfig(
         kind="encoder-decoder", vocabulary=29, width=30, layers=2, heads=3, feedforward_width=41,
@@ -299,7 +299,7 @@ def marian() -> tuple[Model, torch.nn.Module]:
         theirs.model.shared.weight.mul_(1.5)
         for side, table in zip((theirs.model.encoder, theirs.model.decoder), positions, strict=True):
             side.embed_positions.weight.copy_(table)
-    put(ours.decoder.embedding, theirs.model.shared.weight)
+    copy_parameters(ours.decoder.embedding, theirs.model.shared.weight)
     for stack, side in ((ours.encoder, theirs.model.encoder), (ours.decoder, theirs.model.decoder)):
         for block, layer in zip(stack.blocks, side.layers, strict=True):
             pairs = [(block.attention, layer.self_attn, block.attention_norm, layer.self_attn_layer_norm)]
@@ -308,11 +308,11 @@ def marian() -> tuple[Model, torch.nn.Module]:
                 pairs.append((*names, layer.encoder_attn_layer_norm))
             for attention, other, norm, other_norm in pairs:
                 for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "out_proj")):
-                    put_linear(getattr(attention, part), getattr(other, name))
-                put_linear(norm, other_norm)
-            put_linear(block.feedforward.up, layer.fc1)
-            put_linear(block.feedforward.down, layer.fc2)
-            put_linear(block.feedforward_norm, layer.final_layer_norm)
+                    copy_linear(getattr(attention, part), getattr(other, name))
+                copy_linear(norm, other_norm)
+            copy_linear(block.feedforward.up, layer.fc1)
+            copy_linear(block.feedforward.down, layer.fc2)
+            copy_linear(block.feedforward_norm, layer.final_layer_norm)
     return ours.double(), theirs.double()
 
 

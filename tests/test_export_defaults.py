@@ -1,4 +1,4 @@
-"""A config that spells out its defaults is exported as one that leaves them out, byte for byte."""
+"""A config with explicit defaults is exported to the same bytes as one without them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import preset
 from chumoku.weights.bundle import Tokenizers, load, tensors_of, write_bundle
-from chumoku.weights.checksums import seal
+from chumoku.weights.checksums import write_checksums
 from chumoku.weights.convert import WRITERS
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 from chumoku.weights.families.family import without_defaults
 
 TOKENIZER = chatty(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
@@ -41,15 +41,15 @@ TARGETS = {
 KINDS = {"transformers": "float32", "gguf": "f16", "ctranslate2": "float32", "chumoku": "float32"}
 
 
-def spelled_out(config: ModelConfig) -> dict[str, Any]:
-    """Every key with the value that it stands for."""
+def write_all_defaults(config: ModelConfig) -> dict[str, Any]:
+    """The config's values with all defaults written out."""
     derived = {"kv_heads": config.key_heads, "feedforward_width": config.hidden, "head": config.head_kind}
     if config.kind == "encoder-decoder":
         derived |= {"encoder_layers": config.encoder_depth, "source_vocabulary": config.source_tokens}
     return {**settings_to_dict(config), **derived}
 
 
-def exported(config: ModelConfig, target: str) -> dict[str, bytes]:
+def export(config: ModelConfig, target: str) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory() as name:
         place = Path(name) / "out"
         place.mkdir()
@@ -61,38 +61,38 @@ def exported(config: ModelConfig, target: str) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("name", "target"), [(name, target) for name, targets in TARGETS.items() for target in targets]
 )
-def test_a_default_that_is_written_out_changes_nothing(name: str, target: str) -> None:
+def test_explicit_default_changes_nothing(name: str, target: str) -> None:
     if target in ("gguf", "ctranslate2"):
         pytest.importorskip(target, reason=f"{target} is not installed")
     short = without_defaults(CONFIGS[name])
-    full = spelled_out(short)
-    usual = exported(short, target)
+    full = write_all_defaults(short)
+    usual = export(short, target)
 
     @given(st.sets(st.sampled_from(sorted(full.keys() - settings_to_dict(short).keys())), min_size=1))
     @settings(max_examples=7)
     def law(keys: set[str]) -> None:
         longer = ModelConfig(**{**settings_to_dict(short), **{key: full[key] for key in keys}})
-        found = exported(longer, target)
+        found = export(longer, target)
         if target == "chumoku":  # a bundle keeps the config as it was given
             for name in ("config.json", "manifest.json"):
                 found[name] = usual[name]
         assert found == usual
         assert without_defaults(longer) == short
-        assert rows_of(longer) == rows_of(short)
+        assert transformers_rows(longer) == transformers_rows(short)
 
     law()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_default_at_once(name: str, tmp_path: Path) -> None:
-    full = ModelConfig(**spelled_out(CONFIGS[name]))
-    assert exported(full, "transformers") == exported(CONFIGS[name], "transformers")
+def test_all_explicit_defaults_at_once(name: str, tmp_path: Path) -> None:
+    full = ModelConfig(**write_all_defaults(CONFIGS[name]))
+    assert export(full, "transformers") == export(CONFIGS[name], "transformers")
     write_bundle(tmp_path, full, tensors_of(build(full)), Tokenizers(TOKENIZER, TOKENIZER))
-    seal(tmp_path)
+    write_checksums(tmp_path)
     assert load(tmp_path).config == full
 
 
-def test_values_that_are_no_defaults_stay() -> None:
+def test_other_values_are_kept() -> None:
     changes = {"kv_heads": 1, "feedforward_width": 17, "head": None}
     other = ModelConfig(**{**settings_to_dict(CONFIGS["llama"]), **changes})
     assert without_defaults(other) == other

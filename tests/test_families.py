@@ -1,4 +1,4 @@
-"""Whole models against transformers, weights copied by hand: every key of the config reaches its part."""
+"""Full models compared with transformers, with weights copied by hand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.models.model import Model
 
 
-def filled(theirs: nn.Module) -> nn.Module:
+def randomize(theirs: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in theirs.parameters():
@@ -20,8 +20,8 @@ def filled(theirs: nn.Module) -> nn.Module:
     return theirs.eval()
 
 
-def put(ours: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-    """Copy into a linear layer, a norm or a table, whatever its parameters are called."""
+def copy_parameters(ours: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    """Copy weight and bias into a linear layer, a norm or a table."""
     parameters = list(ours.parameters())
     with torch.no_grad():
         parameters[0].copy_(weight)
@@ -29,16 +29,16 @@ def put(ours: nn.Module, weight: torch.Tensor, bias: torch.Tensor | None = None)
             parameters[1].copy_(bias)
 
 
-def put_linear(ours: nn.Module, theirs: nn.Module) -> None:
-    put(ours, theirs.weight, getattr(theirs, "bias", None))
+def copy_linear(ours: nn.Module, theirs: nn.Module) -> None:
+    copy_parameters(ours, theirs.weight, getattr(theirs, "bias", None))
 
 
-def close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
+def assert_close(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
 
 
 def gpt2() -> tuple[Model, nn.Module]:
-    theirs = filled(
+    theirs = randomize(
         transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
                 vocab_size=29, n_positions=23, n_embd=30, n_layer=2, n_head=3, layer_norm_epsilon=1e-2
@@ -57,25 +57,25 @@ def gpt2() -> tuple[Model, nn.Module]:
     )
     ours = build(config)
     body = theirs.transformer
-    put(ours.decoder.embedding, body.wte.weight)
-    put(ours.decoder.position, body.wpe.weight)
-    put_linear(ours.decoder.norm, body.ln_f)
+    copy_parameters(ours.decoder.embedding, body.wte.weight)
+    copy_parameters(ours.decoder.position, body.wpe.weight)
+    copy_linear(ours.decoder.norm, body.ln_f)
     for block, layer in zip(ours.decoder.blocks, body.h, strict=True):
-        put_linear(block.attention_norm, layer.ln_1)
-        put_linear(block.feedforward_norm, layer.ln_2)
+        copy_linear(block.attention_norm, layer.ln_1)
+        copy_linear(block.feedforward_norm, layer.ln_2)
         weights, biases = layer.attn.c_attn.weight.T.chunk(3), layer.attn.c_attn.bias.chunk(3)
         for part, weight, bias in zip(("query", "key", "value"), weights, biases, strict=True):
-            put(getattr(block.attention, part), weight, bias)
-        put(block.attention.output, layer.attn.c_proj.weight.T, layer.attn.c_proj.bias)
-        put(block.feedforward.up, layer.mlp.c_fc.weight.T, layer.mlp.c_fc.bias)
-        put(block.feedforward.down, layer.mlp.c_proj.weight.T, layer.mlp.c_proj.bias)
+            copy_parameters(getattr(block.attention, part), weight, bias)
+        copy_parameters(block.attention.output, layer.attn.c_proj.weight.T, layer.attn.c_proj.bias)
+        copy_parameters(block.feedforward.up, layer.mlp.c_fc.weight.T, layer.mlp.c_fc.bias)
+        copy_parameters(block.feedforward.down, layer.mlp.c_proj.weight.T, layer.mlp.c_proj.bias)
     return ours, theirs
 
 
 def test_gpt2() -> None:
     ours, theirs = gpt2()
     ids = torch.randint(29, (2, 11))
-    close(ours(ids).logits, theirs(ids).logits)
+    assert_close(ours(ids).logits, theirs(ids).logits)
 
 
 def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
@@ -88,7 +88,7 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
         rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
         rope["original_max_position_embeddings"] = 16
         rotary = RotarySettings(base=777.0, scaling="llama3", factor=8.0, original=16)
-    theirs = filled(
+    theirs = randomize(
         transformers.LlamaForCausalLM(
             transformers.LlamaConfig(
                 vocab_size=29,
@@ -121,17 +121,17 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
             tie_output=tied,
         )
     )
-    put(ours.decoder.embedding, theirs.model.embed_tokens.weight)
-    put_linear(ours.decoder.norm, theirs.model.norm)
+    copy_parameters(ours.decoder.embedding, theirs.model.embed_tokens.weight)
+    copy_linear(ours.decoder.norm, theirs.model.norm)
     if not tied:
-        put(ours.head, theirs.lm_head.weight)
+        copy_parameters(ours.head, theirs.lm_head.weight)
     for block, layer in zip(ours.decoder.blocks, theirs.model.layers, strict=True):
-        put_linear(block.attention_norm, layer.input_layernorm)
-        put_linear(block.feedforward_norm, layer.post_attention_layernorm)
+        copy_linear(block.attention_norm, layer.input_layernorm)
+        copy_linear(block.feedforward_norm, layer.post_attention_layernorm)
         for part, name in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj"), ("output", "o_proj")):
-            put_linear(getattr(block.attention, part), getattr(layer.self_attn, name))
+            copy_linear(getattr(block.attention, part), getattr(layer.self_attn, name))
         for part in ("up", "gate", "down"):
-            put_linear(getattr(block.feedforward, part), getattr(layer.mlp, f"{part}_proj"))
+            copy_linear(getattr(block.feedforward, part), getattr(layer.mlp, f"{part}_proj"))
     return ours, theirs
 
 
@@ -140,12 +140,12 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
 def test_llama(scaling: str, tied: bool) -> None:
     ours, theirs = llama(scaling, tied)
     ids = torch.randint(29, (2, 31))
-    close(ours(ids).logits, theirs(ids).logits)
+    assert_close(ours(ids).logits, theirs(ids).logits)
 
 
 @pytest.fixture(scope="module")
 def bert() -> tuple[Model, nn.Module]:
-    theirs = filled(
+    theirs = randomize(
         transformers.BertForMaskedLM(
             transformers.BertConfig(
                 vocab_size=29,
@@ -177,22 +177,22 @@ def bert() -> tuple[Model, nn.Module]:
     )
     ours = build(config)
     embeddings = theirs.bert.embeddings
-    put(ours.encoder.embedding, embeddings.word_embeddings.weight)
-    put(ours.encoder.position, embeddings.position_embeddings.weight)
-    put(ours.encoder.segment, embeddings.token_type_embeddings.weight)
-    put_linear(ours.encoder.embedding_norm, embeddings.LayerNorm)
+    copy_parameters(ours.encoder.embedding, embeddings.word_embeddings.weight)
+    copy_parameters(ours.encoder.position, embeddings.position_embeddings.weight)
+    copy_parameters(ours.encoder.segment, embeddings.token_type_embeddings.weight)
+    copy_linear(ours.encoder.embedding_norm, embeddings.LayerNorm)
     for block, layer in zip(ours.encoder.blocks, theirs.bert.encoder.layer, strict=True):
         for part in ("query", "key", "value"):
-            put_linear(getattr(block.attention, part), getattr(layer.attention.self, part))
-        put_linear(block.attention.output, layer.attention.output.dense)
-        put_linear(block.attention_norm, layer.attention.output.LayerNorm)
-        put_linear(block.feedforward.up, layer.intermediate.dense)
-        put_linear(block.feedforward.down, layer.output.dense)
-        put_linear(block.feedforward_norm, layer.output.LayerNorm)
+            copy_linear(getattr(block.attention, part), getattr(layer.attention.self, part))
+        copy_linear(block.attention.output, layer.attention.output.dense)
+        copy_linear(block.attention_norm, layer.attention.output.LayerNorm)
+        copy_linear(block.feedforward.up, layer.intermediate.dense)
+        copy_linear(block.feedforward.down, layer.output.dense)
+        copy_linear(block.feedforward_norm, layer.output.LayerNorm)
     prediction = theirs.cls.predictions
-    put_linear(ours.head.transform, prediction.transform.dense)
-    put_linear(ours.head.norm, prediction.transform.LayerNorm)
-    put(ours.head.logits, prediction.bias)
+    copy_linear(ours.head.transform, prediction.transform.dense)
+    copy_linear(ours.head.norm, prediction.transform.LayerNorm)
+    copy_parameters(ours.head.logits, prediction.bias)
     return ours, theirs
 
 
@@ -202,10 +202,10 @@ def test_bert(bert: tuple[Model, nn.Module]) -> None:
     mask = torch.arange(11) < torch.tensor([[11], [7]])
     expected = theirs(ids, attention_mask=mask.long(), token_type_ids=segments, output_hidden_states=True)
     output = ours(ids, mask=mask, segments=segments)
-    close(output.logits[mask], expected.logits[mask])
+    assert_close(output.logits[mask], expected.logits[mask])
     hidden = expected.hidden_states[-1]
     mean = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
-    close(output.vector, mean)
+    assert_close(output.vector, mean)
 
 
 def test_the_paper_model() -> None:
@@ -226,7 +226,7 @@ def test_the_paper_model() -> None:
     ours = build(config)
     theirs = torch.nn.Transformer(30, 3, 2, 2, 41, batch_first=True, dropout=0.0)
     theirs.encoder.norm = theirs.decoder.norm = None
-    filled(theirs)
+    randomize(theirs)
     for stack, layers in ((ours.encoder, theirs.encoder.layers), (ours.decoder, theirs.decoder.layers)):
         for block, layer in zip(stack.blocks, layers, strict=True):
             pairs = [(block.attention, layer.self_attn)]
@@ -238,12 +238,12 @@ def test_the_paper_model() -> None:
                 for part, weight, bias in zip(
                     ("query", "key", "value"), other.in_proj_weight.chunk(3), other.in_proj_bias.chunk(3), strict=True
                 ):
-                    put(getattr(attention, part), weight, bias)
-                put_linear(attention.output, other.out_proj)
+                    copy_parameters(getattr(attention, part), weight, bias)
+                copy_linear(attention.output, other.out_proj)
             for number, norm in enumerate(norms, start=1):
-                put_linear(norm, getattr(layer, f"norm{number}"))
-            put_linear(block.feedforward.up, layer.linear1)
-            put_linear(block.feedforward.down, layer.linear2)
+                copy_linear(norm, getattr(layer, f"norm{number}"))
+            copy_linear(block.feedforward.up, layer.linear1)
+            copy_linear(block.feedforward.down, layer.linear2)
 
     def embed(ids: torch.Tensor) -> torch.Tensor:
         position = torch.arange(ids.shape[1])[:, None]
@@ -256,4 +256,4 @@ def test_the_paper_model() -> None:
     source, target = torch.randint(29, (2, 11)), torch.randint(29, (2, 7))
     causal = torch.nn.Transformer.generate_square_subsequent_mask(7)
     hidden = theirs(embed(source), embed(target), tgt_mask=causal)
-    close(ours(source, target).logits, hidden @ ours.decoder.embedding.table.T)
+    assert_close(ours(source, target).logits, hidden @ ours.decoder.embedding.table.T)

@@ -1,4 +1,4 @@
-"""Weights of others: in, out and in again, with transformers as the judge."""
+"""Import and export of transformers models, compared with the transformers library."""
 
 from __future__ import annotations
 
@@ -12,7 +12,19 @@ import pytest
 import torch
 import transformers
 from bundles import bytewise, made
-from foreign import LLAMA3, ROPE, VARIANTS, VOCABULARY, bert, both, filled, llama, marian, saved, variant
+from foreign import (
+    LLAMA3,
+    ROPE,
+    VARIANTS,
+    VOCABULARY,
+    bert,
+    llama,
+    marian,
+    outputs_of_both,
+    randomize,
+    save_model,
+    save_variant,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -29,45 +41,45 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.text.backend import set_prefix_and_suffix
 from chumoku.weights.bundle import Tokenizers, tensors_of
-from chumoku.weights.families import FAMILIES, family_of, rows_of
-from chumoku.weights.families.table import check, half_order, order_to, present, reordered
+from chumoku.weights.families import FAMILIES, find_family, transformers_rows
+from chumoku.weights.families.table import check_tensors, half_order, head_order, reorder_heads, select_rows
 from chumoku.weights.formats import hub, safetensors_source
-from chumoku.weights.formats.transformers_folder import describe_folder, read_folder, write_folder
-from chumoku.weights.open_model import config_of, load, recognized
+from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder, write_folder
+from chumoku.weights.open_model import identify_model, load, read_model_config
 
 CLOSE = 1e-5
 
 
-def written(model: chumoku.models.model.Model, folder: Path) -> Path:
+def export(model: chumoku.models.model.Model, folder: Path) -> Path:
     folder.mkdir()
     tokenizer = bytewise()
     write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
     return folder
 
 
-def reopened(folder: Path, like: torch.nn.Module) -> torch.nn.Module:
+def reopen(folder: Path, like: torch.nn.Module) -> torch.nn.Module:
     options = {"add_pooling_layer": False} if isinstance(like, transformers.BertModel) else {}
     return type(like).from_pretrained(folder, **options).eval()
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_foreign_model_says_here_what_it_says_there(name: str, tmp_path: Path) -> None:
-    theirs = variant(name, tmp_path)
-    ours, expected = both(load(tmp_path).model, theirs)
+def test_outputs_equal_transformers(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path)
+    ours, expected = outputs_of_both(load(tmp_path).model, theirs)
     assert (ours - expected).abs().max() <= CLOSE
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_in_and_out_and_in_is_the_identity(name: str, tmp_path: Path) -> None:
-    theirs = variant(name, tmp_path / "theirs")
+def test_import_export_import_is_the_identity(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path / "theirs")
     first = load(tmp_path / "theirs").model
-    folder = written(first, tmp_path / "ours")
+    folder = export(first, tmp_path / "ours")
     again = load(folder).model
     assert again.config == first.config
     tensors, others = tensors_of(first), tensors_of(again)
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
-    said, expected = both(again, reopened(folder, theirs))
+    said, expected = outputs_of_both(again, reopen(folder, theirs))
     assert (said - expected).abs().max() <= CLOSE
     kept = load_file(tmp_path / "theirs" / "model.safetensors")
     out = load_file(folder / "model.safetensors")
@@ -76,8 +88,8 @@ def test_in_and_out_and_in_is_the_identity(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama 3", "llama"])
-def test_cached_generation_is_the_same(name: str, tmp_path: Path) -> None:
-    theirs = variant(name, tmp_path)
+def test_cached_generation_equals_transformers(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path)
     ours = load(tmp_path).model
     prompts = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
     options = {"max_new_tokens": 13, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
@@ -104,7 +116,7 @@ KINDS = st.one_of(
 )
 
 
-def noisy(config: ModelConfig) -> chumoku.models.model.Model:
+def random_model(config: ModelConfig) -> chumoku.models.model.Model:
     model = build(config)
     random = torch.Generator().manual_seed(3)
     with torch.no_grad():
@@ -115,26 +127,26 @@ def noisy(config: ModelConfig) -> chumoku.models.model.Model:
 
 @settings(max_examples=25, deadline=None)
 @given(choices=KINDS)
-def test_whatever_a_family_can_express_goes_out_right(choices: dict[str, object], tmp_path_factory: object) -> None:
-    model = noisy(ModelConfig(**{**SMALL, **choices}))
-    folder = written(model, tmp_path_factory.mktemp("out") / "model")  # type: ignore[attr-defined]
+def test_random_configs_are_exported_correctly(choices: dict[str, object], tmp_path_factory: object) -> None:
+    model = random_model(ModelConfig(**{**SMALL, **choices}))
+    folder = export(model, tmp_path_factory.mktemp("out") / "model")  # type: ignore[attr-defined]
     kind = {"decoder": transformers.AutoModelForCausalLM, "encoder-decoder": transformers.AutoModelForSeq2SeqLM}
     theirs = kind[model.config.kind].from_pretrained(folder).eval()
-    said, expected = both(model, theirs)
+    said, expected = outputs_of_both(model, theirs)
     assert (said - expected).abs().max() <= CLOSE
-    again, _ = both(load(folder).model, theirs)
+    again, _ = outputs_of_both(load(folder).model, theirs)
     assert (again - expected).abs().max() <= CLOSE
 
 
-def test_pairs_side_by_side_become_pairs_half_a_head_apart() -> None:
+def test_interleaved_pairs_become_halves() -> None:
     assert half_order(6).tolist() == [0, 2, 4, 1, 3, 5]
-    assert order_to("half", "half", 6) is None
-    there, back = order_to("half", "interleaved", 6), order_to("interleaved", "half", 6)
+    assert head_order("half", "half", 6) is None
+    there, back = head_order("half", "interleaved", 6), head_order("interleaved", "half", 6)
     assert there is not None
     assert back is not None
     rows = torch.arange(12 * 5.0).view(12, 5)
-    assert not torch.equal(reordered(rows, 2, there), rows)
-    assert torch.equal(reordered(reordered(rows, 2, there), 2, back), rows)
+    assert not torch.equal(reorder_heads(rows, 2, there), rows)
+    assert torch.equal(reorder_heads(reorder_heads(rows, 2, there), 2, back), rows)
 
 
 @pytest.mark.parametrize(
@@ -149,14 +161,14 @@ def test_pairs_side_by_side_become_pairs_half_a_head_apart() -> None:
         ({"feedforward": "geglu", "norm": "rms"}, "model.feedforward"),
     ],
 )
-def test_what_no_family_has_is_refused_by_its_key(changes: dict[str, object], key: str) -> None:
+def test_unsupported_config_keys_are_refused(changes: dict[str, object], key: str) -> None:
     config = ModelConfig(vocabulary=29, width=30, heads=3, **changes)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=key.replace(".", r"\.")):
-        family_of(config)
-    assert rows_of(config) is None
+        find_family(config)
+    assert transformers_rows(config) is None
 
 
-def test_every_row_of_a_table_is_used_and_every_tensor_has_one() -> None:
+def test_tables_and_tensors_correspond() -> None:
     for name, family in FAMILIES.items():
         config = {
             "gpt2": ModelConfig(vocabulary=29, position="learned", tie_output=False),
@@ -171,41 +183,41 @@ def test_every_row_of_a_table_is_used_and_every_tensor_has_one() -> None:
             ),
         }[name]  # fmt: skip
         names = tensors_of(build(config, device="meta"))
-        rows = present(family.rows(config), names)
+        rows = select_rows(family.rows(config), names)
         assert {ours for row in rows for ours in row.ours} == set(names)
         assert len({row.theirs for row in rows}) == len(rows)
 
 
-def test_parts_of_a_model_in_several_files(tmp_path: Path) -> None:
-    theirs = filled(llama())
-    saved(theirs, tmp_path, max_shard_size="20KB")
+def test_model_in_several_files(tmp_path: Path) -> None:
+    theirs = randomize(llama())
+    save_model(theirs, tmp_path, max_shard_size="20KB")
     assert len(list(tmp_path.glob("*.safetensors"))) > 2
-    ours, expected = both(load(tmp_path).model, theirs)
+    ours, expected = outputs_of_both(load(tmp_path).model, theirs)
     assert (ours - expected).abs().max() <= CLOSE
     next(tmp_path.glob("*.safetensors")).unlink()
     with pytest.raises(UsageError, match="is missing"):
         load(tmp_path)
 
 
-def test_older_configs_of_llama_are_read(tmp_path: Path) -> None:
-    variant("llama 3", tmp_path)
-    expected = config_of(tmp_path)
+def test_older_llama_configs_are_read(tmp_path: Path) -> None:
+    save_variant("llama 3", tmp_path)
+    expected = read_model_config(tmp_path)
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
     del values["rope_parameters"]
     values |= {"rope_theta": ROPE["rope_theta"], "rope_scaling": {**LLAMA3, "original_max_position_embeddings": 16}}
     path.write_text(json.dumps(values))
-    assert config_of(tmp_path) == expected
+    assert read_model_config(tmp_path) == expected
 
 
 def test_bf16_stays_bf16(tmp_path: Path) -> None:
-    saved(filled(llama()).to(torch.bfloat16), tmp_path)
+    save_model(randomize(llama()).to(torch.bfloat16), tmp_path)
     assert load(tmp_path).model.dtype == torch.bfloat16
 
 
 def test_sentence_transformers_layout(tmp_path: Path) -> None:
-    theirs = filled(bert(transformers.BertModel, add_pooling_layer=False).base_model)
-    saved(theirs, tmp_path)
+    theirs = randomize(bert(transformers.BertModel, add_pooling_layer=False).base_model)
+    save_model(theirs, tmp_path)
     modules = [{"idx": i, "path": p, "type": f"sentence_transformers.models.{k}"} for i, (p, k) in enumerate(
         [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")])]  # fmt: skip
     (tmp_path / "modules.json").write_text(json.dumps(modules))
@@ -218,7 +230,7 @@ def test_sentence_transformers_layout(tmp_path: Path) -> None:
         hidden = theirs(ids).last_hidden_state
         vector = hidden.mean(1) if pooling == "mean" else hidden[:, 0]
         torch.testing.assert_close(model(ids).vector, torch.nn.functional.normalize(vector), atol=1e-5, rtol=1e-5)
-        again = describe_folder(written(model, tmp_path / mode)).config
+        again = inspect_folder(export(model, tmp_path / mode)).config
         assert again == model.config
     (tmp_path / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_max_tokens": True}))
     with pytest.raises(UsageError, match="max_tokens"):
@@ -245,8 +257,8 @@ def test_sentence_transformers_layout(tmp_path: Path) -> None:
         ("marian", "model_type", None),
     ],
 )
-def test_configs_that_cannot_be_run_are_sentences(name: str, key: str, value: object, tmp_path: Path) -> None:
-    variant(name, tmp_path)
+def test_unsupported_configs_are_refused(name: str, key: str, value: object, tmp_path: Path) -> None:
+    save_variant(name, tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(UsageError):
@@ -254,8 +266,8 @@ def test_configs_that_cannot_be_run_are_sentences(name: str, key: str, value: ob
 
 
 @pytest.mark.parametrize("damage", ["missing", "more", "shape", "integers"])
-def test_tensors_that_do_not_fit_are_named(damage: str, tmp_path: Path) -> None:
-    variant("llama", tmp_path)
+def test_wrong_tensors_are_named(damage: str, tmp_path: Path) -> None:
+    save_variant("llama", tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     name = "model.layers.1.self_attn.v_proj.weight"
     match damage:
@@ -275,19 +287,19 @@ def test_tensors_that_do_not_fit_are_named(damage: str, tmp_path: Path) -> None:
 
 def test_pickled_files_are_not_opened(tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(3)}, tmp_path / "model.pt")
-    with pytest.raises(UsageError, match="pickled"):
+    with pytest.raises(UsageError, match="pickle file"):
         load(tmp_path / "model.pt")
     (tmp_path / "model.bin").write_bytes(b"\x80\x04\x95" + b"\0" * 50)
-    with pytest.raises(UsageError, match="pickled"):
+    with pytest.raises(UsageError, match="pickle file"):
         load(tmp_path / "model.bin")
-    variant("llama", tmp_path / "folder")
+    save_variant("llama", tmp_path / "folder")
     (tmp_path / "folder" / "model.safetensors").rename(tmp_path / "folder" / "pytorch_model.bin")
-    with pytest.raises(UsageError, match="can run any program"):
+    with pytest.raises(UsageError, match="can run any code"):
         load(tmp_path / "folder")
 
 
 def test_links_and_names_that_leave_the_folder_are_refused(tmp_path: Path) -> None:
-    variant("llama", tmp_path / "a")
+    save_variant("llama", tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     (tmp_path / "b" / "model.safetensors").unlink()
     (tmp_path / "b" / "model.safetensors").symlink_to(tmp_path / "a" / "model.safetensors")
@@ -309,7 +321,7 @@ def test_links_and_names_that_leave_the_folder_are_refused(tmp_path: Path) -> No
             load(tmp_path / "b")
 
 
-def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_header_is_checked_before_the_library_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "model.safetensors"
     monkeypatch.setattr(safetensors_source, "safe_open", lambda *_, **__: pytest.fail("asked"))
     for data in (
@@ -320,24 +332,24 @@ def test_the_header_is_looked_at_before_the_library_is_asked(tmp_path: Path, mon
     ):
         path.write_bytes(data)
         with pytest.raises(DamagedError):
-            safetensors_source.headers(path)
+            safetensors_source.read_headers(path)
 
 
-def test_what_is_there_is_recognized(tmp_path: Path) -> None:
-    assert recognized(made(tmp_path / "ours", "decoder"))[1] == "bundle"
-    variant("gpt2", tmp_path / "theirs")
-    assert recognized(tmp_path / "theirs")[1] == "transformers"
-    assert recognized(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
+def test_formats_are_recognized(tmp_path: Path) -> None:
+    assert identify_model(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+    save_variant("gpt2", tmp_path / "theirs")
+    assert identify_model(tmp_path / "theirs")[1] == "transformers"
+    assert identify_model(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(UsageError, match=r"no model|There is no"):
-            recognized(path)
+        with pytest.raises(UsageError, match=r"not a model|does not exist"):
+            identify_model(path)
     (tmp_path / "text.txt").write_text("words")
-    with pytest.raises(UsageError, match="no model that is known"):
-        recognized(tmp_path / "text.txt")
+    with pytest.raises(UsageError, match="not a model in a supported format"):
+        identify_model(tmp_path / "text.txt")
 
 
-def cached(folder: Path, files: dict[str, bytes]) -> Path:
-    """The hub's cache with one model in it."""
+def make_hub_cache(folder: Path, files: dict[str, bytes]) -> Path:
+    """A Hugging Face cache that contains one model."""
     import hashlib
 
     home = folder / "models--owner--name"
@@ -354,49 +366,49 @@ def cached(folder: Path, files: dict[str, bytes]) -> Path:
     return snapshot
 
 
-def test_models_that_the_hub_keeps_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_hub_models_are_opened_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    theirs = variant("llama", tmp_path / "theirs")
+    theirs = save_variant("llama", tmp_path / "theirs")
     names = ("config.json", "model.safetensors", "tokenizer.json")
-    snapshot = cached(tmp_path / "cache", {name: (tmp_path / "theirs" / name).read_bytes() for name in names})
+    snapshot = make_hub_cache(tmp_path / "cache", {name: (tmp_path / "theirs" / name).read_bytes() for name in names})
     real = huggingface_hub.snapshot_download
     options = {"cache_dir": tmp_path / "cache", "local_files_only": True}
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **given: real(name, **{**given, **options}))
     for name in ("hf:owner/name", "hf:owner/name@main", f"hf:owner/name@{'a' * 40}"):
-        ours, expected = both(load(name).model, theirs)
+        ours, expected = outputs_of_both(load(name).model, theirs)
         assert (ours - expected).abs().max() <= CLOSE
     assert load(snapshot).config == load("hf:owner/name").config  # links within the hub's own cache are its way
-    with pytest.raises(UsageError, match="is not kept on this machine"):
+    with pytest.raises(UsageError, match="is not in the cache"):
         load("hf:owner/other")
     weights = (snapshot / "model.safetensors").resolve()
     data = bytearray(weights.read_bytes())
     data[-1] ^= 1
     weights.write_bytes(data)
-    with pytest.raises(DamagedError, match="not those the hub has"):
+    with pytest.raises(DamagedError, match="its hash is wrong"):
         load("hf:owner/name")
 
 
 def test_sentence_vectors_from_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
-    variant("bert body", tmp_path / "theirs")
+    save_variant("bert body", tmp_path / "theirs")
     model = load(tmp_path / "theirs").model
-    folder = written(model, tmp_path / "ours")
+    folder = export(model, tmp_path / "ours")
     files = {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    snapshot = cached(tmp_path / "cache", files)
+    snapshot = make_hub_cache(tmp_path / "cache", files)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: str(snapshot))
     assert load("hf:owner/name").config == model.config
 
 
 @pytest.mark.parametrize("name", ["hf:", "hf:name", "hf:a/b/c", "hf:../b", "hf:a/..", "hf:a/b@", "hf:a/b/../c.gguf"])
-def test_names_that_are_none(name: str) -> None:
+def test_invalid_hub_names_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="hf:owner/name"):
-        hub.address(name)
+        hub.parse_address(name)
 
 
-def test_every_error_here_is_one_of_ours(tmp_path: Path) -> None:
-    variant("marian", tmp_path)
+def test_errors_are_chumoku_errors(tmp_path: Path) -> None:
+    save_variant("marian", tmp_path)
     (tmp_path / "config.json").write_text("[" * 100_000)
     with pytest.raises(ChumokuError):
         read_folder(tmp_path)
@@ -406,19 +418,19 @@ def test_every_error_here_is_one_of_ours(tmp_path: Path) -> None:
             read_folder(tmp_path)
 
 
-def test_the_checks_of_a_table_can_fail(tmp_path: Path) -> None:
-    saved(filled(marian()), tmp_path)
-    family, source, config = describe_folder(tmp_path)
+def test_check_tensors_detects_wrong_tables(tmp_path: Path) -> None:
+    save_model(randomize(marian()), tmp_path)
+    family, source, config = inspect_folder(tmp_path)
     like = tensors_of(build(config, device="meta"))
-    rows = present(family.rows(config), like)
-    check(rows, like, source, family.dropped)
-    with pytest.raises(UsageError, match="for which its config has no place"):
-        check(rows[1:], like, source, {})
+    rows = select_rows(family.rows(config), like)
+    check_tensors(rows, like, source, family.ignored)
+    with pytest.raises(UsageError, match="does not belong to the model"):
+        check_tensors(rows[1:], like, source, {})
 
 
 @pytest.mark.parametrize("name", ["marian", "marian two tables", "marian odd positions"])
-def test_cached_translation_is_the_same(name: str, tmp_path: Path) -> None:
-    theirs = variant(name, tmp_path)
+def test_cached_translation_equals_transformers(name: str, tmp_path: Path) -> None:
+    theirs = save_variant(name, tmp_path)
     ours = load(tmp_path).model
     random = torch.Generator().manual_seed(2)
     source = torch.randint(3, VOCABULARY, (3, 11), generator=random)
@@ -431,8 +443,8 @@ def test_cached_translation_is_the_same(name: str, tmp_path: Path) -> None:
     assert [row[0].tokens for row in found] == [[token for token in row if token > 2] for row in expected]
 
 
-def test_documents_begin_as_their_tokenizer_says(tmp_path: Path) -> None:
-    """Llama's begin with <s>: in what is trained on, and in what a text is scored by."""
+def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
+    """Llama's documents start with <s>, in training data and in scoring."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
     plain, framed = bytewise(), bytewise()
     set_prefix_and_suffix(framed._special, ["<s>"], [])
@@ -452,15 +464,15 @@ def test_documents_begin_as_their_tokenizer_says(tmp_path: Path) -> None:
     assert scores[0] != scores[1]
 
 
-def test_adapters_of_a_body_without_a_head_bear_its_names(tmp_path: Path) -> None:
-    theirs = variant("bert body", tmp_path / "base")
+def test_adapter_names_of_a_model_without_a_head(tmp_path: Path) -> None:
+    theirs = save_variant("bert body", tmp_path / "base")
     model = load(tmp_path / "base").model
     lora.attach(model, lora.LoraSettings(rank=3))
     with torch.no_grad():
-        for parameter in lora.trainable(model).values():
+        for parameter in lora.trainable_parameters(model).values():
             parameter.normal_(0, 0.1)
-    lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=rows_of(model.config))
-    _, plain = both(model, theirs)
-    said, expected = both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=transformers_rows(model.config))
+    _, plain = outputs_of_both(model, theirs)
+    said, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
     assert (said - plain).abs().max() > 1e-3
     assert (said - expected).abs().max() <= CLOSE

@@ -1,4 +1,4 @@
-"""GGUF: what the library reads and writes, read and written the same; and whatever else a file may claim, refused."""
+"""GGUF files are read and written like the gguf library does, and invalid files are refused."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ BLOCKS = [number for number, kind in TYPES.items() if kind.dtype is None]
 FLOATS = {0: torch.float32, 1: torch.float16, 28: torch.float64, 30: torch.bfloat16}
 
 
-# What the library writes
+# Files written by the library
 
 
-def raw(number: int, rows: int, count: int, seed: int) -> np.ndarray:
-    """Random blocks; any bytes are some, but halves are kept small enough to be numbers."""
+def random_blocks(number: int, rows: int, count: int, seed: int) -> np.ndarray:
+    """Random blocks; only float16 fields are limited, so that they are finite."""
     kind = TYPES[number]
-    found = np.random.default_rng(seed).integers(0, 256, (rows, count, kind.bytes), dtype=np.uint8)
-    starts = np.cumsum([0, *kind.parts])
-    for start, size in zip(starts, kind.parts, strict=False):
+    found = np.random.default_rng(seed).integers(0, 256, (rows, count, kind.block_bytes), dtype=np.uint8)
+    starts = np.cumsum([0, *kind.field_bytes])
+    for start, size in zip(starts, kind.field_bytes, strict=False):
         if size == 2:
             found[..., start + 1] &= 0xBF
     return found.reshape(rows, -1)
 
 
-def written(
+def write_with_library(
     path: Path, tensors: dict[str, tuple[np.ndarray, int]], fill: Callable[[Any], None] = lambda w: None
 ) -> Path:
     writer = gguf.GGUFWriter(path, "llama")
@@ -60,26 +60,24 @@ def written(
 
 
 @pytest.mark.parametrize("number", BLOCKS)
-def test_every_kind_of_block_is_what_the_library_makes_of_it(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit, in pieces that no row ends with."""
+def test_blocks_are_dequantized_like_the_library(number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exactly equal, with chunks that do not end at a row's end."""
     kind, official = TYPES[number], gguf.GGMLQuantizationType(number)
-    assert (kind.name, (kind.numbers, kind.bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
-    monkeypatch.setattr(blocks, "PIECE", 5 * kind.numbers)
-    array = raw(number, 7, 3, seed=number)
-    file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, number)}))
+    assert (kind.name, (kind.block_values, kind.block_bytes)) == (official.name, gguf.GGML_QUANT_SIZES[official])
+    monkeypatch.setattr(blocks, "CHUNK", 5 * kind.block_values)
+    array = random_blocks(number, 7, 3, seed=number)
+    file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, number)}))
     expected = torch.from_numpy(gguf.quants.dequantize(array, official))
-    assert file.tensors["w"].shape == (7, 3 * kind.numbers) == tuple(expected.shape)
+    assert file.tensors["w"].shape == (7, 3 * kind.block_values) == tuple(expected.shape)
     assert expected.isfinite().all()
     assert torch.equal(file.read("w"), expected)
 
 
 @pytest.mark.parametrize(("number", "dtype"), FLOATS.items())
-def test_floats_are_as_stored(number: int, dtype: torch.dtype, tmp_path: Path) -> None:
+def test_float_types_are_returned_unchanged(number: int, dtype: torch.dtype, tmp_path: Path) -> None:
     numbers = torch.arange(2 * 3 * 5).view(2, 3, 5).to(dtype)
     array = numbers.view(torch.uint8).numpy() if dtype == torch.bfloat16 else numbers.numpy()
-    path = written(tmp_path / "a.gguf", {"other": (np.ones(7, dtype=np.float32), 0), "w": (array, number)})
+    path = write_with_library(tmp_path / "a.gguf", {"other": (np.ones(7, dtype=np.float32), 0), "w": (array, number)})
     found = open_gguf(path).read("w")
     assert found.dtype == dtype
     assert torch.equal(found, numbers)
@@ -88,29 +86,29 @@ def test_floats_are_as_stored(number: int, dtype: torch.dtype, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("number", BLOCKS)
-def test_whole_numbers_stay_what_they_are(number: int, tmp_path: Path) -> None:
-    array = raw(number, 7, 3, seed=number)
-    file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, number), "vector": (array[0], number)}))
-    found = file.read("w", whole=False)
+def test_quantized_matrices_stay_quantized(number: int, tmp_path: Path) -> None:
+    array = random_blocks(number, 7, 3, seed=number)
+    file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, number), "vector": (array[0], number)}))
+    found = file.read("w", dequantize=False)
     expected = {"Q4_0": Int4, "Q4_1": Int4, "Q8_0": Int8Groups}.get(TYPES[number].name, Tensor)
     assert isinstance(found, expected)
     floats = found if isinstance(found, Tensor) else found.dequantize()
     assert torch.equal(floats, file.read("w"))
-    assert isinstance(file.read("vector", whole=False), Tensor), "only matrices are products"
+    assert isinstance(file.read("vector", dequantize=False), Tensor), "only matrices are products"
 
 
-def test_a_scale_that_has_no_shift_is_read_as_floats(tmp_path: Path) -> None:
-    """w = d (q − 8) is d q + m with m = −8 d, unless that is beyond float16."""
-    array = raw(2, 3, 1, seed=0)
+def test_large_q4_0_scale_is_dequantized(tmp_path: Path) -> None:
+    """w = d (q − 8) is d q + m with m = −8 d, unless m does not fit into float16."""
+    array = random_blocks(2, 3, 1, seed=0)
     for d, kind in ((8184.0, Int4), (8192.0, Tensor)):
         array[1, :2] = np.array([d], dtype=np.float16).view(np.uint8)
-        file = open_gguf(written(tmp_path / "a.gguf", {"w": (array, 2)}))
-        found = file.read("w", whole=False)
+        file = open_gguf(write_with_library(tmp_path / "a.gguf", {"w": (array, 2)}))
+        found = file.read("w", dequantize=False)
         assert isinstance(found, kind)
         assert torch.equal(found if isinstance(found, Tensor) else found.dequantize(), file.read("w"))
 
 
-def test_fields_are_those_the_library_reads(tmp_path: Path) -> None:
+def test_fields_equal_those_of_the_library(tmp_path: Path) -> None:
     def fill(writer: Any) -> None:
         for number, name in enumerate(("uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64")):
             getattr(writer, f"add_{name}")(f"a.{name}", 101 + number)
@@ -124,7 +122,7 @@ def test_fields_are_those_the_library_reads(tmp_path: Path) -> None:
         writer.add_array("a.floats", [0.5, -2.0])
         writer.add_array("a.bools", [True, False])
 
-    path = written(tmp_path / "a.gguf", {"w": (np.ones(3, dtype=np.float32), 0)}, fill)
+    path = write_with_library(tmp_path / "a.gguf", {"w": (np.ones(3, dtype=np.float32), 0)}, fill)
     fields = open_gguf(path).fields
     theirs = {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items() if "GGUF." not in name}
     assert fields == theirs
@@ -132,7 +130,7 @@ def test_fields_are_those_the_library_reads(tmp_path: Path) -> None:
     assert len(fields) == 18
 
 
-# What we write
+# Files written by us
 
 
 def fields_of_a_llama(model: Model) -> dict[str, Any]:
@@ -203,7 +201,7 @@ def write(path: Path, model: Model, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0"])
-def test_written_files_hold_what_was_given(kind: str, tmp_path: Path) -> None:
+def test_written_files_contain_the_input(kind: str, tmp_path: Path) -> None:
     model = llama()
     file = open_gguf(write(tmp_path / "a.gguf", model, kind))
     numbers = {name: value for name, value in fields_of_a_llama(model).items() if not isinstance(value, float)}
@@ -218,14 +216,14 @@ def test_written_files_hold_what_was_given(kind: str, tmp_path: Path) -> None:
         assert kind == "f32" or not matrix or not torch.equal(found.float(), tensor)
 
 
-def test_rows_that_blocks_do_not_divide_are_halves(tmp_path: Path) -> None:
+def test_rows_not_divisible_by_32_are_f16(tmp_path: Path) -> None:
     weights = {"w": torch.randn(5, 33), "v": torch.randn(5, 64), "position_embd.weight": torch.randn(7, 32)}
     write_gguf(tmp_path / "a.gguf", architecture="bert", fields={}, tensors=weights, kind="q8_0")
     file = open_gguf(tmp_path / "a.gguf")
     assert [file.tensors[name].type for name in weights] == ["F16", "Q8_0", "F32"]
 
 
-def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_written_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "a.gguf", llama(), "f16")
     before = path.read_bytes()
     writer: Any = gguf.GGUFWriter
@@ -245,14 +243,14 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("tensors", "fields", "kind", "sentence"),
     [
-        ({"w": torch.tensor([[7e4]])}, {}, "f16", "w holds numbers beyond f16's range"),
-        ({"w": torch.tensor([math.nan])}, {}, "f32", "w holds numbers beyond f32's range, or none"),
-        ({"w": torch.full((1, 32), 9e6)}, {}, "q8_0", "w holds numbers beyond q8_0's range"),
+        ({"w": torch.tensor([[7e4]])}, {}, "f16", "w has values outside the range of f16"),
+        ({"w": torch.tensor([math.nan])}, {}, "f32", "w has values outside the range of f32, or NaN"),
+        ({"w": torch.full((1, 32), 9e6)}, {}, "q8_0", "w has values outside the range of q8_0"),
         ({}, {"a.b": {}}, "f32", "The field a.b is a dict"),
-        ({}, {}, "q2_k", "no GGUF of kind 'q2_k' here; there are f32, f16, q8_0"),
+        ({}, {}, "q2_k", "cannot be written as 'q2_k'. Choose one of f32, f16, q8_0"),
     ],
 )
-def test_what_cannot_be_written_is_a_sentence(
+def test_values_that_cannot_be_written_are_refused(
     tensors: dict[str, Tensor], fields: dict[str, Any], kind: Any, sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
@@ -260,14 +258,14 @@ def test_what_cannot_be_written_is_a_sentence(
     assert os.listdir(tmp_path) == []
 
 
-def test_without_the_library_a_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_library_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "gguf", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[gguf\]'"):
         write_gguf(tmp_path / "a.gguf", architecture="llama", fields={}, tensors={}, kind="f32")
 
 
 @pytest.mark.parametrize(("kind", "most"), [("f32", 1e-4), ("f16", 6e-3), ("q8_0", 0.15)])
-def test_llama_cpp_opens_what_we_write_and_says_the_same(kind: str, most: float, tmp_path: Path) -> None:
+def test_llama_cpp_computes_the_same(kind: str, most: float, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed.")
     model = llama(width=192)
     path = write(tmp_path / "a.gguf", model, kind)
@@ -285,26 +283,26 @@ def test_llama_cpp_opens_what_we_write_and_says_the_same(kind: str, most: float,
     assert float((other - expected).abs().max()) > most * float(expected.std()), "seen to fail"
 
 
-# What the engine makes of it
+# Computing with quantized matrices
 
 
 @pytest.mark.skipif(native.library() is None, reason=native.why_not() or "")
 @pytest.mark.parametrize("number", [2, 3, 8])
-def test_whole_numbers_from_a_file_run(number: int, tmp_path: Path) -> None:
-    """Matrices and the table as they lie in the file, against the same model of floats."""
+def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None:
+    """Quantized matrices and embedding from a file, compared with the dequantized model."""
     model, official = llama(), gguf.GGMLQuantizationType(number)
     arrays = {name: tensor.detach().numpy() for name, tensor in tensors_of(model).items()}
     stored = {
         name: (gguf.quants.quantize(array, official), number) if array.ndim == 2 else (array, 0)
         for name, array in arrays.items()
     }
-    file = open_gguf(written(tmp_path / "a.gguf", stored))
+    file = open_gguf(write_with_library(tmp_path / "a.gguf", stored))
     quantized = llama()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.copy_(file.read(NAMES[name]))
     for name, parameter in list(quantized.named_parameters()):
-        found = file.read(NAMES[name], whole=False)
+        found = file.read(NAMES[name], dequantize=False)
         if isinstance(found, Tensor):
             parameter.data = found
         elif name == "decoder.embedding.table":
@@ -326,7 +324,7 @@ def test_whole_numbers_from_a_file_run(number: int, tmp_path: Path) -> None:
     assert said.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
 
 
-# What a file may claim
+# Invalid files
 
 
 def text(words: str | bytes) -> bytes:
@@ -352,17 +350,17 @@ def file_of(
 HUGE = (1 << 63) - 1
 CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
     "empty": (b"", UsageError, "it is empty"),
-    "another format": (file_of(magic=b"GGML"), UsageError, "does not begin with the letters GGUF"),
+    "another format": (file_of(magic=b"GGML"), UsageError, "does not start with GGUF"),
     "only the magic": (b"GGUF", DamagedError, "ends before its weights begin"),
     "the first version": (file_of(version=1), UsageError, "the first version of the format"),
-    "a later version": (file_of(version=4), UsageError, "version 4; versions 2 and 3 are read"),
+    "a later version": (file_of(version=4), UsageError, "version 4; versions 2 and 3 are supported"),
     "big-endian": (file_of(version=3 << 24), UsageError, "for big-endian machines"),
-    "many tensors": (file_of(tensors=HUGE), DamagedError, "tensors, for which it has no room"),
-    "many fields": (file_of(fields=1 << 20, data=1 << 25), DamagedError, "1,048,576 fields, for which"),
+    "many tensors": (file_of(tensors=HUGE), DamagedError, "tensors, which do not fit"),
+    "many fields": (file_of(fields=1 << 20, data=1 << 25), DamagedError, "1,048,576 fields, which do not fit"),
     "a long name": (file_of(struct.pack("<Q", 1 << 17), fields=1, data=1 << 18), DamagedError, "a name is longer than"),
     "a huge name": (file_of(struct.pack("<Q", 1 << 64 - 1), fields=1), DamagedError, "a name is longer than"),
     "a huge string": (file_of(field("a", 8, struct.pack("<Q", HUGE)), fields=1), DamagedError, "ends before"),
-    "a huge list": (file_of(field("a", 9, struct.pack("<IQ", 4, HUGE)), fields=1), DamagedError, "values in a, for"),
+    "a huge list": (file_of(field("a", 9, struct.pack("<IQ", 4, HUGE)), fields=1), DamagedError, "values in a, which"),
     "a list of huge strings": (
         file_of(field("a", 9, struct.pack("<IQQ", 8, 1, HUGE)), fields=1), DamagedError, "ends before",
     ),
@@ -372,28 +370,28 @@ CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
     "a list of lists": (
         file_of(field("a", 9, struct.pack("<IQIQ", 9, 1, 4, 0)), fields=1), DamagedError, "kind 9, .* inside a list",
     ),
-    "an unknown kind": (file_of(field("a", 13, bytes(8)), fields=1), DamagedError, "a is of kind 13, which there is"),
-    "no UTF-8": (file_of(field("a", 8, text(b"\xff")), fields=1), DamagedError, "is no UTF-8"),
-    "a field twice": (file_of(*[field("a", 0, b"\1")] * 2, fields=2), DamagedError, "'a' is there twice"),
-    "a tensor twice": (file_of(*[tensor("w", (7,))] * 2, tensors=2), DamagedError, "'w' is there twice"),
+    "an unknown kind": (file_of(field("a", 13, bytes(8)), fields=1), DamagedError, "a has kind 13, which does"),
+    "not UTF-8": (file_of(field("a", 8, text(b"\xff")), fields=1), DamagedError, "is not UTF-8"),
+    "a field twice": (file_of(*[field("a", 0, b"\1")] * 2, fields=2), DamagedError, "'a' appears twice"),
+    "a tensor twice": (file_of(*[tensor("w", (7,))] * 2, tensors=2), DamagedError, "'w' appears twice"),
     "no dimensions": (file_of(tensor("w", ()), tensors=1), DamagedError, "w has 0 dimensions"),
     "five dimensions": (file_of(tensor("w", (1,) * 5), tensors=1), DamagedError, "w has 5 dimensions"),
-    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "stored as type 16 .* Requantize"),
+    "an unknown type": (file_of(tensor("w", (256,), 16), tensors=1), UsageError, "ggml type 16, .* Requantize"),
     "a size of nothing": (file_of(tensor("w", (3, 0)), tensors=1), DamagedError, r"w has sizes \[3, 0\]"),
-    "half a block": (file_of(tensor("w", (16,), 8), tensors=1), DamagedError, r"sizes \[16\], which Q8_0 cannot"),
-    "a product beyond": (file_of(tensor("w", (1 << 62, 1 << 62)), tensors=1), DamagedError, "w lies outside"),
-    "behind the end": (file_of(tensor("w", (7,), 0, 64), tensors=1), DamagedError, "w lies outside"),
-    "a huge offset": (file_of(tensor("w", (7,), 0, (1 << 64) - 32), tensors=1), DamagedError, "w lies outside"),
-    "off the grid": (file_of(tensor("w", (7,), 0, 8), tensors=1), DamagedError, "outside the file or off its grid"),
+    "half a block": (file_of(tensor("w", (16,), 8), tensors=1), DamagedError, r"sizes \[16\], which are not"),
+    "a product beyond": (file_of(tensor("w", (1 << 62, 1 << 62)), tensors=1), DamagedError, "w is outside"),
+    "behind the end": (file_of(tensor("w", (7,), 0, 64), tensors=1), DamagedError, "w is outside"),
+    "a huge offset": (file_of(tensor("w", (7,), 0, (1 << 64) - 32), tensors=1), DamagedError, "w is outside"),
+    "off the grid": (file_of(tensor("w", (7,), 0, 8), tensors=1), DamagedError, "outside the file or not aligned"),
     "over each other": (
-        file_of(tensor("a", (9,)), tensor("b", (3,), 0, 32), tensors=2), DamagedError, "a and b lie over each other",
+        file_of(tensor("a", (9,)), tensor("b", (3,), 0, 32), tensors=2), DamagedError, "a and b overlap",
     ),
     "alignment 0": (file_of(field("general.alignment", 4, bytes(4)), fields=1), DamagedError, "alignment is 0"),
     "alignment 24": (
         file_of(field("general.alignment", 4, struct.pack("<I", 24)), fields=1), DamagedError, "alignment is 24",
     ),
     "alignment of words": (
-        file_of(field("general.alignment", 8, text("32")), fields=1), DamagedError, "no power of two",
+        file_of(field("general.alignment", 8, text("32")), fields=1), DamagedError, "not a supported power of two",
     ),
     "one of several": (
         file_of(field("split.count", 2, struct.pack("<H", 3)), fields=1), UsageError, "one of 3 parts of a model",
@@ -402,7 +400,7 @@ CLAIMS: dict[str, tuple[bytes, type[ChumokuError], str]] = {
 
 
 @pytest.mark.parametrize("claim", CLAIMS)
-def test_what_a_file_claims_is_checked(claim: str, tmp_path: Path) -> None:
+def test_invalid_headers_are_refused(claim: str, tmp_path: Path) -> None:
     data, error, sentence = CLAIMS[claim]
     (tmp_path / "a.gguf").write_bytes(data)
     with pytest.raises(error, match=sentence) as caught:
@@ -410,7 +408,7 @@ def test_what_a_file_claims_is_checked(claim: str, tmp_path: Path) -> None:
     assert str(tmp_path / "a.gguf") in str(caught.value)
 
 
-def test_the_same_files_without_the_claim_are_read(tmp_path: Path) -> None:
+def test_corresponding_valid_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
     path.write_bytes(file_of(field("a", 8, text("猫")), tensor("w", (3, 5)), tensors=1, fields=1))
     file = open_gguf(path)
@@ -424,8 +422,8 @@ def test_the_same_files_without_the_claim_are_read(tmp_path: Path) -> None:
         open_gguf(tmp_path / "b.gguf")
 
 
-def test_any_end_is_noticed(tmp_path: Path) -> None:
-    """A file cut anywhere is refused, never read past its end."""
+def test_truncated_files_are_refused(tmp_path: Path) -> None:
+    """A file truncated anywhere is refused."""
     whole = file_of(
         field("a", 9, struct.pack("<IQ", 8, 2) + text("x") + text("猫")),
         field("b", 4, bytes(4)),
@@ -448,26 +446,26 @@ WORDS = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_charac
 
 
 @given(WORDS, st.lists(st.tuples(st.integers(0, 99), ODD), max_size=2), st.booleans())
-def test_many_strings_at_once_are_each_of_them(words: list[str], odd: list[tuple[int, str]], last: bool) -> None:
-    """The quick way, alone, in pieces, or not at all."""
+def test_batched_strings_equal_single_strings(words: list[str], odd: list[tuple[int, str]], last: bool) -> None:
+    """Batched reading alone, in several batches, or not applicable."""
     words = (words or ["a"]) * 3
     for place, word in odd:
         words[-1 if last else place % len(words)] = word
     data = bytes(5) + b"".join(map(text, words)) + b"behind" + bytes(9)
     for few, many in ((1, 1 << 16), (2, 5), (1 << 30, 1 << 31)):
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(header, "FEW", few)
-            patched.setattr(header, "MANY", many)
+            patched.setattr(header, "MIN_BATCH", few)
+            patched.setattr(header, "MAX_BATCH", many)
             reader = header._Reader(data, Path("a.gguf"))  # type: ignore[arg-type]
             reader.at = 5
             assert reader._strings(len(words)) == words
             assert data[reader.at : reader.at + 6] == b"behind"
 
 
-def test_ordinary_words_take_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ordinary_strings_are_read_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     words = [f"Ġ{number}" for number in range(997)]
     reader = header._Reader(b"".join(map(text, words)), Path("a.gguf"))  # type: ignore[arg-type]
-    monkeypatch.delattr(header._Reader, "_each_string")
+    monkeypatch.delattr(header._Reader, "_strings_one_by_one")
     assert reader._strings(997) == words
     reader.at = 0
     reader.data = reader.data.replace("Ġ7".encode(), b"\xff\xff7")  # type: ignore[assignment]
@@ -483,15 +481,15 @@ def test_ordinary_words_take_the_quick_way(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=["zeros inside, like a length's", "a length with more than its first byte"],
 )
-def test_what_only_looks_like_short_strings_is_none(data: bytes) -> None:
+def test_batch_reader_rejects_other_data(data: bytes) -> None:
     reader = header._Reader(data + b"z" * 300, Path("a.gguf"))  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(header, "USUAL", 300)
+        patched.setattr(header, "MEAN_BYTES", 300)
         assert reader._short_strings(2) is None
     assert reader.at == 0
 
 
-def test_a_table_keeps_its_factor() -> None:
+def test_quantized_embedding_keeps_its_factor() -> None:
     stored = Int8Groups(torch.ones(5, 1, GROUP, dtype=torch.int8), torch.full((5, 1), 0.5).half())
     found = QuantizedEmbedding(stored, factor=3.0)(torch.tensor([[4, 0]]))
     assert torch.equal(found, torch.full((1, 2, GROUP), 1.5))
@@ -499,12 +497,12 @@ def test_a_table_keeps_its_factor() -> None:
         QuantizedEmbedding(stored)(torch.tensor([[5]]))
 
 
-def test_a_head_longer_than_any_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(header, "MOST_HEAD", 64)
+def test_header_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(header, "MAX_HEADER", 64)
     (tmp_path / "a.gguf").write_bytes(file_of(field("a", 8, text("x" * 99)), fields=1))
-    with pytest.raises(DamagedError, match="before its weights is longer than 64 bytes"):
+    with pytest.raises(DamagedError, match="its header is longer than 64 bytes"):
         open_gguf(tmp_path / "a.gguf")
 
 
-def test_groups_are_of_the_files_size() -> None:
-    assert {kind.numbers for kind in TYPES.values() if kind.name in ("Q4_0", "Q4_1", "Q8_0")} == {GROUP}
+def test_group_size_equals_block_size() -> None:
+    assert {kind.block_values for kind in TYPES.values() if kind.name in ("Q4_0", "Q4_1", "Q8_0")} == {GROUP}

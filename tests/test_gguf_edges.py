@@ -1,4 +1,4 @@
-"""GGUF files that are odd: keys of other models, positions stretched in every way, more rows than tokens."""
+"""Edge cases of GGUF: keys of other models, scaled positions, more embedding rows than tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bundles import bytewise, chatty
 from foreign import VOCABULARY
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_foreign import LLAMAS, SMALL, noisy
+from test_foreign import LLAMAS, SMALL, random_model
 from torch import Tensor
 
 import chumoku
@@ -23,7 +23,7 @@ from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers, tensors_of
 from chumoku.weights.formats.gguf import open_gguf, write_gguf
-from chumoku.weights.formats.gguf_model import TOKENS, filled, write_gguf_model
+from chumoku.weights.formats.gguf_model import TOKENS, pad_vocabulary, write_gguf_model
 from chumoku.weights.open_model import load
 
 pytest.importorskip("gguf", reason="Files are written with the gguf library.")
@@ -32,18 +32,18 @@ LLAMA = {"width": 36, "heads": 6, "norm": "rms", "feedforward": "swiglu", "bias"
 GPT2 = {"width": 30, "heads": 3, "position": "learned", "feedforward": "gelu_tanh"}
 
 
-def config_of(**changes: Any) -> ModelConfig:
+def make_config(**changes: Any) -> ModelConfig:
     return ModelConfig(**{**SMALL, **LLAMA, **changes})
 
 
-def sent(path: Path, model: Model, tokenizer: Tokenizer | None = None, kind: Any = "f32") -> Path:
+def export(path: Path, model: Model, tokenizer: Tokenizer | None = None, kind: Any = "f32") -> Path:
     tokenizer = bytewise() if tokenizer is None else tokenizer
     write_gguf_model(path, model, Tokenizers(tokenizer, tokenizer), kind=kind)
     return path
 
 
-def edited(path: Path, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> Path:
-    """The same file with other fields and more tensors; None takes a field out."""
+def edit_file(path: Path, fields: dict[str, Any], tensors: dict[str, Tensor] | None = None) -> Path:
+    """Rewrite a file with changed fields and added tensors; None removes a field."""
     file = open_gguf(path)
     given = {name: value for name, value in {**file.fields, **fields}.items() if value is not None}
     kept = {name: file.read(name) for name in file.tensors} | (tensors or {})
@@ -53,7 +53,7 @@ def edited(path: Path, fields: dict[str, Any], tensors: dict[str, Tensor] | None
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return sent(tmp_path_factory.mktemp("plain") / "a.gguf", noisy(config_of())).read_bytes()
+    return export(tmp_path_factory.mktemp("plain") / "a.gguf", random_model(make_config())).read_bytes()
 
 
 @pytest.fixture
@@ -85,15 +85,15 @@ LINEAR = {f"{ROPE}scaling.type": "linear"}
         ({}, None),
     ],
 )
-def test_positions_are_stretched_as_llama_cpp_would(fields: dict[str, Any], factor: float | None, file: Path) -> None:
-    rotary = load(edited(file, fields)).config.rotary
+def test_linear_scaling_is_read_like_llama_cpp(fields: dict[str, Any], factor: float | None, file: Path) -> None:
+    rotary = load(edit_file(file, fields)).config.rotary
     assert (rotary.scaling, rotary.factor) == (("none", 1.0) if factor is None else ("linear", factor))
     assert rotary.base == 10000.0
 
 
-def test_the_base_is_read(file: Path) -> None:
-    assert load(edited(file, {f"{ROPE}freq_base": 77.0})).config.rotary.base == 77.0
-    assert load(edited(file, {f"{ROPE}freq_base": None})).config.rotary.base == 10000.0
+def test_rope_base_is_read(file: Path) -> None:
+    assert load(edit_file(file, {f"{ROPE}freq_base": 77.0})).config.rotary.base == 77.0
+    assert load(edit_file(file, {f"{ROPE}freq_base": None})).config.rotary.base == 10000.0
 
 
 @pytest.mark.parametrize(
@@ -117,21 +117,21 @@ def test_the_base_is_read(file: Path) -> None:
 )
 def test_keys_of_other_models_are_refused_by_name(key: str, value: object, file: Path) -> None:
     with pytest.raises(UsageError, match=f"llama.{key} = {value}".replace(".", r"\.")):
-        load(edited(file, {f"llama.{key}": value}))
+        load(edit_file(file, {f"llama.{key}": value}))
 
 
-def test_the_same_keys_with_usual_values_are_none(file: Path) -> None:
+def test_same_keys_with_default_values_are_accepted(file: Path) -> None:
     usual = {"rope.scaling.attn_factor": 1.0, "attention.causal": True, "attention.key_length": 6, "expert_count": 0}
     usual |= {"attention.value_length": 6, "rope.dimension_count": 6, "logit_scale": 0.0}
     before = load(file).config
-    assert load(edited(file, {f"llama.{key}": value for key, value in usual.items()})).config == before
-    assert load(edited(file, {"llama.rope.dimension_count": None})).config == before
+    assert load(edit_file(file, {f"llama.{key}": value for key, value in usual.items()})).config == before
+    assert load(edit_file(file, {"llama.rope.dimension_count": None})).config == before
 
 
 @pytest.mark.parametrize("kind", ["yarn", "longrope", "dynamic", "", 3])
-def test_stretching_that_is_not_known_is_named(kind: object, file: Path) -> None:
-    with pytest.raises(UsageError, match=f"stretches positions by '{kind}'"):
-        load(edited(file, {f"{ROPE}scaling.type": kind, f"{ROPE}scaling.factor": 2.0}))
+def test_unknown_scaling_is_named(kind: object, file: Path) -> None:
+    with pytest.raises(UsageError, match=f"scales rotary positions by '{kind}'"):
+        load(edit_file(file, {f"{ROPE}scaling.type": kind, f"{ROPE}scaling.factor": 2.0}))
 
 
 def test_factors_are_llama_3s_or_refused(file: Path, tmp_path: Path) -> None:
@@ -145,9 +145,9 @@ def test_factors_are_llama_3s_or_refused(file: Path, tmp_path: Path) -> None:
         other = tmp_path / "b.gguf"
         other.write_bytes(file.read_bytes())
         with pytest.raises(UsageError, match="rope_freqs"):
-            load(edited(other, fields, {"rope_freqs.weight": torch.tensor(factors)}))
+            load(edit_file(other, fields, {"rope_freqs.weight": torch.tensor(factors)}))
     ones = {"rope_freqs.weight": torch.ones(3)}
-    assert load(edited(file, {}, ones)).config.rotary.scaling == "none"
+    assert load(edit_file(file, {}, ones)).config.rotary.scaling == "none"
 
 
 @pytest.mark.parametrize("rotary", [
@@ -158,30 +158,30 @@ def test_factors_are_llama_3s_or_refused(file: Path, tmp_path: Path) -> None:
     {"factor": 8.0, "original": 16, "low": 0.25, "high": 9.0},
     {"factor": 8.0, "original": 1 << 20, "base": 77.0},  # nothing is long enough to be stretched
 ])  # fmt: skip
-def test_llama_3s_numbers_go_out_and_in(rotary: dict[str, Any], tmp_path: Path) -> None:
-    config = config_of(rotary={"scaling": "llama3", **rotary}, norm_epsilon=2.0**-10)
-    model = noisy(config)
-    again = load(sent(tmp_path / "a.gguf", model)).model
+def test_llama_3_scaling_round_trip(rotary: dict[str, Any], tmp_path: Path) -> None:
+    config = make_config(rotary={"scaling": "llama3", **rotary}, norm_epsilon=2.0**-10)
+    model = random_model(config)
+    again = load(export(tmp_path / "a.gguf", model)).model
     found, expected = again.config.rotary, config.rotary
     for key in ("factor", "low", "high", "base"):
         assert getattr(found, key) == pytest.approx(getattr(expected, key), rel=1e-7)
     assert (found.original, found.scaling) == (expected.original, "llama3")
-    third = load(sent(tmp_path / "b.gguf", again)).model
+    third = load(export(tmp_path / "b.gguf", again)).model
     assert third.config == again.config
     ids = torch.arange(61)[None] * 7 % VOCABULARY
     torch.testing.assert_close(third(ids).logits, model(ids).logits, atol=1e-5, rtol=1e-5)
 
 
-def test_factors_of_meta_are_recognized_without_our_words(tmp_path: Path) -> None:
+def test_original_llama_3_factors_are_recognized(tmp_path: Path) -> None:
     rotary = {"scaling": "llama3", "factor": 32.0, "base": 500000.0}
-    path = sent(tmp_path / "a.gguf", noisy(config_of(width=192, heads=6, rotary=rotary)))
+    path = export(tmp_path / "a.gguf", random_model(make_config(width=192, heads=6, rotary=rotary)))
     ours = [name for name in open_gguf(path).fields if name.startswith("chumoku.")]
     assert len(ours) == 4
-    found = load(edited(path, dict.fromkeys(ours))).config.rotary
+    found = load(edit_file(path, dict.fromkeys(ours))).config.rotary
     assert (found.scaling, found.factor, found.low, found.high, found.original) == ("llama3", 32.0, 1.0, 4.0, 8192)
 
 
-# In and out and in
+# Round trips
 
 EPSILONS = st.sampled_from([2.0**-7, 2.0**-17, 1e-2, 1e-6])
 WHOLES = st.one_of(
@@ -193,14 +193,14 @@ WHOLES = st.one_of(
 
 @settings(max_examples=15, deadline=None)
 @given(choices=WHOLES, epsilon=EPSILONS, context=st.sampled_from([67, 71]))
-def test_a_file_goes_in_and_out_and_in(
+def test_round_trip(
     choices: dict[str, Any], epsilon: float, context: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("gguf")
     config = ModelConfig(**{**SMALL, **choices, "norm_epsilon": epsilon, "context": context})
-    model = noisy(config)
-    first = load(sent(folder / "a.gguf", model)).model
-    again = load(sent(folder / "b.gguf", first)).model
+    model = random_model(config)
+    first = load(export(folder / "a.gguf", model)).model
+    again = load(export(folder / "b.gguf", first)).model
     assert again.config == first.config
     assert (folder / "a.gguf").read_bytes() == (folder / "b.gguf").read_bytes()
     tensors, others = tensors_of(first), tensors_of(again)
@@ -224,12 +224,14 @@ def test_a_file_goes_in_and_out_and_in(
     ],
 )
 @torch.no_grad()
-def test_whole_numbers_run_as_floats_do(changes: dict[str, Any], tmp_path: Path) -> None:
-    """Q8_0: matrices with biases, a table, a head of its own; beside the same file read as floats."""
-    model = noisy(config_of(**{"width": 64, "heads": 2, "feedforward_width": 96, "pairing": "half", **changes}))
-    path = sent(tmp_path / "a.gguf", model, kind="q8_0")
+def test_quantized_models_compute_like_float_models(changes: dict[str, Any], tmp_path: Path) -> None:
+    """Q8_0 matrices with biases, embedding and untied head, compared with the same file dequantized."""
+    model = random_model(
+        make_config(**{"width": 64, "heads": 2, "feedforward_width": 96, "pairing": "half", **changes})
+    )
+    path = export(tmp_path / "a.gguf", model, kind="q8_0")
     ids = torch.randint(VOCABULARY, (2, 7), generator=torch.Generator().manual_seed(1))
-    whole, floats = (load(path, whole=kept).model for kept in (False, True))
+    whole, floats = (load(path, dequantize=kept).model for kept in (False, True))
     assert isinstance(whole.decoder.embedding, QuantizedEmbedding)  # type: ignore[union-attr]
     assert isinstance(whole.head, QuantizedLogits)
     assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantized)  # type: ignore[union-attr]
@@ -244,9 +246,9 @@ def test_whole_numbers_run_as_floats_do(changes: dict[str, Any], tmp_path: Path)
 
 
 @pytest.mark.parametrize("tokenizer", [bytewise(), chatty()], ids=["byte", "bpe"])
-def test_rows_without_a_token_get_one(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    model = noisy(config_of(vocabulary=tokenizer.size + 5))
-    path = sent(tmp_path / "a.gguf", model, tokenizer)
+def test_extra_rows_get_unused_tokens(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = random_model(make_config(vocabulary=tokenizer.size + 5))
+    path = export(tmp_path / "a.gguf", model, tokenizer)
     fields = open_gguf(path).fields
     assert len(fields[TOKENS]) == len(fields["tokenizer.ggml.token_type"]) == tokenizer.size + 5
     assert fields[TOKENS][-5:] == [f"<unused{tokenizer.size + place}>" for place in range(5)]
@@ -259,18 +261,18 @@ def test_rows_without_a_token_get_one(tokenizer: Tokenizer, tmp_path: Path) -> N
     assert again.tokenizer.roles == tokenizer.roles
 
 
-def test_lists_beside_the_tokens_grow_with_them() -> None:
+def test_token_lists_are_padded_together() -> None:
     fields = {TOKENS: ["a", "b"], "tokenizer.ggml.scores": [-1.0, -2.0], "tokenizer.ggml.token_type": [1, 1], "x": [7]}
-    grown = filled(fields, 4)
+    grown = pad_vocabulary(fields, 4)
     assert grown[TOKENS] == ["a", "b", "<unused2>", "<unused3>"]
     assert grown["tokenizer.ggml.scores"] == [-1.0, -2.0, 0.0, 0.0]
     assert grown["tokenizer.ggml.token_type"] == [1, 1, UNUSED, UNUSED]
     assert grown["x"] == [7]
-    assert filled(fields, 2) == filled(fields, 1) == fields
-    assert "tokenizer.ggml.scores" not in filled({TOKENS: ["a"]}, 3)
+    assert pad_vocabulary(fields, 2) == pad_vocabulary(fields, 1) == fields
+    assert "tokenizer.ggml.scores" not in pad_vocabulary({TOKENS: ["a"]}, 3)
 
 
-def test_llama_cpp_opens_the_same_and_stretches_the_same(file: Path, tmp_path: Path) -> None:
+def test_llama_cpp_scales_positions_the_same(file: Path, tmp_path: Path) -> None:
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama.cpp is not installed.")
     kept = file.read_bytes()
     ids = [number * 7 % VOCABULARY for number in range(31)]
@@ -282,19 +284,19 @@ def test_llama_cpp_opens_the_same_and_stretches_the_same(file: Path, tmp_path: P
     )):  # fmt: skip
         path = tmp_path / f"{place}.gguf"
         path.write_bytes(kept)
-        edited(path, fields)
+        edit_file(path, fields)
         theirs = llama_cpp.Llama(str(path), n_ctx=61, logits_all=True, verbose=False, n_threads=1)
         theirs.eval(ids)
         expected = torch.tensor(theirs.scores[: len(ids)])
-        said = load(path).model(torch.tensor([ids])).logits[0]
-        assert (said - expected).abs().max() <= 2e-2 * expected.abs().max(), fields
+        found = load(path).model(torch.tensor([ids])).logits[0]
+        assert (found - expected).abs().max() <= 2e-2 * expected.abs().max(), fields
 
 
 # Wrong files
 
 
 @pytest.mark.parametrize(
-    ("fields", "said"),
+    ("fields", "message"),
     [
         ({"general.architecture": "mamba"}, "architecture 'mamba'"),
         ({"llama.block_count": None}, r"llama\.block_count"),
@@ -308,11 +310,11 @@ def test_llama_cpp_opens_the_same_and_stretches_the_same(file: Path, tmp_path: P
         ({"llama.attention.layer_norm_rms_epsilon": float("nan")}, "layer_norm_rms_epsilon"),
     ],
 )
-def test_files_that_contradict_themselves_are_refused(fields: dict[str, Any], said: str, file: Path) -> None:
+def test_inconsistent_files_are_refused(fields: dict[str, Any], message: str, file: Path) -> None:
     if "general.architecture" in fields:
         data = file.read_bytes()
         file.write_bytes(data.replace(b"\5\0\0\0\0\0\0\0llama", b"\5\0\0\0\0\0\0\0mamba", 1))
     else:
-        edited(file, fields)
-    with pytest.raises(ChumokuError, match=said):
+        edit_file(file, fields)
+    with pytest.raises(ChumokuError, match=message):
         chumoku.load(file)

@@ -33,13 +33,13 @@ def test_a_killed_command_given_again_leaves_what_it_should(name: str, folder: P
 
 def test_litter_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A conversion that does not remove what a killed one left."""
-    seal = convert.seal
+    seal = convert.write_checksums
 
     def littering(path: Path) -> None:
         seal(path)
         (path.parent.parent / f"litter-{os.getpid()}").touch()
 
-    monkeypatch.setattr(convert, "seal", littering)
+    monkeypatch.setattr(convert, "write_checksums", littering)
     found = trial("convert", 1, folder, random.Random(7))
     assert len(found.problems) == 1
     assert "litter-" in found.problems[0]

@@ -1,4 +1,4 @@
-"""llama2.c's files: every tensor where the program puts it, and no other file taken for one."""
+"""llama2.c files are read correctly, and other files are not taken for one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DIM, HIDDEN, LAYERS, HEADS, KV, VOCABULARY, LENGTH = 12, 7, 3, 6, 2, 11, 5
 
 
 def stored(*, tied: bool = True) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A file as the program's own export writes it: one kind of weight after the other, layer by layer."""
+    """A file like llama2.c's export writes it: all layers of one kind of weight, then the next kind."""
     random, found, data = np.random.default_rng(0), {}, []
     keys = DIM // HEADS * KV
 
@@ -52,14 +52,14 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
     path.write_bytes(data + rest)
     assert looks_like_llama2c(path)
     file = open_llama2c(path)
-    assert file.config_values == {
+    assert file.header == {
         **{"dim": DIM, "hidden": HIDDEN, "layers": LAYERS, "heads": HEADS, "kv_heads": KV},
         **{"vocabulary": VOCABULARY, "length": LENGTH, "tied": tied},
     }
     assert file.shapes == {name: numbers.shape for name, numbers in expected.items()}
     for name, numbers in expected.items():
         assert torch.equal(file.read(name), torch.from_numpy(numbers))
-    assert file.rest == rest
+    assert file.tokenizer_bytes == rest
     file.read("norm").zero_()
     assert path.read_bytes() == data + rest, "what is changed is not the file"
     with pytest.raises(UsageError, match="no tensor 'wcls'"):
@@ -69,18 +69,18 @@ def test_every_tensor_is_found(tied: bool, rest: bytes, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "number", "sentence"),
     [
-        (0, 0, "its dim would be 0"),
-        (0, 1 << 30, "its dim would be 1,073,741,824"),
-        (1, -1, "its hidden would be -1"),
-        (2, 1 << 20, "its layers would be"),
+        (0, 0, "its dim is 0"),
+        (0, 1 << 30, "its dim is 1,073,741,824"),
+        (1, -1, "its hidden is -1"),
+        (2, 1 << 20, "its layers is"),
         (3, 5, "do not fit together .dim 12, heads 5, kv_heads 2"),
         (3, 12, "do not fit together"),
         (4, 5, "do not fit together"),
-        (5, -(1 << 31), "its vocabulary would be 2,147,483,648"),
-        (6, 0, "its length would be 0"),
+        (5, -(1 << 31), "its vocabulary is 2,147,483,648"),
+        (6, 0, "its length is 0"),
     ],
 )
-def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:
+def test_implausible_headers_are_refused(place: int, number: int, sentence: str, tmp_path: Path) -> None:
     data = bytearray(stored()[0])
     struct.pack_into("<i", data, 4 * place, number)
     (tmp_path / "a.bin").write_bytes(data)
@@ -89,33 +89,33 @@ def test_numbers_that_make_no_sense_are_refused(place: int, number: int, sentenc
         open_llama2c(tmp_path / "a.bin")
 
 
-def test_sizes_must_follow_from_the_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_size_must_match_the_header(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, data = tmp_path / "a.bin", stored()[0]
     for length in (*range(0, 40), *range(41, len(data), 97), len(data) - 1):
         path.write_bytes(data[:length])
         assert not looks_like_llama2c(path)
         with pytest.raises(ChumokuError):
             open_llama2c(path)
-    with pytest.raises(DamagedError, match="has 8,563 bytes, and its weights need 8,564"):
+    with pytest.raises(DamagedError, match="has 8,563 bytes, but its weights need 8,564"):
         open_llama2c(path)
-    monkeypatch.setattr(llama2c, "LARGEST_REST", 3)
+    monkeypatch.setattr(llama2c, "LARGEST_TOKENIZER", 3)
     path.write_bytes(data + b"123")
     assert looks_like_llama2c(path)
     path.write_bytes(data + b"1234")
     assert not looks_like_llama2c(path)
-    with pytest.raises(DamagedError, match="4 bytes behind its weights, more than any tokenizer"):
+    with pytest.raises(DamagedError, match="4 bytes after its weights, too many for a tokenizer"):
         open_llama2c(path)
 
 
-def test_other_files_are_named(tmp_path: Path) -> None:
+def test_other_files_are_explained(tmp_path: Path) -> None:
     path = tmp_path / "a.bin"
     assert not looks_like_llama2c(path)
     with pytest.raises(UsageError, match="could not be read: No such file"):
         open_llama2c(path)
     for data, sentence in (
         (b"", "it is empty"),
-        (b"\1" * 27, "shorter than its seven first numbers"),
-        (struct.pack("<2i", 0x616B3432, 1) + bytes(256), "a later version, .* --version 0"),
+        (b"\1" * 27, "shorter than the header"),
+        (struct.pack("<2i", 0x616B3432, 1) + bytes(256), "a later version .* --version 0"),
     ):
         path.write_bytes(data)
         assert not looks_like_llama2c(path)

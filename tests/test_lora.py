@@ -1,4 +1,4 @@
-"""Adapters and their laws, in every kind of model: nothing changes before something is learned; all can be undone."""
+"""Properties of adapters in every kind of model: new adapters change nothing, and everything can be undone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.engines.unmodified import modification
 from chumoku.errors import AddressError, ConfigError, ShapeError, UsageError
 from chumoku.lora import LoraSettings
-from chumoku.lora.adapters import adapted, matrices
+from chumoku.lora.adapters import adaptable_matrices, adapted_modules
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.models.model import Model
@@ -46,22 +46,22 @@ choices = st.builds(
 some = settings(max_examples=20, deadline=None)
 
 
-def fresh(cell: Cell, dtype: torch.dtype = torch.float64) -> Model:
+def new_model(cell: Cell, dtype: torch.dtype = torch.float64) -> Model:
     return copy.deepcopy(model_of(cell, dtype))
 
 
-def learn(model: Model, seed: int) -> None:
-    """Random numbers in the active adapter, as if it had been trained."""
+def randomize_adapter(model: Model, seed: int) -> None:
+    """Fill the active adapter with random numbers, as if it were trained."""
     random = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, parameter in lora.trainable(model).items():
+        for name, parameter in lora.trainable_parameters(model).items():
             noise = torch.rand(parameter.shape, generator=random, dtype=parameter.dtype) - 0.5
             parameter.copy_(parameter * (1.2 + noise) if name.endswith("magnitude") else noise / 3)
 
 
-def learned(model: Model, settings: LoraSettings, seed: int, name: str = "default") -> Model:
+def attach_trained(model: Model, settings: LoraSettings, seed: int, name: str = "default") -> Model:
     lora.attach(model, settings, name=name, seed=seed)
-    learn(model, seed)
+    randomize_adapter(model, seed)
     return model
 
 
@@ -70,20 +70,20 @@ def answer(model: Model, seed: int = 0) -> Tensor:
         return logits_of(model, tokens(2, 7, seed))
 
 
-def bits(model: nn.Module) -> dict[str, Tensor]:
+def copy_state(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
 
-def same_bits(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+def states_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
-# ---- the part by itself
+# ---- one adapted matrix
 
 
 @given(seed=seeds, rank=st.integers(1, 13), dora=st.booleans(), bias=st.booleans(), stabilised=st.booleans())
 @some
-def test_the_quick_form_is_the_formula_gradients_included(
+def test_fast_forward_equals_formula_with_gradients(
     seed: int, rank: int, dora: bool, bias: bool, stabilised: bool
 ) -> None:
     random = torch.Generator().manual_seed(seed)
@@ -122,13 +122,13 @@ def test_the_formula_by_hand() -> None:
         low.magnitude.copy_(torch.tensor([3.0, 2.0]))
     module.adapters["one"], module.active = low, "one"
     x = torch.tensor([1.0, 1.0])
-    # Row 0 is [1, 2] of length √5, to be 3 long; row 1 is unchanged.
+    # Row 0 is [1, 2] with length √5, scaled to length 3; row 1 is unchanged.
     torch.testing.assert_close(module(x), torch.tensor([10 + 3 * 3 / math.sqrt(5), 22.0]))
     module.adapters["one"].magnitude = None
     torch.testing.assert_close(module(x), torch.tensor([13.0, 22.0]))
 
 
-def test_a_row_of_zeros_stays_one() -> None:
+def test_zero_row_stays_zero() -> None:
     base = nn.Linear(3, 2)
     with torch.no_grad():
         base.weight[0] = 0
@@ -138,7 +138,7 @@ def test_a_row_of_zeros_stays_one() -> None:
     assert torch.equal(module(x), base(x))
 
 
-def test_an_adapter_cannot_be_passed_by() -> None:
+def test_adapted_module_has_no_weight() -> None:
     module = Adapted(nn.Linear(3, 2))
     assert not hasattr(module, "weight")
     assert not hasattr(module, "bias")
@@ -147,86 +147,86 @@ def test_an_adapter_cannot_be_passed_by() -> None:
         LowRank(3, 2, 0, alpha=1.0)
 
 
-def test_a_fresh_a_is_that_of_a_new_linear_layer() -> None:
+def test_initial_a_is_that_of_a_linear_layer() -> None:
     low = LowRank(400, 7, 64, alpha=1.0).initialize(torch.zeros(7, 400), torch.Generator().manual_seed(1))
     assert float(low.a.detach().abs().max()) <= 400**-0.5
     assert float(low.a.detach().std()) == pytest.approx(400**-0.5 / math.sqrt(3), rel=0.02)
     assert not low.b.any()
 
 
-# ---- laws of models
+# ---- properties of models
 
 
 @given(cell=cells, choice=choices, seed=seeds)
 @some
-def test_fresh_is_the_base_to_the_last_bit(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = fresh(cell)
+def test_new_adapter_changes_nothing(cell: Cell, choice: LoraSettings, seed: int) -> None:
+    model = new_model(cell)
     before = answer(model)
     lora.attach(model, choice, seed=seed)
     assert torch.equal(answer(model), before)
-    learn(model, seed)
+    randomize_adapter(model, seed)
     assert distance(answer(model), before) > BROKEN, "seen to fail"
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(answer(model), before)
 
 
 @given(cell=cells, choice=choices, seed=seeds, single=st.booleans())
 @some
-def test_merged_is_attached(cell: Cell, choice: LoraSettings, seed: int, single: bool) -> None:
-    model = learned(fresh(cell, torch.float32 if single else torch.float64), choice, seed)
-    expected, before = answer(model), bits(model)
+def test_merged_equals_attached(cell: Cell, choice: LoraSettings, seed: int, single: bool) -> None:
+    model = attach_trained(new_model(cell, torch.float32 if single else torch.float64), choice, seed)
+    expected, before = answer(model), copy_state(model)
     limit = 1e-5 if single else EXACT
-    apart = lora.merged(model)
+    apart = lora.merged_copy(model)
     assert not any(isinstance(module, Adapted) for module in apart.modules())
-    assert same_bits(bits(model), before)
+    assert states_equal(copy_state(model), before)
     assert distance(answer(apart), expected) < limit
     lora.merge(model)
     assert distance(answer(model), expected) < limit
-    assert torch.equal(answer(lora.merged(model)), answer(model))
+    assert torch.equal(answer(lora.merged_copy(model)), answer(model))
     lora.unmerge(model)
-    for low in adapted(model).values():
+    for low in adapted_modules(model).values():
         low.adapters["default"].alpha *= 1.5
     assert distance(answer(apart), answer(model)) > BROKEN / 10, "seen to fail"
 
 
 @given(cell=cells, choice=choices, seed=seeds)
 @some
-def test_unmerging_restores_every_bit_and_every_module(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = learned(fresh(cell, torch.float32), choice, seed)
-    before, modules, expected = bits(model), dict(model.named_modules()), answer(model)
-    weights = {path: module.base.weight for path, module in adapted(model).items()}
+def test_unmerge_restores_everything(cell: Cell, choice: LoraSettings, seed: int) -> None:
+    model = attach_trained(new_model(cell, torch.float32), choice, seed)
+    before, modules, expected = copy_state(model), dict(model.named_modules()), answer(model)
+    weights = {path: module.base.weight for path, module in adapted_modules(model).items()}
     lora.merge(model)
     assert not any(isinstance(module, Adapted) for module in model.modules())
     changed = [path for path in weights if not torch.equal(model.get_submodule(path).weight, weights[path])]
     assert changed == list(weights)
     lora.unmerge(model)
-    assert same_bits(bits(model), before)
+    assert states_equal(copy_state(model), before)
     assert dict(model.named_modules()) == modules
-    assert all(adapted(model)[path].base.weight is weight for path, weight in weights.items())
+    assert all(adapted_modules(model)[path].base.weight is weight for path, weight in weights.items())
     assert torch.equal(answer(model), expected)
 
 
 @given(cell=cells, choice=choices, other=choices, seed=seeds)
 @some
-def test_switching_is_reloading(cell: Cell, choice: LoraSettings, other: LoraSettings, seed: int) -> None:
-    both = learned(learned(fresh(cell), choice, seed, "one"), other, seed + 1, "two")
-    assert lora.names(both) == ["one", "two"]
+def test_set_adapter_equals_reloading(cell: Cell, choice: LoraSettings, other: LoraSettings, seed: int) -> None:
+    both = attach_trained(attach_trained(new_model(cell), choice, seed, "one"), other, seed + 1, "two")
+    assert lora.list_adapters(both) == ["one", "two"]
     answers = {}
     for name, made, number in (("one", choice, seed), ("two", other, seed + 1), ("one", choice, seed)):
-        lora.switch(both, name)
+        lora.set_adapter(both, name)
         answers[name] = answer(both)
-        assert torch.equal(answers[name], answer(learned(fresh(cell), made, number)))
-        assert lora.active(both) == name
-        assert all(f".adapters.{name}." in path for path in lora.trainable(both))
+        assert torch.equal(answers[name], answer(attach_trained(new_model(cell), made, number)))
+        assert lora.active_adapter(both) == name
+        assert all(f".adapters.{name}." in path for path in lora.trainable_parameters(both))
     assert not torch.equal(answers["one"], answers["two"]), "seen to fail"
 
 
 @given(cell=cells, choice=choices, seed=seeds)
 @some
-def test_only_the_adapter_learns(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = learned(fresh(cell), choice, seed)
-    base = {name: tensor for name, tensor in bits(model).items() if ".adapters." not in name}
-    trained = lora.trainable(model)
+def test_only_the_adapter_trains(cell: Cell, choice: LoraSettings, seed: int) -> None:
+    model = attach_trained(new_model(cell), choice, seed)
+    base = {name: tensor for name, tensor in copy_state(model).items() if ".adapters." not in name}
+    trained = lora.trainable_parameters(model)
     assert {name for name in trained if ".adapters.default." not in name} == set()
     before = {name: parameter.detach().clone() for name, parameter in trained.items()}
     optimizer = torch.optim.AdamW(trained.values(), lr=0.1)
@@ -237,20 +237,20 @@ def test_only_the_adapter_learns(cell: Cell, choice: LoraSettings, seed: int) ->
     graded = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
     assert graded == set(trained)
     assert all(not torch.equal(parameter, before[name]) for name, parameter in trained.items())
-    assert same_bits({name: tensor for name, tensor in bits(model).items() if name in base}, base)
+    assert states_equal({name: tensor for name, tensor in copy_state(model).items() if name in base}, base)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dora", [False, True])
-def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> None:
+def test_quantized_base_is_not_changed(precision: str, kind: str, dora: bool) -> None:
     config = Cell(kind).config(width=96, feedforward_width=64)
     model = to_precision(build(config), precision)
-    before, plain = bits(model), answer(model)
+    before, plain = copy_state(model), answer(model)
     lora.attach(model, LoraSettings(rank=3, dora=dora, targets=EVERYTHING), seed=5)
     assert torch.equal(answer(model), plain)
     model.train()
-    optimizer = torch.optim.AdamW(lora.trainable(model).values(), lr=0.01)
+    optimizer = torch.optim.AdamW(lora.trainable_parameters(model).values(), lr=0.01)
     losses = []
     for _ in range(5):
         optimizer.zero_grad()
@@ -261,35 +261,35 @@ def test_whole_numbers_stay_untouched(precision: str, kind: str, dora: bool) -> 
     assert losses[-1] < losses[0]
     model.eval()
     assert distance(answer(model), plain) > BROKEN
-    with pytest.raises(UsageError, match=r"are quantized.*in float32 and merge there"):
+    with pytest.raises(UsageError, match=r"are quantized.*float32 model and merge it there"):
         lora.merge(model)
     with pytest.raises(UsageError, match="are quantized"):
-        lora.merged(model)
+        lora.merged_copy(model)
     lora.detach(model)
-    assert same_bits(bits(model), before)
+    assert states_equal(copy_state(model), before)
     assert torch.equal(answer(model), plain)
 
 
 @given(cell=st.sampled_from([cell for cell in CELLS if cell.kind != "encoder"]), choice=choices, seed=seeds)
 @some
-def test_cached_decoding_is_the_whole_pass(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    assert laws.cache_error(learned(fresh(cell), choice, seed), 7, seed) < EXACT
+def test_cached_decoding_equals_full_pass(cell: Cell, choice: LoraSettings, seed: int) -> None:
+    assert laws.cache_error(attach_trained(new_model(cell), choice, seed), 7, seed) < EXACT
 
 
-def test_keys_that_miss_the_adapter_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = learned(fresh(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
+def test_cache_test_detects_missing_adapter(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = attach_trained(new_model(Cell("decoder")), LoraSettings(targets=EVERYTHING), 3)
     real = Adapted.forward
     monkeypatch.setattr(Adapted, "forward", lambda self, x: self.base(x) if x.shape[1] == 1 else real(self, x))
     assert laws.cache_error(model, 7, 3) > BROKEN
 
 
 @pytest.mark.parametrize("dora", [False, True])
-def test_dropout_falls_in_training_alone(dora: bool) -> None:
-    model, settings = fresh(Cell("decoder")).train(), LoraSettings(dropout=0.5, dora=dora)
+def test_dropout_only_in_training(dora: bool) -> None:
+    model, settings = new_model(Cell("decoder")).train(), LoraSettings(dropout=0.5, dora=dora)
     base = answer(model)
     lora.attach(model, settings)
     assert torch.equal(answer(model), base), "what the base sees is never dropped"
-    learn(model.eval(), 3)
+    randomize_adapter(model.eval(), 3)
     quiet = answer(model)
     assert torch.equal(answer(model), quiet)
     model.train()
@@ -297,12 +297,12 @@ def test_dropout_falls_in_training_alone(dora: bool) -> None:
     one, two = answer(model), answer(model)
     assert not torch.equal(one, two)
     assert not torch.equal(one, quiet)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert torch.equal(answer(model), base)
 
 
 def test_dropout_keeps_the_mean() -> None:
-    """Over many draws the adapter's share averages to what it is without dropout; W x is never dropped."""
+    """The mean over many draws is the adapter's output without dropout; W x is never dropped."""
     base = nn.Linear(7, 5)
     module = Adapted(base)
     module.adapters["one"] = LowRank(7, 5, 3, alpha=6.0, dropout=0.3).initialize(base.weight)
@@ -318,12 +318,12 @@ def test_dropout_keeps_the_mean() -> None:
 
 @given(cell=cells, choice=choices, seed=seeds)
 @some
-def test_taken_off_the_model_is_the_one_it_was(cell: Cell, choice: LoraSettings, seed: int) -> None:
-    model = fresh(cell)
+def test_detach_restores_the_model(cell: Cell, choice: LoraSettings, seed: int) -> None:
+    model = new_model(cell)
     frozen = next(name for name, _ in model.named_parameters())
     model.get_parameter(frozen).requires_grad_(False)
-    modules, parameters, before = dict(model.named_modules()), dict(model.named_parameters()), bits(model)
-    learned(model, choice, seed)
+    modules, parameters, before = dict(model.named_modules()), dict(model.named_parameters()), copy_state(model)
+    attach_trained(model, choice, seed)
     assert not any(parameter.requires_grad for parameter in parameters.values())
     if seed % 2:
         lora.merge(model)
@@ -331,34 +331,34 @@ def test_taken_off_the_model_is_the_one_it_was(cell: Cell, choice: LoraSettings,
     assert dict(model.named_modules()) == modules
     assert all(model.get_parameter(name) is parameter for name, parameter in parameters.items())
     assert [name for name, parameter in parameters.items() if not parameter.requires_grad] == [frozen]
-    assert same_bits(bits(model), before)
-    assert lora.names(model) == []
+    assert states_equal(copy_state(model), before)
+    assert lora.list_adapters(model) == []
     lora.detach(model)
 
 
 def test_seeds_and_copies() -> None:
-    one, two, three = (fresh(Cell("encoder-decoder")) for _ in range(3))
+    one, two, three = (new_model(Cell("encoder-decoder")) for _ in range(3))
     for model, seed in ((one, 1), (two, 1), (three, 2)):
         lora.attach(model, LoraSettings(), seed=seed)
-    assert same_bits(lora.tensors(one), lora.tensors(two))
-    assert not same_bits(lora.tensors(one), lora.tensors(three))
+    assert states_equal(lora.adapter_tensors(one), lora.adapter_tensors(two))
+    assert not states_equal(lora.adapter_tensors(one), lora.adapter_tensors(three))
     other = copy.deepcopy(one)
-    learn(other, 3)
+    randomize_adapter(other, 3)
     lora.merge(other)
-    assert lora.names(other) == lora.names(one) == ["default"]
+    assert lora.list_adapters(other) == lora.list_adapters(one) == ["default"]
     lora.unmerge(other)
     lora.detach(other)
     assert isinstance(one.get_submodule("decoder.blocks.0.attention.query"), Adapted), "a copy has its own"
 
 
-# ---- what an adapter stands beside
+# ---- targets
 
 
 def test_targets_by_address() -> None:
     def beside(kind: str, *targets: str, **changes: object) -> list[str]:
         model = build(Cell(kind).config(**changes))
         lora.attach(model, LoraSettings(targets=list(targets) or None))
-        return list(adapted(model))
+        return list(adapted_modules(model))
 
     both = [f"{stack}.blocks.{n}.attention.{p}" for stack in ("encoder",) for n in (0, 1) for p in ("query", "value")]
     assert beside("encoder") == both
@@ -382,27 +382,30 @@ def test_targets_by_address() -> None:
     [
         (
             "decoder.blocks.*.atention.query",
-            r"No matrix .* like decoder\.blocks\.\*\.atention\.query\. Did you mean deco",
+            r"decoder\.blocks\.\*\.atention\.query matches no matrix of this model\. Did you mean deco",
         ),
-        ("decoder.embedding", "decoder.embedding names no matrix .*; embedding tables, norms, logits and experts have"),
-        ("head", "head names no matrix"),
-        ("decoder.norm", "decoder.norm names no matrix"),
-        ("encoder.**", "No matrix of this model"),
+        (
+            "decoder.embedding",
+            "decoder.embedding matches no matrix .*; embedding tables, norms, logits",
+        ),
+        ("head", "head matches no matrix"),
+        ("decoder.norm", "decoder.norm matches no matrix"),
+        ("encoder.**", "matches no matrix of this model"),
         ("decoder.{blocks", "are not balanced"),
     ],
 )
-def test_targets_that_are_none(pattern: str, message: str) -> None:
+def test_patterns_without_a_match(pattern: str, message: str) -> None:
     model = build(Cell("decoder").config(tie_output=False))
     with pytest.raises(AddressError, match=message):
         lora.attach(model, LoraSettings(targets=["**.query", pattern]))
-    assert not adapted(model)
+    assert not adapted_modules(model)
     assert all(parameter.requires_grad for parameter in model.parameters()), "nothing happened"
 
 
-def test_logits_of_whole_numbers_are_no_target() -> None:
+def test_quantized_logits_are_not_adaptable() -> None:
     model = to_precision(build(Cell("decoder").config()), "int8")
-    assert "head" not in matrices(model)
-    assert all(isinstance(module, Quantized) for module in matrices(model).values())
+    assert "head" not in adaptable_matrices(model)
+    assert all(isinstance(module, Quantized) for module in adaptable_matrices(model).values())
 
 
 def test_settings_are_checked() -> None:
@@ -418,41 +421,41 @@ def test_settings_are_checked() -> None:
 # ---- use and misuse
 
 
-def test_what_cannot_be_done() -> None:
-    model = fresh(Cell("decoder"))
+def test_wrong_use_is_refused() -> None:
+    model = new_model(Cell("decoder"))
     with pytest.raises(UsageError, match="nothing to merge"):
         lora.merge(model)
     with pytest.raises(UsageError, match="Nothing is merged"):
         lora.unmerge(model)
-    with pytest.raises(UsageError, match=r"no adapter 'x'\. It has none"):
-        lora.switch(model, "x")
+    with pytest.raises(UsageError, match=r"no adapter 'x'\. It has no adapters"):
+        lora.set_adapter(model, "x")
     with pytest.raises(UsageError, match="Attach one first"):
-        lora.tensors(model)
+        lora.adapter_tensors(model)
     for name in ("", "a.b", "keys", "training", "x" * 65, "../x"):
-        with pytest.raises(UsageError, match="cannot be called"):
+        with pytest.raises(UsageError, match="is not a valid adapter name"):
             lora.attach(model, LoraSettings(), name=name)
     assert all(parameter.requires_grad for parameter in model.parameters())
-    learned(model, LoraSettings(), 3, "one")
+    attach_trained(model, LoraSettings(), 3, "one")
     with pytest.raises(UsageError, match="already has an adapter 'one'"):
         lora.attach(model, LoraSettings(), name="one")
     with pytest.raises(UsageError, match=r"no adapter 'two'\. It has one"):
-        lora.switch(model, "two")
+        lora.set_adapter(model, "two")
     with pytest.raises(UsageError, match=r"Merge them first: lora\.merged"):
         to_precision(model, "int8")
     lora.merge(model)
-    for doing in (lambda: lora.merge(model), lambda: lora.switch(model, None)):
-        with pytest.raises(UsageError, match="are merged"):
+    for doing in (lambda: lora.merge(model), lambda: lora.set_adapter(model, None)):
+        with pytest.raises(UsageError, match="merged"):
             doing()
     with pytest.raises(UsageError, match="Call unmerge first"):
         lora.attach(model, LoraSettings(), name="two")
-    assert lora.names(model) == ["one"]
-    assert len(lora.tensors(model, "one")) == 8
-    with pytest.raises(AttributeError, match="it offers"):
+    assert lora.list_adapters(model) == ["one"]
+    assert len(lora.adapter_tensors(model, "one")) == 8
+    with pytest.raises(AttributeError, match="it has "):
         lora.nothing  # noqa: B018
 
 
-def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
-    model = learned(fresh(Cell("decoder"), torch.float32), LoraSettings(), 3)
+def test_fast_engines_refuse_adapters() -> None:
+    model = attach_trained(new_model(Cell("decoder"), torch.float32), LoraSettings(), 3)
     assert "is of class Adapted" in (modification(model) or "")
     assert isinstance(open_engine(model, rows=1, capacity=5), TorchEngine)
     assert "Adapted" in (gpu.unsupported(model) or "")
@@ -466,10 +469,10 @@ def test_engines_of_bare_matrices_are_not_for_adapters() -> None:
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_compiled_training_hears_the_adapter(precision: str) -> None:
-    """Compiled, the three projections are one product of their weights; not where one has an adapter."""
+def test_compiled_training_uses_the_adapter(precision: str) -> None:
+    """Compiled models join the three projections into one product, except if one has an adapter."""
     base = build(Cell("decoder").config(width=96, feedforward_width=64))
-    model = learned(to_precision(base, precision), LoraSettings(rank=3), 3)
+    model = attach_trained(to_precision(base, precision), LoraSettings(rank=3), 3)
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     given = tokens(2, 7)
     gradients = []
@@ -477,29 +480,31 @@ def test_compiled_training_hears_the_adapter(precision: str) -> None:
         model.zero_grad()
         logits = one(given).logits
         logits.square().mean().backward()
-        gradients.append((logits.detach(), *(parameter.grad for parameter in lora.trainable(model).values())))
+        gradients.append(
+            (logits.detach(), *(parameter.grad for parameter in lora.trainable_parameters(model).values()))
+        )
     for plain, quick in zip(*gradients, strict=True):
         torch.testing.assert_close(quick, plain, rtol=1e-4, atol=1e-5)
-    lora.switch(model, None)
+    lora.set_adapter(model, None)
     assert distance(model(given).logits, gradients[1][0]) > BROKEN, "seen to fail"
 
 
-def test_what_is_saved() -> None:
-    model = fresh(Cell("decoder"))
+def test_memory_savings() -> None:
+    model = new_model(Cell("decoder"))
     lora.attach(model, LoraSettings(rank=5, targets=["**.attention.query"]))
     trained, total = 2 * 5 * (30 + 30), count(model.config).parameters
-    assert lora.saving(model) == (trained, total, 12 * total - 16 * trained)
-    assert trained == sum(parameter.numel() for parameter in lora.trainable(model).values())
-    lora.switch(model, None)
-    assert lora.saving(model) == (0, total, 12 * total)
+    assert lora.memory_savings(model) == (trained, total, 12 * total - 16 * trained)
+    assert trained == sum(parameter.numel() for parameter in lora.trainable_parameters(model).values())
+    lora.set_adapter(model, None)
+    assert lora.memory_savings(model) == (0, total, 12 * total)
 
 
 def test_adapters_are_never_below_32_bits() -> None:
-    model = to_precision(fresh(Cell("decoder"), torch.float32), "bf16")
+    model = to_precision(new_model(Cell("decoder"), torch.float32), "bf16")
     before = answer(model)
     lora.attach(model, LoraSettings(dora=True, targets=EVERYTHING))
-    assert {tensor.dtype for tensor in lora.tensors(model).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in lora.adapter_tensors(model).values()} == {torch.float32}
     assert torch.equal(answer(model), before)
     assert {part.kind for part in model.modules() if isinstance(part, Quantized)} == {"bf16"}
-    learn(model, 3)
-    assert distance(answer(lora.merged(model)), answer(model)) < 0.1
+    randomize_adapter(model, 3)
+    assert distance(answer(lora.merged_copy(model)), answer(model)) < 0.1

@@ -1,4 +1,4 @@
-"""Adapters to and from the PEFT library: the same logits on both sides, and nothing believed that a file says."""
+"""Adapters from and to the PEFT library give the same logits; invalid files are refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import transformers
 from cells import Cell, model_of
 from safetensors.torch import load_file, save_file
-from test_lora import EVERYTHING, answer, bits, learn, learned, same_bits
+from test_lora import EVERYTHING, answer, attach_trained, copy_state, randomize_adapter, states_equal
 from torch import Tensor, nn
 
 from chumoku import lora
@@ -47,7 +47,7 @@ class Twins(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """What a family's `read` looks at."""
+    """A source for a family's `read`, without tensors."""
 
     shapes: Mapping[str, tuple[int, ...]]
     path: str = "theirs"
@@ -55,7 +55,7 @@ class Shapes(NamedTuple):
 
 def theirs_of(family: str) -> nn.Module:
     sizes = {"num_hidden_layers": 2, "num_attention_heads": 6, "hidden_size": 36, "intermediate_size": 41}
-    # The smallest numbers for special tokens: the libraries warn of those beyond the vocabulary.
+    # Small ids for special tokens: the libraries warn about ids outside the vocabulary.
     special = {"bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
     match family:
         case "llama":
@@ -86,7 +86,7 @@ def theirs_of(family: str) -> nn.Module:
 
 
 @functools.cache
-def made(family: str, pairing: str) -> Twins:
+def build_twins(family: str, pairing: str) -> Twins:
     theirs = theirs_of(family).eval()
     random = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -101,8 +101,8 @@ def made(family: str, pairing: str) -> Twins:
     known, own = dict(ours.named_parameters()), {}
     for row in rows:
         if known.keys() >= set(row.ours):
-            tensor = state[row.theirs][0] if row.lifted else state[row.theirs]
-            tensor = tensor.T if row.turned else tensor
+            tensor = state[row.theirs][0] if row.unsqueezed else state[row.theirs]
+            tensor = tensor.T if row.transposed else tensor
             if row.heads and pairing == "interleaved":
                 heads = tensor.view(row.heads, 2, -1, *tensor.shape[1:])
                 tensor = torch.stack([heads[:, 0], heads[:, 1]], 2).view(tensor.shape)
@@ -114,7 +114,7 @@ def made(family: str, pairing: str) -> Twins:
 
 
 def twins(family: str, pairing: str = "") -> Twins:
-    ours, theirs, rows = made(family, pairing)
+    ours, theirs, rows = build_twins(family, pairing)
     return Twins(copy.deepcopy(ours), copy.deepcopy(theirs), rows)
 
 
@@ -130,44 +130,44 @@ KINDS = {
 }
 
 
-def close(one: Tensor, other: Tensor, limit: float = 1e-5) -> None:
+def assert_close(one: Tensor, other: Tensor, limit: float = 1e-5) -> None:
     torch.testing.assert_close(one, other, atol=limit, rtol=limit)
 
 
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.filterwarnings("error")
-def test_an_adapter_of_ours_in_theirs(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+def test_our_adapter_in_peft(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
     pair = twins(family, pairing)
-    close(*pair.logits())
+    assert_close(*pair.logits())
     base = pair.logits()[0]
-    learned(pair.ours, LoraSettings(**KINDS[kind]), 5)
+    attach_trained(pair.ours, LoraSettings(**KINDS[kind]), 5)
     lora.save(pair.ours, tmp_path, base="someone/some-model", rows=pair.rows)
     loaded = peft.PeftModel.from_pretrained(pair.theirs, tmp_path)
     ours, theirs = pair.logits(loaded)
-    close(ours, theirs)
+    assert_close(ours, theirs)
     assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
     assert loaded.peft_config["default"].base_model_name_or_path == "someone/some-model"
-    # Every adapter that PEFT made was in the file, and nothing else was.
+    # The file has exactly PEFT's adapters.
     made_there = {name for name, _ in loaded.named_parameters() if "lora_" in name}
     assert len(made_there) == len(load_file(tmp_path / WEIGHTS))
 
 
 @BOTH
 @pytest.mark.parametrize("kind", KINDS)
-def test_saved_and_loaded_is_the_same_to_the_last_bit(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+def test_save_and_load_is_exact(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
     pair = twins(family, pairing)
     fresh = copy.deepcopy(pair.ours)
-    learned(pair.ours, LoraSettings(dropout=0.25, **KINDS[kind]), 5)
+    attach_trained(pair.ours, LoraSettings(dropout=0.25, **KINDS[kind]), 5)
     for rows, folder in ((pair.rows, tmp_path / "theirs"), (None, tmp_path / "ours")):
         lora.save(pair.ours, folder, base="x", rows=rows)
         other = copy.deepcopy(fresh)
         described = lora.load(other, folder, rows=rows)
         assert described.base == "x"
-        assert same_bits(lora.tensors(pair.ours), lora.tensors(other))
+        assert states_equal(lora.adapter_tensors(pair.ours), lora.adapter_tensors(other))
         assert torch.equal(answer(pair.ours), answer(other))
-        for path, low in lora.adapters.adapted(pair.ours).items():
-            one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted(other)[path]))
+        for path, low in lora.adapters.adapted_modules(pair.ours).items():
+            one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted_modules(other)[path]))
             assert (one.rank, one.alpha, one.stabilised, one.dropout) == (
                 two.rank,
                 two.alpha,
@@ -176,7 +176,7 @@ def test_saved_and_loaded_is_the_same_to_the_last_bit(family: str, pairing: str,
             )
         lora.save(other, folder / "again", base="x", rows=rows)
         assert (folder / CONFIG).read_bytes() == (folder / "again" / CONFIG).read_bytes()
-        assert same_bits(stored(folder), stored(folder / "again"))
+        assert states_equal(stored(folder), stored(folder / "again"))
 
 
 THEIRS = {
@@ -207,7 +207,7 @@ PATTERNS = {
 
 
 def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> nn.Module:
-    """An adapter as PEFT makes and saves it, with random numbers in it."""
+    """Make and save an adapter with PEFT, with random numbers."""
     turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 7, "target_modules": TARGETS[family], **turned, **options})
     made = peft.get_peft_model(theirs, config).eval()
@@ -224,27 +224,27 @@ def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> n
 
 @BOTH
 @pytest.mark.parametrize("kind", THEIRS)
-def test_an_adapter_of_theirs_in_ours(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
+def test_peft_adapter_in_ours(family: str, pairing: str, kind: str, tmp_path: Path) -> None:
     pair = twins(family, pairing)
     base = pair.logits()[0]
     other = from_peft(pair.theirs, family, tmp_path, **(PATTERNS[family] if kind == "patterns" else THEIRS[kind]))
     described = lora.load(pair.ours, tmp_path, rows=pair.rows)
     ours, theirs = pair.logits(other)
-    close(ours, theirs)
+    assert_close(ours, theirs)
     assert float((ours - base).abs().max()) > 0.02, "seen to differ from the base"
     assert described.dora == (kind == "dora")
-    # And back: what came from PEFT goes there as it was.
+    # Saved again, it is unchanged.
     lora.save(pair.ours, tmp_path / "again", base="", rows=pair.rows)
     one, two = load_file(tmp_path / WEIGHTS), load_file(tmp_path / "again" / WEIGHTS)
-    assert same_bits(one, two)
+    assert states_equal(one, two)
     again = peft.PeftModel.from_pretrained(twins(family, pairing).theirs, tmp_path / "again")
-    close(pair.logits(again)[1], theirs)
+    assert_close(pair.logits(again)[1], theirs)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
 @pytest.mark.parametrize("dora", [False, True])
-def test_training_is_theirs_too(dora: bool, dropout: float) -> None:
-    """One matrix in training: the same numbers dropped, the same gradients; DoRA's norm has none."""
+def test_training_equals_peft(dora: bool, dropout: float) -> None:
+    """One matrix in training: the same dropout and gradients; DoRA's norm has no gradient."""
     base, same = nn.Linear(7, 5), nn.Linear(7, 5)
     same.load_state_dict(base.state_dict())
     config = peft.LoraConfig(r=3, lora_alpha=7, target_modules=["0"], use_dora=dora, lora_dropout=dropout)
@@ -265,26 +265,26 @@ def test_training_is_theirs_too(dora: bool, dropout: float) -> None:
         y = module(x)
         answers.append((y, *torch.autograd.grad((y * torch.arange(5.0)).sin().sum(), [x, *parameters])))
     for ours, other in zip(*answers, strict=True):
-        close(ours, other)
+        assert_close(ours, other)
 
 
 def test_rows_in_the_wrong_order_are_caught(tmp_path: Path) -> None:
     pair = twins("llama", "interleaved")
-    learned(pair.ours, LoraSettings(), 5)
+    attach_trained(pair.ours, LoraSettings(), 5)
     lora.save(pair.ours, tmp_path, base="x", rows=[row._replace(heads=0) for row in pair.rows])
     ours, theirs = pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path))
     assert float((ours - theirs).abs().max()) > 1e-3
 
 
-def test_a_body_without_its_head_has_other_names(tmp_path: Path) -> None:
-    """PEFT saw a BertModel: its names lack the first part; or a model for a task, whose names have one more."""
+def test_names_of_a_model_without_a_head(tmp_path: Path) -> None:
+    """Names from a BertModel lack the first part; names from a task model have an extra one."""
     pair = twins("bert")
     from_peft(pair.theirs.bert, "bert", tmp_path, target_modules=["query", "value"])
     assert not any("bert" in name for name in load_file(tmp_path / WEIGHTS))
     lora.load(pair.ours, tmp_path, rows=pair.rows)
     with torch.no_grad():
         given = torch.arange(11)[None]
-        close(pair.ours(given).hidden, pair.theirs.bert(given).last_hidden_state)
+        assert_close(pair.ours(given).hidden, pair.theirs.bert(given).last_hidden_state)
     other = twins("bert")
     shorter = [row._replace(theirs=row.theirs.removeprefix("bert.")) for row in other.rows]
     lora.save(pair.ours, tmp_path, base="", rows=pair.rows)
@@ -292,55 +292,55 @@ def test_a_body_without_its_head_has_other_names(tmp_path: Path) -> None:
     assert torch.equal(answer(other.ours), answer(pair.ours))
 
 
-def test_a_merged_adapter_is_saved_all_the_same(tmp_path: Path) -> None:
+def test_merged_adapter_can_be_saved(tmp_path: Path) -> None:
     pair = twins("gpt2")
-    learned(pair.ours, LoraSettings(dora=True, targets=["**.attention.query"]), 5)
+    attach_trained(pair.ours, LoraSettings(dora=True, targets=["**.attention.query"]), 5)
     for folder in ("one", "two"):
         lora.save(pair.ours, tmp_path / folder, base="x", rows=pair.rows)
         if folder == "one":
             lora.merge(pair.ours)
-    assert same_bits(*(load_file(tmp_path / folder / WEIGHTS) for folder in ("one", "two")))
+    assert states_equal(*(load_file(tmp_path / folder / WEIGHTS) for folder in ("one", "two")))
 
 
-def test_parts_of_other_strengths_join_all_the_same(tmp_path: Path) -> None:
-    """One scale serves a joined matrix: what is stronger goes into B."""
+def test_parts_with_other_scales_are_joined(tmp_path: Path) -> None:
+    """A joined matrix has one scale, so other scales are multiplied into B."""
     pair = twins("gpt2")
-    learned(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
-    for path, module in lora.adapters.adapted(pair.ours).items():
+    attach_trained(pair.ours, LoraSettings(targets=["**.attention.*"], rank=3), 5)
+    for path, module in lora.adapters.adapted_modules(pair.ours).items():
         module.adapters["default"].alpha *= {"key": 3.0, "value": 0.7}.get(path.rpartition(".")[2], 1.0)
     lora.save(pair.ours, tmp_path, base="x", rows=pair.rows)
-    close(*pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path)))
+    assert_close(*pair.logits(peft.PeftModel.from_pretrained(pair.theirs, tmp_path)))
     other = twins("gpt2").ours
     lora.load(other, tmp_path, rows=pair.rows)
-    close(answer(other), answer(pair.ours))
+    assert_close(answer(other), answer(pair.ours))
 
 
-def test_several_from_files_side_by_side(tmp_path: Path) -> None:
+def test_several_adapters_from_files(tmp_path: Path) -> None:
     pair = twins("llama")
     alone = {}
     for seed, name in ((1, "one"), (2, "two")):
-        one = learned(copy.deepcopy(pair.ours), LoraSettings(rank=seed), seed)
+        one = attach_trained(copy.deepcopy(pair.ours), LoraSettings(rank=seed), seed)
         lora.save(one, tmp_path / name, base="x")
         alone[name] = answer(one)
         lora.load(pair.ours, tmp_path / name, name=name)
     for name in ("one", "two", "one"):
-        lora.switch(pair.ours, name)
+        lora.set_adapter(pair.ours, name)
         assert torch.equal(answer(pair.ours), alone[name])
     assert not torch.equal(alone["one"], alone["two"])
 
 
-def test_a_model_that_only_we_have(tmp_path: Path) -> None:
+def test_model_without_a_transformers_family(tmp_path: Path) -> None:
     model = copy.deepcopy(model_of(Cell("encoder-decoder", "relative", "batch"), torch.float32))
-    learned(model, LoraSettings(targets=EVERYTHING), 5)
+    attach_trained(model, LoraSettings(targets=EVERYTHING), 5)
     lora.save(model, tmp_path, base="x")
     assert all(name.startswith(("base_model.model.encoder.", "base_model.model.decoder.")) for name in stored(tmp_path))
-    with pytest.raises(UsageError, match="has no counterpart"):
+    with pytest.raises(UsageError, match="does not exist in the transformers library"):
         lora.save(model, tmp_path, base="x", rows=[])
     assert json.loads((tmp_path / CONFIG).read_text())["task_type"] == "SEQ_2_SEQ_LM"
     assert 'base_model: "x"' in (tmp_path / "README.md").read_text()
 
 
-# ---- files that nobody vouches for
+# ---- untrusted files
 
 
 def stored(folder: Path) -> dict[str, Tensor]:
@@ -350,18 +350,18 @@ def stored(folder: Path) -> dict[str, Tensor]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     pair = twins("gpt2")
-    learned(pair.ours, LoraSettings(rank=3, targets=["**.attention.*"]), 5)
+    attach_trained(pair.ours, LoraSettings(rank=3, targets=["**.attention.*"]), 5)
     lora.save(pair.ours, tmp_path / "adapter", base="x", rows=pair.rows)
     return tmp_path / "adapter"
 
 
-def opened(folder: Path) -> Model:
+def load_on_new_model(folder: Path) -> Model:
     pair = twins("gpt2")
-    before = bits(pair.ours)
+    before = copy_state(pair.ours)
     try:
         lora.load(pair.ours, folder, rows=pair.rows)
     except ChumokuError:
-        assert same_bits(bits(pair.ours), before), "a refused file changes nothing"
+        assert states_equal(copy_state(pair.ours), before), "a refused file changes nothing"
         assert all(parameter.requires_grad for parameter in pair.ours.parameters())
         raise
     return pair.ours
@@ -370,35 +370,35 @@ def opened(folder: Path) -> Model:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"peft_type": "LOHA"}, 'peft_type = "LOHA" is no LoRA'),
+        ({"peft_type": "LOHA"}, 'peft_type = "LOHA" is not supported'),
         ({"peft_type": None}, "peft_type = null"),
-        ({"bias": "all"}, 'bias = "all" trained the base'),
-        ({"modules_to_save": ["lm_head"]}, r'modules_to_save = \["lm_head"\] changes'),
-        ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights = "pissa_niter_16" took a part out'),
+        ({"bias": "all"}, 'bias = "all" is not supported'),
+        ({"modules_to_save": ["lm_head"]}, r'modules_to_save = \["lm_head"\] is not supported'),
+        ({"init_lora_weights": "pissa_niter_16"}, 'init_lora_weights = "pissa_niter_16" is not supported'),
         ({"init_lora_weights": "olora"}, "init_lora_weights"),
         ({"init_lora_weights": 1}, "init_lora_weights"),
         ({"layer_replication": [[0, 1], [0, 1]]}, "layer_replication"),
         ({"lora_bias": True}, "lora_bias = true"),
         ({"trainable_token_indices": [3]}, "trainable_token_indices"),
         ({"use_qalora": True}, "use_qalora"),
-        ({"use_the_force": 1}, "use_the_force = 1 changes what the adapter computes"),
-        ({"r": 0}, "r has '0' for a rank"),
-        ({"r": 10**400}, "for a rank"),
-        ({"r": True}, "for a rank"),
-        ({"r": 2.0}, "for a rank"),
-        ({"r": 5}, r"is \[9, 36\], and this model needs \[5, 36\]"),
-        ({"lora_alpha": "8"}, "for an alpha"),
-        ({"lora_alpha": 0}, "for an alpha"),
-        ({"lora_alpha": float("nan")}, "for an alpha"),
-        ({"lora_alpha": 10**400}, "for an alpha"),
+        ({"use_the_force": 1}, "use_the_force = 1 is not supported"),
+        ({"r": 0}, "r has the rank '0'"),
+        ({"r": 10**400}, "the rank"),
+        ({"r": True}, "the rank"),
+        ({"r": 2.0}, "the rank"),
+        ({"r": 5}, r"has shape \[9, 36\]; this model needs \[5, 36\]"),
+        ({"lora_alpha": "8"}, "the alpha"),
+        ({"lora_alpha": 0}, "the alpha"),
+        ({"lora_alpha": float("nan")}, "the alpha"),
+        ({"lora_alpha": 10**400}, "the alpha"),
         ({"lora_dropout": 1.0}, "lora_dropout is '1.0'"),
-        ({"rank_pattern": [1]}, "rank_pattern is no table"),
-        ({"rank_pattern": {"(a+)+$": 3}}, r"rank_pattern has the key '\(a\+\)\+\$', and only modules' names"),
-        ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has 'x' for an alpha"),
+        ({"rank_pattern": [1]}, "rank_pattern must be an object"),
+        ({"rank_pattern": {"(a+)+$": 3}}, r"rank_pattern has the key '\(a\+\)\+\$'; only module names"),
+        ({"alpha_pattern": {"c_attn": "x"}}, "alpha_pattern has the alpha 'x'"),
         ({"use_dora": True}, "needs a, b, magnitude"),
-        ({"use_dora": "false"}, "use_dora is 'false', which is neither"),
+        ({"use_dora": "false"}, "use_dora is 'false'; it must be true or false"),
         ({"bias": "all", "lora_bias": True}, "bias = .*; lora_bias = true"),
-        ({"alpha_pattern": {"c_attn": 1}}, "another scale than the whole has"),
+        ({"alpha_pattern": {"c_attn": 1}}, "another scale than the joined matrix"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -408,20 +408,20 @@ def test_configs_that_are_refused(folder: Path, changes: dict[str, Any], message
         values["rank_pattern"] = {}
     (folder / CONFIG).write_text(json.dumps({**values, **changes}))
     with pytest.raises(ChumokuError, match=message):
-        opened(folder)
+        load_on_new_model(folder)
 
 
-def test_configs_that_are_no_obstacle(folder: Path) -> None:
+def test_harmless_config_keys_are_accepted(folder: Path) -> None:
     values = json.loads((folder / CONFIG).read_text())
     harmless = {"eva_config": {"rho": 2.0}, "qalora_group_size": 16, "layers_to_transform": [0, 1], "use_qalora": False}
     (folder / CONFIG).write_text(json.dumps({**values, **harmless, "new_key": None}))
-    opened(folder)
-    # What PEFT itself writes by default is understood as a whole.
+    load_on_new_model(folder)
+    # PEFT's default config is accepted.
     (folder / CONFIG).write_text(json.dumps({**peft.LoraConfig().to_dict(), **values}, default=str))
-    opened(folder)
+    load_on_new_model(folder)
 
 
-def changed(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
     save_file(change(stored(folder)), folder / WEIGHTS)
 
 
@@ -433,52 +433,52 @@ FIRST = "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight"
     [
         (
             lambda t: {name: t[name] for name in t if name != FIRST},
-            "has b for transformer.h.0.attn.c_attn and needs a, b",
+            "has b for transformer.h.0.attn.c_attn; it needs a, b",
         ),
-        (lambda t: {**t, FIRST: t[FIRST][:, :-1].contiguous()}, r"is \[9, 35\], and this model needs \[9, 36\]"),
-        (lambda t: {**t, FIRST: t[FIRST].flatten()}, r"is \[324\]"),
-        (lambda t: {**t, FIRST: t[FIRST].to(torch.int64)}, "holds I64"),
-        (lambda t: {**t, "x": t[FIRST].clone()}, "the tensor x, which is no part"),
+        (lambda t: {**t, FIRST: t[FIRST][:, :-1].contiguous()}, r"has shape \[9, 35\]; this model needs \[9, 36\]"),
+        (lambda t: {**t, FIRST: t[FIRST].flatten()}, r"has shape \[324\]"),
+        (lambda t: {**t, FIRST: t[FIRST].to(torch.int64)}, "has type I64"),
+        (lambda t: {**t, "x": t[FIRST].clone()}, "the tensor x, which is not part"),
         (lambda t: {**t, FIRST.replace("h.0", "h.7"): t[FIRST].clone()}, r"adapts transformer\.h\.7.*no such matrix"),
         (lambda t: {**t, FIRST.replace("transformer.", ""): t[FIRST].clone()}, "twice"),
-        (lambda t: {**t, FIRST.replace("lora_A", "lora_embedding_A"): t[FIRST].clone()}, "no part of a LoRA"),
-        (lambda _: {}, "holds no tensors"),
+        (lambda t: {**t, FIRST.replace("lora_A", "lora_embedding_A"): t[FIRST].clone()}, "not part of a LoRA"),
+        (lambda _: {}, "has no tensors"),
     ],
 )
 def test_tensors_that_are_refused(folder: Path, change: Callable[..., dict[str, Tensor]], message: str) -> None:
-    changed(folder, change)
+    change_tensors(folder, change)
     with pytest.raises(ChumokuError, match=message):
-        opened(folder)
+        load_on_new_model(folder)
 
 
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
         ("[", "joined"),
-        ("[]", "joined|names leave"),
+        ("[]", "joined|do not cover"),
         ('{"transformer.h.0.attn.c_attn": 5}', "joined"),
-        ('{"transformer.h.0.attn.c_attn": []}', "or none is"),
+        ('{"transformer.h.0.attn.c_attn": []}', "or there is none"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 48.0], [0, 0, 9, 48.0]]}', "twice"),
-        ('{"transformer.h.0.attn.c_attn": [[3, 0, 9, 48.0]]}', "no such matrix"),
-        ('{"transformer.h.0.attn.c_attn": [[-1, 0, 9, 48.0]]}', "no such matrix"),
+        ('{"transformer.h.0.attn.c_attn": [[3, 0, 9, 48.0]]}', "does not exist"),
+        ('{"transformer.h.0.attn.c_attn": [[-1, 0, 9, 48.0]]}', "does not exist"),
         ('{"transformer.h.0.attn.c_attn": [[0, 5, 9, 48.0]]}', "rows 5 to 14 of 9"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9, 1.0]]}', "another scale"),
-        ('{"transformer.h.0.attn.c_attn": [[0, 0, 3, 16.0], [1, 3, 3, 16.0]]}', "leave some of"),
+        ('{"transformer.h.0.attn.c_attn": [[0, 0, 3, 16.0], [1, 3, 3, 16.0]]}', "do not cover all of"),
         ('{"transformer.h.0.attn.c_attn": [[0, 0, 9]]}', "joined"),
     ],
 )
 def test_parts_that_are_refused(folder: Path, parts: str, message: str) -> None:
     save_file(stored(folder), folder / WEIGHTS, metadata={"chumoku.parts": parts})
     if parts == "[]":
-        opened(folder)  # nothing is said about any matrix
+        load_on_new_model(folder)  # nothing is said about any matrix
         return
     with pytest.raises(DamagedError, match=message):
-        opened(folder)
+        load_on_new_model(folder)
 
 
-def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
+def test_ambiguous_short_names_are_refused(tmp_path: Path) -> None:
     model = copy.deepcopy(model_of(Cell("encoder-decoder"), torch.float32))
-    learned(model, LoraSettings(targets=["decoder.**.query"]), 5)
+    attach_trained(model, LoraSettings(targets=["decoder.**.query"]), 5)
     lora.save(model, tmp_path, base="x")
     lora.detach(model)
     save_file({name.replace("decoder.", ""): tensor for name, tensor in stored(tmp_path).items()}, tmp_path / WEIGHTS)
@@ -486,37 +486,37 @@ def test_a_name_that_two_matrices_share_is_none(tmp_path: Path) -> None:
         lora.load(model, tmp_path)
 
 
-def test_folders_that_are_no_adapters(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=f"holds no {CONFIG}"):
-        lora.describe(tmp_path)
+def test_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=f"has no {CONFIG}"):
+        lora.read_adapter_config(tmp_path)
     (folder / WEIGHTS).rename(folder / "adapter_model.bin")
-    with pytest.raises(UsageError, match=r"pickled file.*save_pretrained"):
-        opened(folder)
+    with pytest.raises(UsageError, match=r"pickle file.*save_pretrained"):
+        load_on_new_model(folder)
     (folder / "adapter_model.bin").unlink()
-    with pytest.raises(UsageError, match=f"holds no {WEIGHTS}"):
-        opened(folder)
+    with pytest.raises(UsageError, match=f"has no {WEIGHTS}"):
+        load_on_new_model(folder)
     (folder / WEIGHTS).write_bytes(b"nonsense")
     with pytest.raises(DamagedError, match="is not valid safetensors"):
-        opened(folder)
+        load_on_new_model(folder)
     for text in ("{", "[" * 100_000, "3", '"x"', "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         (folder / CONFIG).write_text(text, encoding="latin-1")
         with pytest.raises(DamagedError):
-            opened(folder)
+            load_on_new_model(folder)
     (folder / CONFIG).write_text(" " * (1 << 20) + "{}")
     with pytest.raises(UsageError, match="at most 1,048,576 are allowed"):
-        opened(folder)
+        load_on_new_model(folder)
 
 
-def test_another_models_adapter(folder: Path) -> None:
+def test_adapter_of_another_model_is_refused(folder: Path) -> None:
     pair = twins("llama")
     with pytest.raises(UsageError, match="this model has no such matrix"):
         lora.load(pair.ours, folder, rows=pair.rows)
-    assert not lora.names(pair.ours)
+    assert not lora.list_adapters(pair.ours)
 
 
 @pytest.mark.parametrize("name", [CONFIG, WEIGHTS])
-def test_damaged_files_make_sentences(folder: Path, name: str) -> None:
-    """Flips, cuts, insertions anywhere: refused in words, or an adapter of the right shapes."""
+def test_damaged_files_are_refused(folder: Path, name: str) -> None:
+    """Random changes anywhere are refused with a message, or give an adapter with the right shapes."""
     whole, chance = (folder / name).read_bytes(), random.Random(3)
     pair, sentences = twins("gpt2"), []
     for number in range(200):
@@ -540,11 +540,11 @@ def test_damaged_files_make_sentences(folder: Path, name: str) -> None:
     assert not [sentence for sentence in sentences if not sentence.endswith((".", "?"))]
 
 
-def test_writing_leaves_whole_files_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What breaks off in the middle leaves the former files."""
+def test_interrupted_save_keeps_previous_files(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupted save leaves the previous files."""
     pair = twins("gpt2")
-    learned(pair.ours, LoraSettings(), 9)
-    learn(pair.ours, 11)
+    attach_trained(pair.ours, LoraSettings(), 9)
+    randomize_adapter(pair.ours, 11)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     real = Path.write_bytes
 

@@ -274,7 +274,7 @@ def test_adapters_train_in_plain_mode(dora: bool, monkeypatch: pytest.MonkeyPatc
     model = copy.deepcopy(model_of(Cell("decoder")))
     lora.attach(model, LoraSettings(rank=3, dora=dora))
     with torch.no_grad():
-        for parameter in lora.trainable(model).values():
+        for parameter in lora.trainable_parameters(model).values():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(2)))
     fast = train_step(model)
     with plain():

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from cells import CELLS, HEADS, KINDS, VOCABULARY, Cell, model_of, tokens
-from foreign import variant
+from foreign import save_variant
 
 import chumoku
 from chumoku.errors import AddressError, ChumokuError, ShapeError, UsageError
@@ -324,7 +324,7 @@ def their_maps(theirs: torch.nn.Module, written: torch.Tensor, source: torch.Ten
 @pytest.mark.parametrize("name", ["gpt2", "bert", "bert body", "llama", "llama 3", "marian"])
 def test_maps_of_imported_models_are_those_of_transformers(name: str, tmp_path, monkeypatch) -> None:
     """Theirs computed eagerly, ours beside the fused kernel, which is counted."""
-    theirs = variant(name, tmp_path)
+    theirs = save_variant(name, tmp_path)
     ours = read_folder(tmp_path).model
     generator = torch.Generator().manual_seed(5)
     written = torch.randint(263, (2, 31), generator=generator)

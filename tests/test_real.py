@@ -1,4 +1,4 @@
-"""Real weights: SmolLM2 from its GGUF, all-MiniLM-L6-v2, stories15M. Fetched from package registries, else skipped."""
+"""Real weights: SmolLM2 (GGUF), all-MiniLM-L6-v2, stories15M. Downloaded from package registries, or skipped."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 import transformers
-from real import fetched
+from real import path_or_skip
 
 import chumoku
 from chumoku.weights.bundle import Tokenizers
@@ -30,7 +30,7 @@ PROMPTS = [
 
 @pytest.fixture(scope="module")
 def smollm2() -> Path:
-    return fetched("smollm2")
+    return path_or_skip("smollm2")
 
 
 def next_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
@@ -47,10 +47,10 @@ def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
     assert sum(parameter.numel() for parameter in load(smollm2).model.parameters()) == parameters
 
 
-def test_smollm2_says_what_llama_cpp_says(smollm2: Path) -> None:
-    """The twenty likeliest next tokens, from the same file.
+def test_smollm2_equals_llama_cpp(smollm2: Path) -> None:
+    """The twenty most likely next tokens are the same as llama.cpp's, from the same file.
 
-    llama.cpp rounds what flows between its matrices to int8, which moves logits by up to 1.6 here; from a file of
+    llama.cpp rounds activations between matrices to int8, which changes logits by up to 1.6 here; from a file of
     float32 weights the two differ by 0.02.
     """
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed (the extra `bench`)")
@@ -67,14 +67,14 @@ def test_smollm2_says_what_llama_cpp_says(smollm2: Path) -> None:
         assert apart < 2.5, (prompt, apart)
         twenty, others = found.topk(20).indices.tolist(), expected.topk(20).indices.tolist()
         assert twenty[0] == others[0], prompt
-        # Those at the edge of the twenty may differ, by no more than the rounding explains.
+        # The last of the twenty may differ by rounding.
         edge = expected[others[-1]]
         assert all(expected[token] > edge - 2 * apart for token in twenty)
         assert len(set(twenty) & set(others)) >= 17, (prompt, apart)
 
 
-def test_minilm_gives_the_vectors_everyone_uses() -> None:
-    folder = fetched("minilm")
+def test_minilm_equals_sentence_transformers() -> None:
+    folder = path_or_skip("minilm")
     texts = ["A cat sits on the mat.", "猫が好きだ", "The stock market fell sharply today, analysts said.", "Hi"]
     ours = chumoku.load(folder).embed(texts)
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
@@ -86,9 +86,9 @@ def test_minilm_gives_the_vectors_everyone_uses() -> None:
         torch.testing.assert_close(vector, expected, atol=1e-5, rtol=0)
 
 
-def test_stories15m_tells_of_lily(tmp_path: Path) -> None:
-    """Greedily, token for token as transformers does with the same weights, and in the words that llama2.c prints."""
-    speaker = chumoku.load(fetched("stories"))
+def test_stories15m_equals_llama2c(tmp_path: Path) -> None:
+    """Greedy tokens equal those of transformers with the same weights, and llama2.c's text."""
+    speaker = chumoku.load(path_or_skip("stories"))
     begin = speaker.tokenizer.roles.begin
     folder = tmp_path / "model"
     folder.mkdir()

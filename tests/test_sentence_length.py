@@ -1,4 +1,4 @@
-"""max_seq_length: texts are cut as sentence-transformers cuts them."""
+"""max_seq_length: texts are truncated like sentence-transformers does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 import transformers
 from bundles import bytewise, made
 from commands import command
-from foreign import bert, filled, saved
+from foreign import bert, randomize, save_model
 
 import chumoku
 from chumoku.decoding.embed import encode
@@ -20,12 +20,12 @@ from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.convert import convert
 from chumoku.weights.formats.transformers_folder import write_folder
-from chumoku.weights.open_model import config_of
+from chumoku.weights.open_model import read_model_config
 
 
 def sentences(folder: Path, limit: Any) -> Path:
-    """A folder of sentence-transformers that reads `limit` tokens of a text."""
-    saved(filled(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
+    """A sentence-transformers folder with max_seq_length = `limit`."""
+    save_model(randomize(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
     tokenizer = with_prefix_and_suffix(bytewise(), ["<s>"], ["</s>"])
     tokenizer.save(folder / "tokenizer.json")
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
@@ -38,7 +38,7 @@ def sentences(folder: Path, limit: Any) -> Path:
 
 
 def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
-    """<s>, the first tokens of the text, </s>: 11 together."""
+    """<s>, the first tokens of the text, </s>: 11 tokens in total."""
     speaker = chumoku.load(sentences(tmp_path / "model", 11))
     assert speaker.config.max_seq_length == 11
     with pytest.warns(UserWarning, match=r"2 of 3 texts were cut: this model reads the first 11 tokens of a text\."):
@@ -59,28 +59,28 @@ def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("limit", "read"), [(None, None), (10**6, 67), (3, 3)])
-def test_the_limit_is_never_beyond_the_context(limit: int | None, read: int | None, tmp_path: Path) -> None:
-    config = config_of(sentences(tmp_path, limit))
+def test_limit_is_at_most_the_context(limit: int | None, read: int | None, tmp_path: Path) -> None:
+    config = read_model_config(sentences(tmp_path, limit))
     assert config.context == 67
     assert config.max_seq_length == read
     (tmp_path / "sentence_bert_config.json").unlink()
-    assert config_of(tmp_path).max_seq_length is None
+    assert read_model_config(tmp_path).max_seq_length is None
 
 
 @pytest.mark.parametrize("limit", ["256", 0, -1, 2.5, True, [3]])
-def test_a_limit_that_is_none_is_a_sentence(limit: Any, tmp_path: Path) -> None:
+def test_invalid_limit_is_refused(limit: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_seq_length"):
-        config_of(sentences(tmp_path, limit))
+        read_model_config(sentences(tmp_path, limit))
 
 
-def test_a_config_of_another_kind_has_no_such_key(tmp_path: Path) -> None:
+def test_other_model_kinds_have_no_limit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_seq_length: max_seq_length is only for kind = 'encoder'"):
         made(tmp_path / "decoder", "decoder", max_seq_length=7)
     with pytest.raises(UsageError, match="67 tokens are more than context = 61"):
         made(tmp_path / "encoder", "encoder", max_seq_length=67)
 
 
-def test_the_command_says_that_texts_were_cut(
+def test_embed_command_reports_cut_texts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = str(made(tmp_path / "encoder", "encoder", max_seq_length=5))

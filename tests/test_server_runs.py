@@ -17,7 +17,7 @@ from serving import Serving, serving, settled, until
 
 from chumoku.server.security.limits import Limits
 from chumoku.weights import bundle
-from chumoku.weights.checksums import remove, sealed
+from chumoku.weights.checksums import atomic_folder, delete_folder
 
 LOOK = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
 PLACE = Path("checkpoints") / "step-00000030"
@@ -66,14 +66,14 @@ def test_a_checkpoint_that_is_replaced_is_one_or_the_other(
     def rotate() -> None:
         while not over.is_set():
             name = ("new", "old")[rotations[0] % 2]
-            with sealed(runs / "one" / PLACE) as working:
+            with atomic_folder(runs / "one" / PLACE) as working:
                 for file in models[name].iterdir():
                     if file.name != "manifest.json":
                         shutil.copy(file, working)
             for step in (40 + rotations[0] % 3, 50):  # others come and go
                 other = runs / "one" / "checkpoints" / f"step-{step:08}"
                 if other.exists():
-                    remove(other)
+                    delete_folder(other)
                 else:
                     shutil.copytree(models[name], other)
             rotations[0] += 1

@@ -1,4 +1,4 @@
-"""chumoku convert: a model for transformers, llama.cpp or CTranslate2, certified to be the same."""
+"""chumoku convert: write a model for transformers, llama.cpp or CTranslate2, and certify that it computes the same."""
 
 from __future__ import annotations
 
@@ -12,51 +12,51 @@ from chumoku.cli.shared import KNOWN, Adapter, Json, as_line
 if TYPE_CHECKING:
     from chumoku.weights.certificate import Certificate
 
-# As in weights.convert, which is too heavy for --help.
+# The same as in weights.convert, which is too slow to import for --help.
 TARGETS = "transformers, gguf (for llama.cpp), ctranslate2, or chumoku"
 TYPES = "transformers: float32, bf16; gguf: f16, q8_0, f32; ctranslate2: float32, float16, int8."
 
 
 def convert(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}.")],
-    out: Annotated[Path, typer.Argument(help="Where to write: a new folder, or for gguf a file.")],
-    to: Annotated[str, typer.Option(help=f"For which program: {TARGETS}.")],
-    kind: Annotated[str | None, typer.Option("--type", help=f"Of the numbers. {TYPES}")] = None,
+    out: Annotated[Path, typer.Argument(help="Output path: a new folder, or for gguf a file.")],
+    to: Annotated[str, typer.Option(help=f"Target program: {TARGETS}.")],
+    kind: Annotated[str | None, typer.Option("--type", help=f"Number type. {TYPES}")] = None,
     adapter: Adapter = None,
     as_json: Json = False,
 ) -> None:
-    """Write a model for another program, open it there, and certify that it says the same.
+    """Convert a model for another program, open it there, and certify that it computes the same.
 
-    Nothing is kept of a conversion whose numbers differ by more than their type explains.
+    A conversion that differs by more than rounding explains is deleted.
     """
     from functools import partial
 
     import chumoku
     from chumoku.pipeline import is_adapter
-    from chumoku.weights.convert import certificate_of, convert
+    from chumoku.weights.convert import certificate_path, convert
 
-    whole = adapter is None and not is_adapter(model)
-    source = model if whole else partial(chumoku.load, model, adapter=adapter)
+    has_adapter = adapter is not None or is_adapter(model)
+    source = partial(chumoku.load, model, adapter=adapter) if has_adapter else model
     certificate = convert(source, out, to=to, kind=kind, name=model)
     if as_json:
-        print(as_line(out=str(out), use=use(out, certificate), **certificate.as_dict()))
+        print(as_line(out=str(out), use=usage_example(out, certificate), **certificate.as_dict()))
     else:
-        show(out, certificate_of(out), certificate)
+        print_report(out, certificate_path(out), certificate)
 
 
-def show(out: Path, beside: Path, certificate: Certificate) -> None:
+def print_report(out: Path, certificate_file: Path, certificate: Certificate) -> None:
     from chumoku.cli.count import size
 
     print(f"{out}: {certificate.target}, {certificate.kind}")
     for name, entry in certificate.files.items():
         print(f"  {name:<28} {size(entry['bytes']):>12}")
     print(certificate.sentence)
-    print(f"Versions and sums are in {beside}.")
-    print(f"Use it: {use(out, certificate)}")
+    print(f"Versions and checksums are in {certificate_file}.")
+    print(f"Use it: {usage_example(out, certificate)}")
 
 
-def use(out: Path, certificate: Certificate) -> str:
-    """A line that uses the result where it was written for."""
+def usage_example(out: Path, certificate: Certificate) -> str:
+    """A command that uses the converted model in its target program."""
     match certificate.target:
         case "gguf":
             return f'llama-cli -m {out} -p "Once upon a time"'

@@ -165,9 +165,9 @@ def fingerprint(model: Path | str) -> str:
     import hashlib
 
     from chumoku.weights.checksums import MANIFEST
-    from chumoku.weights.open_model import place_of
+    from chumoku.weights.open_model import local_path
 
-    place = place_of(model)
+    place = local_path(model)
     files = (
         [place / MANIFEST] if (place / MANIFEST).is_file() else sorted(place.rglob("*")) if place.is_dir() else [place]
     )

@@ -75,7 +75,7 @@ def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
 
 
 def of_model(name: str, working: Path, say: Say, *, precision: str | None = None) -> Patient:
-    folder = open_model.place_of(name)
+    folder = open_model.local_path(name)
     run = run_of(folder)
     chosen = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
     try:

@@ -27,7 +27,7 @@ from chumoku.errors import DamagedError, UsageError
 from chumoku.lab.claims import ARITHMETIC, ONCE, UNTRAINED, chosen
 from chumoku.lab.experiment import NOT_JUDGED, VERDICTS, Budget, Claim, Experiment, Outcome, opened
 from chumoku.probe.plot_style import style
-from chumoku.weights.checksums import sealed, verify
+from chumoku.weights.checksums import atomic_folder, verify_checksums
 
 FAILED = "failed to run"
 LARGEST = 1 << 26  # bytes of a result that is read back
@@ -86,7 +86,7 @@ def read(out: Path, id: str) -> tuple[dict[str, Any], bytes | None] | None:
     folder = out / id
     if not folder.is_dir():
         return None
-    verify(folder)
+    verify_checksums(folder)
     file, figure = folder / "result.json", folder / "figure.png"
     for path in (file, figure):
         if path.exists() and path.stat().st_size > LARGEST:
@@ -138,7 +138,7 @@ def _tried(id: str, budget: Budget, out: Path) -> Result:
 
 
 def _write(result: Result, out: Path, experiment: Experiment | None) -> None:
-    with sealed(out / result.id) as folder:
+    with atomic_folder(out / result.id) as folder:
         text = json.dumps(result.as_dict(), ensure_ascii=False, indent=1, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if experiment is not None and experiment.draw is not None and result.outcome is not None:

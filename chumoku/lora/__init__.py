@@ -1,9 +1,9 @@
-"""LoRA: small adapters beside a model's matrices, trained, saved, switched and merged.
+"""LoRA: train small low-rank adapters instead of a model's own matrices.
 
-settings   the keys of [lora]                       adapters   on, off, switched; what trains
-merging    into the matrices and out again          peft       PEFT's files, both ways, by the names in `layout`
+settings         the keys of [lora]                 adapters        attach, detach and select adapters
+merge_weights    merge into the matrices, undo      peft, layout    read and write PEFT's files
 
-The names below are imported when first used, so that settings cost no torch.
+Names are imported on first use, so that reading settings does not import torch.
 """
 
 from __future__ import annotations
@@ -12,46 +12,55 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from chumoku.lora.adapter_config import Described, describe
-    from chumoku.lora.adapters import Saving, active, attach, detach, names, saving, switch, tensors, trainable
+    from chumoku.lora.adapter_config import AdapterConfig, read_adapter_config
+    from chumoku.lora.adapters import (
+        MemorySavings,
+        active_adapter,
+        adapter_tensors,
+        attach,
+        detach,
+        list_adapters,
+        memory_savings,
+        set_adapter,
+        trainable_parameters,
+    )
     from chumoku.lora.layout import RowLike
-    from chumoku.lora.merge_weights import merge, merged, unmerge
+    from chumoku.lora.merge_weights import merge, merged_copy, unmerge
     from chumoku.lora.peft import load, save
     from chumoku.lora.settings import LoraSettings
 
-_HOME = {
-    **dict.fromkeys(
-        ("Saving", "active", "attach", "detach", "names", "saving", "switch", "tensors", "trainable"), "adapters"
-    ),
-    **dict.fromkeys(("merge", "merged", "unmerge"), "merge_weights"),
-    **dict.fromkeys(("Described", "describe"), "adapter_config"),
+_MODULES = {
+    **dict.fromkeys(("MemorySavings", "active_adapter", "adapter_tensors", "attach", "detach"), "adapters"),
+    **dict.fromkeys(("list_adapters", "memory_savings", "set_adapter", "trainable_parameters"), "adapters"),
+    **dict.fromkeys(("merge", "merged_copy", "unmerge"), "merge_weights"),
+    **dict.fromkeys(("AdapterConfig", "read_adapter_config"), "adapter_config"),
     **dict.fromkeys(("load", "save"), "peft"),
     "LoraSettings": "settings",
     "RowLike": "layout",
 }
 __all__ = [
-    "Described",
+    "AdapterConfig",
     "LoraSettings",
+    "MemorySavings",
     "RowLike",
-    "Saving",
-    "active",
+    "active_adapter",
+    "adapter_tensors",
     "attach",
-    "describe",
     "detach",
+    "list_adapters",
     "load",
+    "memory_savings",
     "merge",
-    "merged",
-    "names",
+    "merged_copy",
+    "read_adapter_config",
     "save",
-    "saving",
-    "switch",
-    "tensors",
-    "trainable",
+    "set_adapter",
+    "trainable_parameters",
     "unmerge",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'chumoku.lora' has no attribute '{name}'; it offers {', '.join(__all__)}.")
-    return getattr(importlib.import_module(f"chumoku.lora.{_HOME[name]}"), name)
+    if name not in _MODULES:
+        raise AttributeError(f"module 'chumoku.lora' has no attribute '{name}'; it has {', '.join(__all__)}.")
+    return getattr(importlib.import_module(f"chumoku.lora.{_MODULES[name]}"), name)

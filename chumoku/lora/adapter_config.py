@@ -1,9 +1,9 @@
-"""adapter_config.json: what PEFT says about an adapter, read with suspicion.
+"""Read PEFT's adapter_config.json, an untrusted file.
 
-    s = lora_alpha / r, or lora_alpha / √r with use_rslora;   rank_pattern, alpha_pattern: where r and α are others
+    s = lora_alpha / r, or lora_alpha / √r with use_rslora;   rank_pattern, alpha_pattern: other r and α per module
 
-Keys that say how an adapter was made do not matter once it is there; keys that change what it computes are either
-understood or refused by name, and so is any key that is not known.
+Keys about how an adapter was trained are ignored. Keys that change what it computes are either supported or refused by
+name, and so is any unknown key.
 """
 
 from __future__ import annotations
@@ -20,99 +20,100 @@ from chumoku.safe_files import check_links, read_json
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
 LARGEST_CONFIG = 1 << 20
 LARGEST_RANK, LARGEST_ALPHA = 1 << 16, 1e9
-# Starts that leave the base alone, beside true and false; others (pissa, olora, loftq …) take something out of it.
-STARTS = ("gaussian", "eva", "orthogonal")
-UNDERSTOOD = (
+# Besides true and false, the values of init_lora_weights that do not change the base (unlike pissa, olora, loftq …).
+PLAIN_INITS = ("gaussian", "eva", "orthogonal")
+KNOWN_KEYS = (
     *("peft_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "use_dora", "use_rslora"),
     *("rank_pattern", "alpha_pattern", "bias", "init_lora_weights"),
 )
-# How it was made, or which modules it has, which the tensors' names say too.
-WITHOUT_EFFECT = (
+# How the adapter was trained, or which modules it has, which the tensors' names tell too.
+IGNORED_KEYS = (
     *("task_type", "auto_mapping", "revision", "inference_mode", "peft_version", "fan_in_fan_out", "target_modules"),
     *("exclude_modules", "layers_to_transform", "layers_pattern", "runtime_config", "megatron_core"),
     *("eva_config", "loftq_config", "qalora_group_size", "ensure_weight_tying"),
 )
 
 
-class Described(NamedTuple):
-    """An adapter as its config has it."""
+class AdapterConfig(NamedTuple):
+    """The supported values of an adapter_config.json."""
 
-    base: str  # the model it was made for
+    base: str  # the model that the adapter was trained on
     rank: int
     alpha: float
     stabilised: bool
     dora: bool
     dropout: float
-    ranks: Mapping[str, int]  # where they differ, by module or the end of its name
+    ranks: Mapping[str, int]  # exceptions, by a module's name or the end of it
     alphas: Mapping[str, float]
 
     def rank_of(self, module: str) -> int:
-        return self.ranks.get(_key(self.ranks, module), self.rank)
+        return self.ranks.get(_find_key(self.ranks, module), self.rank)
 
     def alpha_of(self, module: str) -> float:
-        return self.alphas.get(_key(self.alphas, module), self.alpha)
+        return self.alphas.get(_find_key(self.alphas, module), self.alpha)
 
 
-def describe(folder: Path | str) -> Described:
-    """Read the config of an adapter's folder, or say which key stands in the way."""
+def read_adapter_config(folder: Path | str) -> AdapterConfig:
+    """Read the config of an adapter's folder; unsupported keys are refused by name."""
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise UsageError(f"{folder} is no adapter: it holds no {CONFIG}. Name a folder that `lora.save` or PEFT wrote.")
+        raise UsageError(f"{folder} is not an adapter: it has no {CONFIG}. Give a folder that lora.save or PEFT wrote.")
     if not (folder / WEIGHTS).is_file():
         if (folder / PICKLED).is_file():
             raise UsageError(
-                f"{folder / PICKLED} is a pickled file, which can run programs when it is opened. Convert it "
-                "where you trust it: PeftModel.from_pretrained(base, folder).save_pretrained(folder) of the PEFT "
-                f"library writes {WEIGHTS}."
+                f"{folder / PICKLED} is a pickle file, which is never opened because it can run any code. If you trust "
+                f"it, convert it with PEFT: PeftModel.from_pretrained(base, folder).save_pretrained(folder) writes "
+                f"{WEIGHTS}."
             )
-        raise UsageError(f"{folder} is no adapter: it holds no {WEIGHTS}.")
+        raise UsageError(f"{folder} is not an adapter: it has no {WEIGHTS}.")
     path = folder / CONFIG
     check_links(folder)
     values = read_json(path, max_bytes=LARGEST_CONFIG)
-    obstacles = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _obstacles(values)]
-    if obstacles:
-        raise UsageError(f"{path}: {'; '.join(obstacles[:9])}.")
-    return Described(
+    problems = [f"{key} = {json.dumps(values.get(key))[:80]} {reason}" for key, reason in _find_unsupported(values)]
+    if problems:
+        raise UsageError(f"{path}: {'; '.join(problems[:9])}.")
+    ranks, alphas = (_read_pattern(path, values, key) for key in ("rank_pattern", "alpha_pattern"))
+    return AdapterConfig(
         base=str(values.get("base_model_name_or_path") or "")[:1000],
-        rank=_rank(path, "r", values.get("r", 8)),
-        alpha=_alpha(path, "lora_alpha", values.get("lora_alpha", 8)),
-        stabilised=_flag(path, "use_rslora", values),
-        dora=_flag(path, "use_dora", values),
-        dropout=_dropout(path, values.get("lora_dropout") or 0.0),
-        ranks={key: _rank(path, "rank_pattern", one) for key, one in _pattern(path, values, "rank_pattern")},
-        alphas={key: _alpha(path, "alpha_pattern", one) for key, one in _pattern(path, values, "alpha_pattern")},
+        rank=_read_rank(path, "r", values.get("r", 8)),
+        alpha=_read_alpha(path, "lora_alpha", values.get("lora_alpha", 8)),
+        stabilised=_read_flag(path, "use_rslora", values),
+        dora=_read_flag(path, "use_dora", values),
+        dropout=_read_dropout(path, values.get("lora_dropout") or 0.0),
+        ranks={key: _read_rank(path, "rank_pattern", value) for key, value in ranks},
+        alphas={key: _read_alpha(path, "alpha_pattern", value) for key, value in alphas},
     )
 
 
-def _obstacles(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Keys that make this more than LoRA or DoRA, and why each cannot be taken."""
+def _find_unsupported(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Keys with unsupported values, and the reason for each."""
     found = []
     if values.get("peft_type") != "LORA":
-        found.append(("peft_type", "is no LoRA adapter, and others are not known here"))
+        found.append(("peft_type", "is not supported; only LORA is"))
     if values.get("bias", "none") != "none":
-        found.append(("bias", "trained the base's biases too, which an adapter here leaves alone"))
-    start = values.get("init_lora_weights", True)
-    if not isinstance(start, bool) and start not in STARTS:
-        found.append(("init_lora_weights", "took a part out of the base, which is not the base that is here"))
+        found.append(("bias", "is not supported: it also trained the base model's biases"))
+    init = values.get("init_lora_weights", True)
+    if not isinstance(init, bool) and init not in PLAIN_INITS:
+        found.append(("init_lora_weights", "is not supported: it changed the base model's weights"))
     for key, value in values.items():
-        if key not in UNDERSTOOD and key not in WITHOUT_EFFECT and value not in (None, False, [], {}):
-            found.append((key, "changes what the adapter computes in a way that is not known here"))
+        if key not in KNOWN_KEYS and key not in IGNORED_KEYS and value not in (None, False, [], {}):
+            found.append((key, "is not supported: it may change what the adapter computes"))
     return found
 
 
-def _pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
+def _read_pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple[str, Any]]:
     table = values.get(key) or {}
     if not isinstance(table, dict):
-        raise DamagedError(f"{path}: {key} is no table.")
+        raise DamagedError(f"{path}: {key} must be an object.")
     for name in table:
-        # Theirs are regular expressions, which a stranger can make run for years. Names are enough.
+        # PEFT allows any regular expression here, which can take exponential time; we allow only module names.
         if not re.fullmatch(r"\^?[\w.\\-]{1,500}", name) or re.search(r"\\[^.]|\\$", name):
-            raise UsageError(f"{path}: {key} has the key {name[:80]!r}, and only modules' names are taken there.")
+            raise UsageError(f"{path}: {key} has the key {name[:80]!r}; only module names are supported there.")
     return list(table.items())
 
 
-def _key(table: Iterable[str], module: str) -> str:
-    """The first name in the table that is this module's, or the end of it."""
+def _find_key(table: Iterable[str], module: str) -> str:
+    """The first key that is the module's name or the end of it; "" if there is none."""
     for key in table:
         name = key.replace("\\.", ".")
         if name.removeprefix("^") == module or (name[0] != "^" and module.endswith(f".{name}")):
@@ -120,27 +121,27 @@ def _key(table: Iterable[str], module: str) -> str:
     return ""
 
 
-def _rank(path: Path, key: str, value: Any) -> int:
+def _read_rank(path: Path, key: str, value: Any) -> int:
     if type(value) is not int or not 1 <= value <= LARGEST_RANK:
-        raise DamagedError(f"{path}: {key} has {str(value)[:60]!r} for a rank; it is from 1 to {LARGEST_RANK:,}.")
+        raise DamagedError(f"{path}: {key} has the rank {str(value)[:60]!r}; it must be from 1 to {LARGEST_RANK:,}.")
     return value
 
 
-def _alpha(path: Path, key: str, value: Any) -> float:
+def _read_alpha(path: Path, key: str, value: Any) -> float:
     if type(value) not in (int, float) or not 0 < abs(value) <= LARGEST_ALPHA:
         shown = str(value)[:60]
-        raise DamagedError(f"{path}: {key} has {shown!r} for an alpha; a number up to 1e9 is needed, and not 0.")
+        raise DamagedError(f"{path}: {key} has the alpha {shown!r}; it must be a number up to 1e9 and not 0.")
     return float(value)
 
 
-def _flag(path: Path, key: str, values: Mapping[str, Any]) -> bool:
+def _read_flag(path: Path, key: str, values: Mapping[str, Any]) -> bool:
     value = values.get(key)
     if value not in (None, True, False):
-        raise DamagedError(f"{path}: {key} is {str(value)[:60]!r}, which is neither true nor false.")
+        raise DamagedError(f"{path}: {key} is {str(value)[:60]!r}; it must be true or false.")
     return bool(value)
 
 
-def _dropout(path: Path, value: Any) -> float:
+def _read_dropout(path: Path, value: Any) -> float:
     if type(value) not in (int, float) or not 0 <= value < 1:
-        raise DamagedError(f"{path}: lora_dropout is {str(value)[:60]!r}; a share from 0 to below 1 is needed.")
+        raise DamagedError(f"{path}: lora_dropout is {str(value)[:60]!r}; it must be at least 0 and below 1.")
     return float(value)

@@ -1,10 +1,10 @@
-"""Adapters on a model: put on, taken off, switched, in place.
+"""Attach adapters to a model, select one, and detach them, in place.
 
-    attach(model, LoraSettings(rank=8), name="soseki")     the base is frozen; what is new trains
-    switch(model, "poems")                                 another of those attached; None: the base alone
-    detach(model)                                          the model as it was, the same modules and tensors
+    attach(model, LoraSettings(rank=8), name="soseki")     freezes the base; the new adapter is active and trains
+    set_adapter(model, "poems")                            makes another attached adapter active; None: none of them
+    detach(model)                                          restores the original modules and tensors
 
-What has to be remembered about a model lies on that model, so that copies and threads have their own.
+The state is an attribute of the model, so that each copy has its own.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ from chumoku.nn.quantized import Quantized, QuantizedLogits
 from chumoku.nn.tap import matches
 
 Matrix = nn.Linear | Quantized | Adapted
-KEPT = "_lora"  # the model's attribute
-FROZEN_BYTES, TRAINED_BYTES = 12, 16  # a gradient and Adam's two moments of 4 bytes; and the weight itself
+STATE_ATTRIBUTE = "_lora"
+FROZEN_BYTES, TRAINED_BYTES = 12, 16  # gradient and Adam's two moments, 4 bytes each; with the weight itself
 
 
 @dataclass
-class Kept:
-    """What a model with adapters remembers: which parameters trained before, and what merging has put aside."""
+class LoraState:
+    """Which parameters trained before adapters were attached, and what `merge` replaced."""
 
-    trained: dict[str, bool]
-    aside: dict[str, tuple[Adapted, nn.Parameter | None]] = field(default_factory=dict)
+    required_grad: dict[str, bool]
+    merged: dict[str, tuple[Adapted, nn.Parameter | None]] = field(default_factory=dict)
 
 
-class Saving(NamedTuple):
-    """Training an adapter instead of the whole model."""
+class MemorySavings(NamedTuple):
+    """What training an adapter saves, compared with training the full model."""
 
-    trained: int  # numbers of the active adapter
-    total: int  # numbers of the base
-    bytes_saved: int  # 12 for each number of the base, less 16 for each of the adapter's
+    trained: int  # parameters of the active adapter
+    total: int  # parameters of the base
+    bytes_saved: int  # 12 for each parameter of the base, minus 16 for each of the adapter
 
 
 def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed: int = 0) -> None:
-    """Put a fresh adapter on every matrix that the settings name, and make it the active one."""
+    """Attach a new adapter to the matrices that the settings select, make it active and freeze the base."""
     generator = torch.Generator().manual_seed(seed)
-    modules, fresh = matrices(model), {}
-    for path in chosen(model, settings.patterns):
-        base = inner(modules[path])
-        fresh[path] = low_rank(
+    modules, adapters = adaptable_matrices(model), {}
+    for path in match_matrices(model, settings.patterns):
+        base = base_layer(modules[path])
+        adapters[path] = new_low_rank(
             base,
             settings.rank,
             alpha=settings.alpha,
@@ -61,106 +61,106 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
             dropout=settings.dropout,
             magnitude=settings.dora,
         ).initialize(dense_weight(base), generator)
-    put(model, fresh, name=name)
+    add_adapters(model, adapters, name=name)
 
 
-def low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **choices: bool | float) -> LowRank:
-    """Zeros for this matrix, where it is; never in less than 32 bits, which small steps would be lost in."""
+def new_low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **options: bool | float) -> LowRank:
+    """An adapter of zeros for this matrix, on its device, in at least 32 bits so that small updates are not lost."""
     weight = base.weight if isinstance(base, nn.Linear) else base.stored_weight[0]
     floats = weight.dtype if weight.is_floating_point() else torch.float32
     dtype = torch.promote_types(floats, torch.float32)
     sizes = (base.in_features, base.out_features, rank)
-    return LowRank(*sizes, alpha=alpha, dtype=dtype, device=weight.device, **choices)  # type: ignore[arg-type]
+    return LowRank(*sizes, alpha=alpha, dtype=dtype, device=weight.device, **options)  # type: ignore[arg-type]
 
 
-def put(model: Model, adapters: Mapping[str, LowRank], *, name: str) -> None:
-    """Put adapters beside the matrices at these addresses, under one name, and make them the active ones."""
-    kept = _kept(model)
-    if kept is not None and kept.aside:
+def add_adapters(model: Model, adapters: Mapping[str, LowRank], *, name: str) -> None:
+    """Attach adapters to the matrices at these addresses under one name, and make it active."""
+    state = get_state(model)
+    if state is not None and state.merged:
         raise UsageError("The adapters of this model are merged into it. Call unmerge first.")
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or hasattr(nn.ModuleDict(), name):
         raise UsageError(
-            f"An adapter cannot be called '{name[:80]}': use up to 64 letters, digits, - and _, as in poems."
+            f"'{name[:80]}' is not a valid adapter name. Use up to 64 letters, digits, - and _, as in poems."
         )
-    if name in names(model):
-        raise UsageError(f"This model already has an adapter '{name}'. Give another name, or detach it first.")
-    if kept is None:
-        trained = {address: parameter.requires_grad for address, parameter in model.named_parameters()}
-        setattr(model, KEPT, Kept(trained))
+    if name in list_adapters(model):
+        raise UsageError(f"This model already has an adapter '{name}'. Choose another name, or detach it first.")
+    if state is None:
+        required_grad = {address: parameter.requires_grad for address, parameter in model.named_parameters()}
+        setattr(model, STATE_ATTRIBUTE, LoraState(required_grad))
         model.requires_grad_(False)
-    modules = matrices(model)
+    modules = adaptable_matrices(model)
     for path, adapter in adapters.items():
         module = modules[path]
         if not isinstance(module, Adapted):
             module = Adapted(module)
-            replace(model, path, module)
+            replace_module(model, path, module)
         module.adapters[name] = adapter.train(module.training)
-    switch(model, name)
+    set_adapter(model, name)
 
 
 def detach(model: Model) -> None:
-    """Take every adapter off: the base as it was, and what trained before trains again."""
-    kept = _kept(model)
-    if kept is None:
+    """Remove all adapters, and restore the base model and which of its parameters train."""
+    state = get_state(model)
+    if state is None:
         return
-    for path, (module, weight) in kept.aside.items():
-        restore(module, weight)
-        replace(model, path, module.base)
-    for path, module in _in_place(model).items():
-        replace(model, path, module.base)
-    delattr(model, KEPT)
+    for path, (module, weight) in state.merged.items():
+        restore_weight(module, weight)
+        replace_module(model, path, module.base)
+    for path, module in _find_adapted(model).items():
+        replace_module(model, path, module.base)
+    delattr(model, STATE_ATTRIBUTE)
     for address, parameter in model.named_parameters():
-        parameter.requires_grad_(kept.trained.get(address, True))
+        parameter.requires_grad_(state.required_grad.get(address, True))
 
 
-def switch(model: Model, name: str | None) -> None:
-    """Have this adapter heard and trained, and no other; None: the base alone."""
-    kept = _kept(model)
-    if kept is not None and kept.aside:
+def set_adapter(model: Model, name: str | None) -> None:
+    """Make one adapter active and trainable, and no other; None: use the base model alone."""
+    state = get_state(model)
+    if state is not None and state.merged:
         raise UsageError("The adapters of this model are merged into it. Call unmerge first.")
-    known = names(model)
+    known = list_adapters(model)
     if name is not None and name not in known:
-        there = f"It has {', '.join(known)}." if known else "It has none."
-        raise UsageError(f"This model has no adapter '{name[:80]}'. {there}")
-    for module in _in_place(model).values():
+        hint = f"It has {', '.join(known)}." if known else "It has no adapters."
+        raise UsageError(f"This model has no adapter '{name[:80]}'. {hint}")
+    for module in _find_adapted(model).values():
         module.active = name
         for other, adapter in module.adapters.items():
             adapter.requires_grad_(other == name)
 
 
-def names(model: Model) -> list[str]:
-    """The adapters attached."""
-    return list(dict.fromkeys(name for module in adapted(model).values() for name in module.adapters))
+def list_adapters(model: Model) -> list[str]:
+    """The names of all attached adapters."""
+    return list(dict.fromkeys(name for module in adapted_modules(model).values() for name in module.adapters))
 
 
-def active(model: Model) -> str | None:
-    """The adapter that is heard."""
-    return next((module.active for module in adapted(model).values()), None)
+def active_adapter(model: Model) -> str | None:
+    """The name of the active adapter; None if there is none."""
+    return next((module.active for module in adapted_modules(model).values()), None)
 
 
-def trainable(model: Model) -> dict[str, nn.Parameter]:
-    """What an optimizer is to be given, by its name in the model."""
+def trainable_parameters(model: Model) -> dict[str, nn.Parameter]:
+    """The parameters to give to an optimizer, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
-def tensors(model: Model, name: str | None = None) -> dict[str, Tensor]:
-    """An adapter's tensors: a, b and, for DoRA, magnitude, behind each address. The active one's, if none is named."""
+def adapter_tensors(model: Model, name: str | None = None) -> dict[str, Tensor]:
+    """An adapter's tensors as ADDRESS.a, .b and, for DoRA, .magnitude; by default of the active adapter."""
     return {
         f"{path}.{key}": parameter.detach()
-        for path, adapter in adapters_of(model, name).items()
+        for path, adapter in get_adapters(model, name).items()
         for key, parameter in adapter.named_parameters()
     }
 
 
-def saving(model: Model) -> Saving:
-    """How many numbers train, and the memory that leaves free in training with Adam in 32 bits."""
-    name, total = active(model), count(model.config).parameters
-    trained = 0 if name is None else sum(tensor.numel() for tensor in tensors(model, name).values())
-    return Saving(trained, total, FROZEN_BYTES * total - TRAINED_BYTES * trained)
+def memory_savings(model: Model) -> MemorySavings:
+    """How many parameters train, and how much memory this saves when training with Adam in float32."""
+    name, total = active_adapter(model), count(model.config).parameters
+    trained = 0 if name is None else sum(tensor.numel() for tensor in adapter_tensors(model, name).values())
+    return MemorySavings(trained, total, FROZEN_BYTES * total - TRAINED_BYTES * trained)
 
 
-def matrices(model: Model) -> dict[str, Matrix]:
-    """Every matrix that an adapter can stand beside, by its address."""
+def adaptable_matrices(model: Model) -> dict[str, Matrix]:
+    """All matrices that can have an adapter, by address."""
     found: dict[str, Matrix] = {}
     for path, module in model.named_modules():
         inside = path.rpartition(".")[0] in found  # an Adapted's own base
@@ -169,66 +169,66 @@ def matrices(model: Model) -> dict[str, Matrix]:
     return found
 
 
-def chosen(model: Model, patterns: tuple[str, ...]) -> list[str]:
-    """The addresses of the matrices that any pattern fits; a pattern that fits none is an error that says why."""
-    known, wanted = list(matrices(model)), set()
+def match_matrices(model: Model, patterns: tuple[str, ...]) -> list[str]:
+    """The addresses of the matrices that match any pattern; a pattern without a match is an error."""
+    known, selected = list(adaptable_matrices(model)), set()
     others = {path for path, _ in (*model.named_modules(), *model.named_parameters())} - set(known)
     for pattern in patterns:
-        fitting = [path for path in known if matches(pattern, path)]
-        if not fitting:
-            raise AddressError(_nothing(pattern, known, others))
-        wanted.update(fitting)
-    return [path for path in known if path in wanted]
+        matching = [path for path in known if matches(pattern, path)]
+        if not matching:
+            raise AddressError(_no_match_message(pattern, known, others))
+        selected.update(matching)
+    return [path for path in known if path in selected]
 
 
-def _nothing(pattern: str, known: list[str], others: set[str]) -> str:
+def _no_match_message(pattern: str, known: list[str], others: set[str]) -> str:
     near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.3)
     hint = f" Did you mean {' or '.join(near)}?" if near else ""
     if any(matches(pattern, path) for path in others):
         return (
-            f"{pattern} names no matrix that an adapter can stand beside; embedding tables, norms, logits and experts "
-            f"have none.{hint}"
+            f"{pattern} matches no matrix that can have an adapter; embedding tables, norms, logits and experts "
+            f"cannot.{hint}"
         )
-    return f"No matrix of this model has an address like {pattern}.{hint}"
+    return f"{pattern} matches no matrix of this model.{hint}"
 
 
-def adapted(model: Model) -> dict[str, Adapted]:
-    """Every matrix with adapters by its address, merged or not."""
-    kept = _kept(model)
-    if kept is not None and kept.aside:
-        return {path: module for path, (module, _) in kept.aside.items()}
-    return _in_place(model)
+def adapted_modules(model: Model) -> dict[str, Adapted]:
+    """All matrices with adapters by address, merged or not."""
+    state = get_state(model)
+    if state is not None and state.merged:
+        return {path: module for path, (module, _) in state.merged.items()}
+    return _find_adapted(model)
 
 
-def adapters_of(model: Model, name: str | None = None) -> dict[str, LowRank]:
-    """One adapter's parts by their addresses."""
-    name = active(model) or "" if name is None else name
-    found = {path: module.adapters[name] for path, module in adapted(model).items() if name in module.adapters}
+def get_adapters(model: Model, name: str | None = None) -> dict[str, LowRank]:
+    """One adapter's low-rank matrices by address; by default of the active adapter."""
+    name = active_adapter(model) or "" if name is None else name
+    found = {path: module.adapters[name] for path, module in adapted_modules(model).items() if name in module.adapters}
     if not found:
-        there = ", ".join(names(model)) or "none"
-        raise UsageError(f"This model has no adapter '{name}' to take; it has {there}. Attach one first.")
+        known = ", ".join(list_adapters(model)) or "none"
+        raise UsageError(f"This model has no adapter '{name}'; it has {known}. Attach one first.")
     return found  # type: ignore[return-value]
 
 
-def replace(model: Model, path: str, module: nn.Module) -> None:
+def replace_module(model: Model, path: str, module: nn.Module) -> None:
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, module)
 
 
-def restore(module: Adapted, weight: nn.Parameter | None) -> None:
-    """Give a base its own weight back, and bring it where the base is now."""
+def restore_weight(module: Adapted, weight: nn.Parameter | None) -> None:
+    """Restore the weight that `merge` replaced, on the base's current device."""
     if isinstance(module.base, nn.Linear) and weight is not None:
         weight.data = weight.data.to(module.base.weight.device)
         module.base.weight = weight
 
 
-def _in_place(model: Model) -> dict[str, Adapted]:
+def _find_adapted(model: Model) -> dict[str, Adapted]:
     return {path: module for path, module in model.named_modules() if isinstance(module, Adapted)}
 
 
-def inner(module: Matrix) -> nn.Linear | Quantized:
+def base_layer(module: Matrix) -> nn.Linear | Quantized:
     return module.base if isinstance(module, Adapted) else module
 
 
-def _kept(model: Model) -> Kept | None:
-    return vars(model).get(KEPT)
+def get_state(model: Model) -> LoraState | None:
+    return vars(model).get(STATE_ATTRIBUTE)

@@ -1,10 +1,10 @@
-"""Our adapters and those of another library's names: which matrix is which, and in what order its rows lie.
+"""Convert adapters between our matrices and another library's, which may be joined or in another row order.
 
-    one to one     their A is ours; their B and m are ours, rows in their order of rotary pairs
-    joined         theirs is [W_q; W_k; W_v]: B and m of ours lie one below the other. Where ours share one A, it is
-                   theirs; where not,  A = [A_q; A_k; A_v]  and  B = diag(B_q, B_k, B_v)
+    one to one     A is the same; rows of B and m are reordered to their rotary pairing
+    joined         theirs is [W_q; W_k; W_v]: our B and m are concatenated. If ours have the same A, it is theirs;
+                   otherwise  A = [A_q; A_k; A_v]  and  B = diag(B_q, B_k, B_v)
 
-What joins can be taken apart again by `Part`s, which say where in A and in B's columns each of ours lies.
+A `Part` records which rows of A and columns of B belong to each of our matrices, so that they can be split again.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import DamagedError
-from chumoku.lora.adapters import Matrix, inner, matrices
+from chumoku.lora.adapters import Matrix, adaptable_matrices, base_layer
 from chumoku.models.model import Model
 from chumoku.nn.lora import LowRank, dense_weight
 
-Known = Mapping[str, Matrix]  # `matrices` of the model
+Matrices = Mapping[str, Matrix]  # result of `adaptable_matrices`
 
 
 class RowLike(Protocol):
-    """One tensor of another library and what it is here: a row of a family's table."""
+    """A row of a family's table: a tensor of another library and our names for it."""
 
     @property
-    def ours(self) -> tuple[str, ...]: ...  # our parameters' names; several where theirs joins them
+    def ours(self) -> tuple[str, ...]: ...  # our parameters' names; several if theirs is joined
 
     @property
     def theirs(self) -> str: ...
 
     @property
-    def turned(self) -> bool: ...  # stored [in, out]
+    def transposed(self) -> bool: ...  # stored [in, out]
 
     @property
-    def heads(self) -> int: ...  # above 0: the output rows of so many heads are in "half" order
+    def heads(self) -> int: ...  # above 0: the rows of this many heads are in "half" order
 
 
-class Place(NamedTuple):
-    """A matrix of theirs, and the matrices of ours that it is."""
+class MatrixMap(NamedTuple):
+    """A matrix of theirs, and our matrices that it corresponds to."""
 
     theirs: str
     ours: tuple[str, ...]
-    turned: bool
-    heads: int  # whose rows lie in another order than ours; 0: none
+    transposed: bool
+    heads: int  # above 0: the rows of this many heads have another order than ours
 
 
 class Part(NamedTuple):
-    """One of ours inside theirs: the place among `ours`, and its rows of A, which are its columns of B."""
+    """One of our matrices inside theirs: its index in `ours`, and its rows of A, which are its columns of B."""
 
     number: int
     first: int
@@ -58,7 +58,7 @@ class Part(NamedTuple):
     alpha: float
 
 
-class Thin(NamedTuple):
+class AdapterTensors(NamedTuple):
     """The tensors of one adapter: A [r, in], B [out, r], m [out]."""
 
     a: Tensor
@@ -68,33 +68,33 @@ class Thin(NamedTuple):
     parts: tuple[Part, ...] = ()
 
 
-def places(model: Model, rows: Sequence[RowLike] | None) -> dict[str, Place]:
-    """Every matrix that can have an adapter, by their name for it; by ours, where there are no rows."""
-    known = matrices(model)
+def map_matrices(model: Model, rows: Sequence[RowLike] | None) -> dict[str, MatrixMap]:
+    """All matrices that can have an adapter, by the other library's name; by ours if `rows` is None."""
+    known = adaptable_matrices(model)
     if rows is None:
-        return {path: Place(path, (path,), False, 0) for path in known}
+        return {path: MatrixMap(path, (path,), False, 0) for path in known}
     found = {}
     for row in rows:
         ours = tuple(name.removesuffix(".weight") for name in row.ours)
         theirs = row.theirs.removesuffix(".weight")
         if theirs != row.theirs and ours and all(path in known for path in ours):
             heads = row.heads if model.config.pairing == "interleaved" else 0
-            found[theirs] = Place(theirs, ours, row.turned, heads)
+            found[theirs] = MatrixMap(theirs, ours, row.transposed, heads)
     return found
 
 
-def to_theirs(place: Place, known: Known, adapters: Mapping[str, LowRank]) -> Thin:
-    """What stands beside their matrix, of what stands beside ours; some of a joined matrix may have no adapter."""
-    there = [(number, adapters[path]) for number, path in enumerate(place.ours) if path in adapters]
-    first = there[0][1]
-    shared = all(torch.equal(low.a, first.a) and low.alpha == first.alpha for _, low in there)
-    total = first.rank if shared else sum(low.rank for _, low in there)
-    a = first.a if shared else torch.cat([low.a for _, low in there])
-    heights = [known[path].out_features for path in place.ours]
+def to_theirs(mapping: MatrixMap, known: Matrices, adapters: Mapping[str, LowRank]) -> AdapterTensors:
+    """The adapter of their matrix from those of ours; some parts of a joined matrix may have no adapter."""
+    present = [(number, adapters[path]) for number, path in enumerate(mapping.ours) if path in adapters]
+    first = present[0][1]
+    shared = all(torch.equal(low.a, first.a) and low.alpha == first.alpha for _, low in present)
+    total = first.rank if shared else sum(low.rank for _, low in present)
+    a = first.a if shared else torch.cat([low.a for _, low in present])
+    heights = [known[path].out_features for path in mapping.ours]
     b, parts, column = first.b.new_zeros(sum(heights), total), [], 0
-    for number, low in there:
+    for number, low in present:
         row = sum(heights[:number])
-        # Theirs has one scale; ours have the same, but for adapters that were put together by hand.
+        # Theirs has one scale. Ours differ only if adapters were combined by hand.
         b[row : row + heights[number], column : column + low.rank] = low.b * (low.scale / first.scale)
         same = low.scale == first.scale
         alpha = low.alpha if same else _alpha(first.scale, low.rank, stabilised=low.stabilised)
@@ -103,48 +103,52 @@ def to_theirs(place: Place, known: Known, adapters: Mapping[str, LowRank]) -> Th
     alpha = first.alpha if total == first.rank else _alpha(first.scale, total, stabilised=first.stabilised)
     magnitude = None
     if first.magnitude is not None:
-        magnitude = _theirs(place, torch.cat([_magnitude(known[path], adapters.get(path)) for path in place.ours]))
-    return Thin(a, _theirs(place, b), magnitude, alpha, tuple(parts) if len(place.ours) > 1 else ())
+        rows = torch.cat([_magnitude(known[path], adapters.get(path)) for path in mapping.ours])
+        magnitude = _their_order(mapping, rows)
+    return AdapterTensors(a, _their_order(mapping, b), magnitude, alpha, tuple(parts) if len(mapping.ours) > 1 else ())
 
 
-def to_ours(place: Place, known: Known, thin: Thin) -> dict[str, Thin]:
-    """The adapters of our matrices, by their addresses."""
-    heights = [known[path].out_features for path in place.ours]
-    b = _ours(place, thin.b)
-    lengths = [None] * len(heights) if thin.magnitude is None else torch.split(_ours(place, thin.magnitude), heights)
-    parts = thin.parts or tuple(Part(number, 0, len(thin.a), thin.alpha) for number in range(len(heights)))
-    found, left = {}, b.clone()
+def to_ours(mapping: MatrixMap, known: Matrices, tensors: AdapterTensors) -> dict[str, AdapterTensors]:
+    """The adapters of our matrices by address, from one of theirs."""
+    heights = [known[path].out_features for path in mapping.ours]
+    b = _our_order(mapping, tensors.b)
+    magnitudes: Sequence[Tensor | None] = [None] * len(heights)
+    if tensors.magnitude is not None:
+        magnitudes = torch.split(_our_order(mapping, tensors.magnitude), heights)
+    parts = tensors.parts or tuple(Part(number, 0, len(tensors.a), tensors.alpha) for number in range(len(heights)))
+    found, uncovered = {}, b.clone()
     for part in parts:
         first = sum(heights[: part.number])
         rows, columns = slice(first, first + heights[part.number]), slice(part.first, part.first + part.rank)
-        left[rows, columns] = 0
-        found[place.ours[part.number]] = Thin(thin.a[columns], b[rows, columns], lengths[part.number], part.alpha)
-    if left.any():
-        raise DamagedError(f"The parts that this adapter's file names leave some of {place.theirs} out.")
+        uncovered[rows, columns] = 0
+        a, magnitude = tensors.a[columns], magnitudes[part.number]
+        found[mapping.ours[part.number]] = AdapterTensors(a, b[rows, columns], magnitude, part.alpha)
+    if uncovered.any():
+        raise DamagedError(f"The parts listed in this adapter's file do not cover all of {mapping.theirs}.")
     return found
 
 
 def _magnitude(module: Matrix, low: LowRank | None) -> Tensor:
     if low is not None and low.magnitude is not None:
         return low.magnitude.detach()
-    weight = dense_weight(inner(module)).detach()
+    weight = dense_weight(base_layer(module)).detach()
     norms: Tensor = torch.linalg.vector_norm(weight.to(torch.promote_types(weight.dtype, torch.float32)), dim=1)
     return norms
 
 
-def _theirs(place: Place, rows: Tensor) -> Tensor:
-    """Pairs (0, 1), (2, 3) … of each head's rows → first halves, then second."""
-    return _swapped(place, rows, (-1, 2))
+def _their_order(mapping: MatrixMap, rows: Tensor) -> Tensor:
+    """Reorder each head's rows from interleaved pairs (0, 1), (2, 3) … to halves."""
+    return _reorder(mapping, rows, (-1, 2))
 
 
-def _ours(place: Place, rows: Tensor) -> Tensor:
-    return _swapped(place, rows, (2, -1))
+def _our_order(mapping: MatrixMap, rows: Tensor) -> Tensor:
+    return _reorder(mapping, rows, (2, -1))
 
 
-def _swapped(place: Place, rows: Tensor, split: tuple[int, int]) -> Tensor:
-    if not place.heads:
+def _reorder(mapping: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor:
+    if not mapping.heads:
         return rows
-    return rows.reshape(place.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
+    return rows.reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 def _alpha(scale: float, rank: int, *, stabilised: bool) -> float:

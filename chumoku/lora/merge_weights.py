@@ -1,8 +1,8 @@
-"""Merging: the adapter's change written into the matrices, and taken out again.
+"""Merge an adapter into the model's matrices, and undo it.
 
-merge(model)       W ← W + s · B A (for DoRA its rows scaled to m); the model is a plain one, as fast as any
-unmerge(model)     the matrices and adapters that were put aside come back, bit for bit: nothing is subtracted
-merged(model)      another, plain model for answering and export, which shares everything that is equal
+merge(model)          W ← W + s · B A (for DoRA with rows scaled to m); the model then runs without adapters
+unmerge(model)        restores the original matrices and adapters exactly; nothing is subtracted
+merged_copy(model)    a new model without adapters, for inference and export; unchanged tensors are shared
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from chumoku.errors import UsageError
-from chumoku.lora.adapters import KEPT, Kept, active, adapted, replace, restore
+from chumoku.lora.adapters import active_adapter, adapted_modules, get_state, replace_module, restore_weight
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
@@ -22,77 +22,78 @@ QUANTIZED = (Quantized, QuantizedEmbedding)
 
 @torch.no_grad()
 def merge(model: Model) -> None:
-    """Write the active adapter into the model's matrices. Until `unmerge`, the adapters are out of the way."""
-    kept: Kept | None = vars(model).get(KEPT)
-    if kept is None or active(model) is None:
+    """Merge the active adapter into the model's matrices and remove all adapters, until `unmerge`."""
+    state = get_state(model)
+    if state is None or active_adapter(model) is None:
         raise UsageError(
-            "There is nothing to merge: no adapter of this model is active. Attach or switch to one first."
+            "There is nothing to merge: no adapter of this model is active. Call attach or set_adapter first."
         )
-    if kept.aside:
-        raise UsageError("The adapters of this model are merged already.")
-    modules = adapted(model)
-    new = {path: _weight(path, module) for path, module in modules.items()}
+    if state.merged:
+        raise UsageError("The adapters of this model are already merged.")
+    modules = adapted_modules(model)
+    new = {path: _merged_weight(path, module) for path, module in modules.items()}
     for path, module in modules.items():
         weight, before = new[path], None
         if weight is not None and isinstance(module.base, nn.Linear):
             before = module.base._parameters["weight"]
             module.base.weight = nn.Parameter(weight, requires_grad=False)
-        kept.aside[path] = module, before
-        replace(model, path, module.base)
+        state.merged[path] = module, before
+        replace_module(model, path, module.base)
 
 
 def unmerge(model: Model) -> None:
-    """Bring back what `merge` put aside."""
-    kept: Kept | None = vars(model).get(KEPT)
-    if kept is None or not kept.aside:
+    """Restore the matrices and adapters that `merge` replaced."""
+    state = get_state(model)
+    if state is None or not state.merged:
         raise UsageError("Nothing is merged into this model.")
-    for path, (module, weight) in kept.aside.items():
-        restore(module, weight)
+    for path, (module, weight) in state.merged.items():
+        restore_weight(module, weight)
         module.adapters.to(model.device)
-        replace(model, path, module.train(module.base.training))
-    kept.aside.clear()
+        replace_module(model, path, module.train(module.base.training))
+    state.merged.clear()
 
 
 @torch.no_grad()
-def merged(model: Model) -> Model:
-    """A plain model that answers as this one does, in eval mode; this one stays as it is. bf16 becomes float32."""
+def merged_copy(model: Model) -> Model:
+    """A new model without adapters that computes the same, in eval mode; bf16 becomes float32."""
     quantized = {path: module for path, module in model.named_modules() if isinstance(module, QUANTIZED)}
     if any(module.kind != "bf16" for module in quantized.values()):
-        raise UsageError(_whole("this model"))
-    modules = {} if (kept := vars(model).get(KEPT)) is not None and kept.aside else adapted(model)
-    state = {}
+        raise UsageError(_quantized_message("this model"))
+    lora_state = get_state(model)
+    modules = {} if lora_state is not None and lora_state.merged else adapted_modules(model)
+    tensors = {}
     for name, tensor in model.state_dict().items():
         path, _, rest = name.partition(".adapters.")
         if rest and path in modules:
             continue
         path, _, own = name.rpartition(".base.")
-        state[f"{path}.{own}" if path in modules else name] = tensor.detach()
+        tensors[f"{path}.{own}" if path in modules else name] = tensor.detach()
     for path, part in quantized.items():
         own = path.removesuffix(".base")
-        floats = state.pop(f"{own}.weight").float()
+        floats = tensors.pop(f"{own}.weight").float()
         if not (isinstance(part, QuantizedLogits) and model.config.tie_output):
-            state[f"{own}.table" if isinstance(part, QuantizedEmbedding) else f"{own}.weight"] = floats
+            tensors[f"{own}.table" if isinstance(part, QuantizedEmbedding) else f"{own}.weight"] = floats
     for path, module in modules.items():
         weight = None if module.active_adapter is None else module.merged_weight(module.active_adapter).detach()
         if weight is not None:
-            state[f"{path}.weight"] = weight
+            tensors[f"{path}.weight"] = weight
     with torch.device("meta"):
-        plain = CLASSES[model.config.kind](model.config)
-    plain.load_state_dict(state, assign=True)
-    return plain.requires_grad_(False).eval()
+        result = CLASSES[model.config.kind](model.config)
+    result.load_state_dict(tensors, assign=True)
+    return result.requires_grad_(False).eval()
 
 
-def _weight(path: str, module: Adapted) -> torch.Tensor | None:
-    """The matrix with the active adapter in it; None where it has none."""
+def _merged_weight(path: str, module: Adapted) -> torch.Tensor | None:
+    """The matrix with the active adapter merged; None if the adapter does not change this matrix."""
     if module.active_adapter is None:
         return None
     if isinstance(module.base, Quantized):
-        raise UsageError(_whole(path))
+        raise UsageError(_quantized_message(path))
     return module.merged_weight(module.active_adapter).detach()
 
 
-def _whole(what: str) -> str:
+def _quantized_message(what: str) -> str:
     return (
-        f"The weights of {what} are quantized, and an adapter's small changes cannot be written into them. "
-        "Save the adapter, load it on the model in float32 and merge there; the result can be stored in int8 again."
+        f"The weights of {what} are quantized, so an adapter cannot be merged into them. Save the adapter, load it on "
+        "the float32 model and merge it there; the result can be quantized again."
     )

@@ -1,13 +1,12 @@
-"""Adapters in the files of the PEFT library, both ways.
+"""Read and write adapters in the PEFT library's format.
 
     adapter_config.json          r, lora_alpha, use_dora, use_rslora, target_modules …
     adapter_model.safetensors    base_model.model.{module}.lora_A.weight [r, in]     .lora_B.weight [out, r]
                                  .lora_magnitude_vector [out], for DoRA
-    README.md                    a card
+    README.md                    model card
 
-Modules bear the transformers library's names where a family's rows give them, else ours. Files that are read are
-untrusted: every key that changes the result is known or refused by its name, and every tensor's name, type and shape
-is checked against the model before any is read.
+Modules have the transformers library's names if a family's rows are given, else ours. Files are untrusted: unknown keys
+that may change the result are refused, and every tensor's name, type and shape is checked before any is read.
 """
 
 from __future__ import annotations
@@ -25,197 +24,201 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
-from chumoku.lora.adapter_config import CONFIG, WEIGHTS, Described, describe
-from chumoku.lora.adapters import Matrix, adapters_of, inner, low_rank, matrices, put
-from chumoku.lora.layout import Part, Place, RowLike, Thin, places, to_ours, to_theirs
+from chumoku.lora.adapter_config import CONFIG, WEIGHTS, AdapterConfig, read_adapter_config
+from chumoku.lora.adapters import Matrix, adaptable_matrices, add_adapters, base_layer, get_adapters, new_low_rank
+from chumoku.lora.layout import AdapterTensors, MatrixMap, Part, RowLike, map_matrices, to_ours, to_theirs
 from chumoku.models.model import Model
 from chumoku.nn.lora import LowRank
 from chumoku.safe_files import check_safetensors_header
 
-CARD, PREFIX, PARTS = "README.md", "base_model.model.", "chumoku.parts"
-ENDS = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
-KINDS = {end.removesuffix(".weight"): kind for kind, end in ENDS.items()}
+CARD, PREFIX, PARTS_KEY = "README.md", "base_model.model.", "chumoku.parts"
+TENSOR_SUFFIXES = {"a": "lora_A.weight", "b": "lora_B.weight", "magnitude": "lora_magnitude_vector"}
+SUFFIX_KINDS = {end.removesuffix(".weight"): kind for kind, end in TENSOR_SUFFIXES.items()}
 FLOATS = ("F64", "F32", "F16", "BF16")
 LARGEST_PARTS = 1 << 20
 TASKS = {"decoder": "CAUSAL_LM", "encoder-decoder": "SEQ_2_SEQ_LM"}
 
 
 def save(
-    model: Model,
-    folder: Path | str,
-    *,
-    base: str,
-    name: str | None = None,
-    rows: Sequence[RowLike] | None = None,
+    model: Model, folder: Path | str, *, base: str, name: str | None = None, rows: Sequence[RowLike] | None = None
 ) -> None:
-    """Write an adapter (the active one, if none is named) as PEFT does; `base` is what it says it belongs to."""
-    folder, adapters = Path(folder), adapters_of(model, name)
-    known, theirs = matrices(model), {}
-    for place in places(model, rows).values():
-        if any(path in adapters for path in place.ours):
-            theirs[place] = to_theirs(place, known, adapters)
-    lost = set(adapters).difference(*(place.ours for place in theirs))
-    if lost:
-        raise UsageError(f"{min(lost)} has no counterpart in the other library's model. Save without its names.")
+    """Write an adapter to a folder in PEFT's format.
+
+    base  name or path of the base model, recorded in the adapter's config
+    name  of the adapter; by default the active one
+    rows  the family's table, to write the transformers library's names; None writes ours
+    """
+    folder, adapters = Path(folder), get_adapters(model, name)
+    known, theirs = adaptable_matrices(model), {}
+    for mapping in map_matrices(model, rows).values():
+        if any(path in adapters for path in mapping.ours):
+            theirs[mapping] = to_theirs(mapping, known, adapters)
+    unmapped = set(adapters).difference(*(mapping.ours for mapping in theirs))
+    if unmapped:
+        raise UsageError(f"{min(unmapped)} does not exist in the transformers library. Save with rows=None.")
     tensors = {
-        f"{PREFIX}{place.theirs}.{end}": tensor.detach().cpu().contiguous()
-        for place, thin in theirs.items()
-        for kind, end in ENDS.items()
-        if (tensor := getattr(thin, kind)) is not None
+        f"{PREFIX}{mapping.theirs}.{end}": tensor.detach().cpu().contiguous()
+        for mapping, adapter in theirs.items()
+        for kind, end in TENSOR_SUFFIXES.items()
+        if (tensor := getattr(adapter, kind)) is not None
     }
-    parts = {place.theirs: thin.parts for place, thin in theirs.items() if thin.parts}
-    marks = {"format": "pt"} | ({PARTS: json.dumps(parts)} if parts else {})
+    parts = {mapping.theirs: adapter.parts for mapping, adapter in theirs.items() if adapter.parts}
+    metadata = {"format": "pt"} | ({PARTS_KEY: json.dumps(parts)} if parts else {})
     folder.mkdir(parents=True, exist_ok=True)
-    # The config comes last: without it nothing takes the folder for an adapter.
-    _write(folder / WEIGHTS, to_bytes(tensors, metadata=marks))
+    # The config is written last: a folder without it is not an adapter.
+    _write(folder / WEIGHTS, to_bytes(tensors, metadata=metadata))
     _write(folder / CARD, _card(base, tensors).encode())
-    values = _config(model, theirs, next(iter(adapters.values())), base)
+    values = _make_config(model, theirs, next(iter(adapters.values())), base)
     _write(folder / CONFIG, json.dumps(values, indent=2, sort_keys=True).encode())
 
 
 def load(
     model: Model, folder: Path | str, *, name: str = "default", rows: Sequence[RowLike] | None = None
-) -> Described:
-    """Attach the adapter that a folder holds, and make it the active one."""
+) -> AdapterConfig:
+    """Attach the adapter in a folder under this name, make it active, and return its config.
+
+    rows  the family's table, if the file has the transformers library's names
+    """
     folder = Path(folder)
-    described, known, table = describe(folder), matrices(model), places(model, rows)
+    config, known, table = read_adapter_config(folder), adaptable_matrices(model), map_matrices(model, rows)
     adapters = {}
-    for place, thin in _read(folder / WEIGHTS, described, table, known):
-        for path, one in to_ours(place, known, thin).items():
-            adapters[path] = _made(known[path], one, described)
-    put(model, adapters, name=name)
-    return described
+    for mapping, adapter in _read_tensors(folder / WEIGHTS, config, table, known):
+        for path, part in to_ours(mapping, known, adapter).items():
+            adapters[path] = _make_low_rank(known[path], part, config)
+    add_adapters(model, adapters, name=name)
+    return config
 
 
-def _made(module: Matrix, thin: Thin, described: Described) -> LowRank:
-    low = low_rank(
-        inner(module),
-        len(thin.a),
-        alpha=thin.alpha,
-        stabilised=described.stabilised,
-        dropout=described.dropout,
-        magnitude=described.dora,
+def _make_low_rank(module: Matrix, adapter: AdapterTensors, config: AdapterConfig) -> LowRank:
+    low = new_low_rank(
+        base_layer(module),
+        len(adapter.a),
+        alpha=adapter.alpha,
+        stabilised=config.stabilised,
+        dropout=config.dropout,
+        magnitude=config.dora,
     )
     with torch.no_grad():
-        low.a.copy_(thin.a)
-        low.b.copy_(thin.b)
-        if low.magnitude is not None and thin.magnitude is not None:
-            low.magnitude.copy_(thin.magnitude)
+        low.a.copy_(adapter.a)
+        low.b.copy_(adapter.b)
+        if low.magnitude is not None and adapter.magnitude is not None:
+            low.magnitude.copy_(adapter.magnitude)
     return low
 
 
-class Found(NamedTuple):
-    """One of their matrices in a file: by which name, what it is here, and the keys of its tensors."""
+class FileEntry(NamedTuple):
+    """An adapted matrix in a file: its name there, our matrices for it, and the keys of its tensors."""
 
     module: str
-    place: Place
+    mapping: MatrixMap
     keys: dict[str, str]
 
 
-def _read(
-    path: Path, described: Described, table: Mapping[str, Place], known: Mapping[str, Matrix]
-) -> list[tuple[Place, Thin]]:
-    """Each of their matrices and what the file holds for it; all are checked before the first is read."""
+def _read_tensors(
+    path: Path, config: AdapterConfig, table: Mapping[str, MatrixMap], known: Mapping[str, Matrix]
+) -> list[tuple[MatrixMap, AdapterTensors]]:
+    """The file's adapted matrices and their tensors; all are checked before any is read."""
     check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as stored:
-            found = _found(path, stored.keys(), table)
-            for one in found:
-                _check(path, one, described, known, {kind: stored.get_slice(key) for kind, key in one.keys.items()})
-            parts = _parts(path, (stored.metadata() or {}).get(PARTS), found, described)
-            read = []
-            for one in found:
-                tensors: dict[str, Tensor] = {kind: stored.get_tensor(key) for kind, key in one.keys.items()}
-                alpha = described.alpha_of(one.module)
-                read.append(
-                    (one.place, Thin(tensors["a"], tensors["b"], tensors.get("magnitude"), alpha, parts[one.module]))
-                )
-            return read
+            found = _match_tensors(path, stored.keys(), table)
+            for entry in found:
+                _check(path, entry, config, known, {kind: stored.get_slice(key) for kind, key in entry.keys.items()})
+            parts = _parts(path, (stored.metadata() or {}).get(PARTS_KEY), found, config)
+            result = []
+            for entry in found:
+                tensors: dict[str, Tensor] = {kind: stored.get_tensor(key) for kind, key in entry.keys.items()}
+                a, b, magnitude = tensors["a"], tensors["b"], tensors.get("magnitude")
+                alpha = config.alpha_of(entry.module)
+                result.append((entry.mapping, AdapterTensors(a, b, magnitude, alpha, parts[entry.module])))
+            return result
     except SafetensorError as error:
-        raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
+        raise DamagedError(f"{path} is not a valid safetensors file: {str(error)[:200]}.") from error
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
 
 
-def _found(path: Path, names: Iterable[str], table: Mapping[str, Place]) -> list[Found]:
-    """The file's matrices in this model. Theirs may lack or have one part in front: a task's model has its own."""
-    shorter = {theirs.partition(".")[2]: place for theirs, place in table.items()}
+def _match_tensors(path: Path, names: Iterable[str], table: Mapping[str, MatrixMap]) -> list[FileEntry]:
+    """Find the file's matrices in this model. Their names may lack the first part or have an extra one."""
+    shorter = {theirs.partition(".")[2]: mapping for theirs, mapping in table.items()}
     if len(shorter) < len(table):
-        shorter = {}  # two matrices are called so
-    found: dict[str, Found] = {}
+        shorter = {}  # ambiguous
+    found: dict[str, FileEntry] = {}
     for name in names:
         module, _, end = name.removeprefix(PREFIX).removesuffix(".weight").rpartition(".")
-        if end not in KINDS or not name.startswith(PREFIX):
-            raise UsageError(f"{path} has the tensor {name[:200]}, which is no part of a LoRA adapter of matrices.")
-        place = table.get(module) or shorter.get(module) or table.get(module.partition(".")[2])
-        if place is None:
+        if end not in SUFFIX_KINDS or not name.startswith(PREFIX):
+            raise UsageError(f"{path} has the tensor {name[:200]}, which is not part of a LoRA adapter.")
+        mapping = table.get(module) or shorter.get(module) or table.get(module.partition(".")[2])
+        if mapping is None:
             near = difflib.get_close_matches(module[:200], table, n=1)
-            hint = f" Did its model have {near[0]}?" if near else ""
-            raise UsageError(f"{path} adapts {module[:200]}, and this model has no such matrix.{hint}")
-        one = found.setdefault(place.theirs, Found(module, place, {}))
-        if one.module != module or KINDS[end] in one.keys:
-            raise DamagedError(f"{path} adapts {place.theirs} twice.")
-        one.keys[KINDS[end]] = name
+            hint = f" The nearest name is {near[0]}." if near else ""
+            raise UsageError(f"{path} adapts {module[:200]}, but this model has no such matrix.{hint}")
+        entry = found.setdefault(mapping.theirs, FileEntry(module, mapping, {}))
+        if entry.module != module or SUFFIX_KINDS[end] in entry.keys:
+            raise DamagedError(f"{path} adapts {mapping.theirs} twice.")
+        entry.keys[SUFFIX_KINDS[end]] = name
     if not found:
-        raise DamagedError(f"{path} holds no tensors.")
+        raise DamagedError(f"{path} has no tensors.")
     return list(found.values())
 
 
 def _check(
-    path: Path, found: Found, described: Described, known: Mapping[str, Matrix], slices: Mapping[str, Any]
+    path: Path, found: FileEntry, config: AdapterConfig, known: Mapping[str, Matrix], slices: Mapping[str, Any]
 ) -> None:
-    module, ours = found.module, found.place.ours
-    inputs, outputs = known[ours[0]].in_features, sum(known[one].out_features for one in ours)
-    rank = described.rank_of(module)
-    wanted = {"a": [rank, inputs], "b": [outputs, rank]} | ({"magnitude": [outputs]} if described.dora else {})
-    if set(found.keys) != set(wanted):
-        raise DamagedError(f"{path} has {', '.join(sorted(found.keys))} for {module} and needs {', '.join(wanted)}.")
-    for kind, shape in wanted.items():
-        one = slices[kind]
-        if list(one.get_shape()) != shape:
-            raise UsageError(f"{path}: {found.keys[kind]} is {one.get_shape()}, and this model needs {shape}.")
-        if one.get_dtype() not in FLOATS:
-            raise UsageError(f"{path}: {found.keys[kind]} holds {one.get_dtype()}; {', '.join(FLOATS)} are taken.")
+    module, ours = found.module, found.mapping.ours
+    inputs, outputs = known[ours[0]].in_features, sum(known[address].out_features for address in ours)
+    rank = config.rank_of(module)
+    expected = {"a": [rank, inputs], "b": [outputs, rank]} | ({"magnitude": [outputs]} if config.dora else {})
+    if set(found.keys) != set(expected):
+        raise DamagedError(f"{path} has {', '.join(sorted(found.keys))} for {module}; it needs {', '.join(expected)}.")
+    for kind, shape in expected.items():
+        tensor = slices[kind]
+        if list(tensor.get_shape()) != shape:
+            raise UsageError(f"{path}: {found.keys[kind]} has shape {tensor.get_shape()}; this model needs {shape}.")
+        if tensor.get_dtype() not in FLOATS:
+            raise UsageError(f"{path}: {found.keys[kind]} has type {tensor.get_dtype()}; it must be a float type.")
 
 
-def _parts(path: Path, marked: str | None, found: Sequence[Found], described: Described) -> dict[str, tuple[Part, ...]]:
-    """How joined matrices are taken apart, where the file says so: it was then written here."""
-    parts: dict[str, tuple[Part, ...]] = {one.module: () for one in found}
-    if marked is None:
+def _parts(
+    path: Path, recorded: str | None, found: Sequence[FileEntry], config: AdapterConfig
+) -> dict[str, tuple[Part, ...]]:
+    """How to split joined matrices, if the file says so, which only files written by us do."""
+    parts: dict[str, tuple[Part, ...]] = {entry.module: () for entry in found}
+    if recorded is None:
         return parts
     try:
-        if len(marked) > LARGEST_PARTS:
+        if len(recorded) > LARGEST_PARTS:
             raise ValueError("too long")
-        table = json.loads(marked)
-        for one in found:
-            if one.place.theirs in table:
-                own = tuple(Part(*numbers) for numbers in table[one.place.theirs])
-                _check_parts(own, one, described)
-                parts[one.module] = own
+        table = json.loads(recorded)
+        for entry in found:
+            if entry.mapping.theirs in table:
+                own = tuple(Part(*numbers) for numbers in table[entry.mapping.theirs])
+                _check_parts(own, entry, config)
+                parts[entry.module] = own
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
-        raise DamagedError(f"{path} says wrongly how its matrices were joined: {str(error)[:200]}.") from error
+        raise DamagedError(f"{path} describes its joined matrices wrongly: {str(error)[:200]}.") from error
     return parts
 
 
-def _check_parts(parts: Sequence[Part], found: Found, described: Described) -> None:
-    rank, alpha = described.rank_of(found.module), described.alpha_of(found.module)
+def _check_parts(parts: Sequence[Part], found: FileEntry, config: AdapterConfig) -> None:
+    rank, alpha = config.rank_of(found.module), config.alpha_of(found.module)
     if not parts or len({part.number for part in parts}) != len(parts):
-        raise ValueError("a matrix is there twice, or none is")
+        raise ValueError("a matrix is listed twice, or there is none")
     for part in parts:
-        whole = all(type(number) is int for number in part[:3]) and type(part.alpha) is float
-        if not whole or not 0 <= part.number < len(found.place.ours):
-            raise ValueError("there is no such matrix")
+        typed = all(type(number) is int for number in part[:3]) and type(part.alpha) is float
+        if not typed or not 0 <= part.number < len(found.mapping.ours):
+            raise ValueError("a matrix does not exist")
         if part.rank < 1 or part.first < 0 or part.first + part.rank > rank:
             raise ValueError(f"rows {part.first} to {part.first + part.rank} of {rank}")
         ratio = part.rank / rank
-        if not math.isclose(part.alpha, alpha * (math.sqrt(ratio) if described.stabilised else ratio), rel_tol=1e-9):
-            raise ValueError("another scale than the whole has")
+        if not math.isclose(part.alpha, alpha * (math.sqrt(ratio) if config.stabilised else ratio), rel_tol=1e-9):
+            raise ValueError("a part has another scale than the joined matrix")
 
 
-def _config(model: Model, theirs: Mapping[Place, Thin], like: LowRank, base: str) -> dict[str, Any]:
-    ranks = {place.theirs: len(thin.a) for place, thin in theirs.items()}
-    alphas = {place.theirs: _number(thin.alpha) for place, thin in theirs.items()}
-    # The most common are the adapter's own; the rest are named.
+def _make_config(model: Model, theirs: Mapping[MatrixMap, AdapterTensors], like: LowRank, base: str) -> dict[str, Any]:
+    ranks = {mapping.theirs: len(adapter.a) for mapping, adapter in theirs.items()}
+    alphas = {mapping.theirs: _number(adapter.alpha) for mapping, adapter in theirs.items()}
+    # The most common rank and alpha become the defaults; the patterns list the exceptions.
     rank, alpha = (max(table.values(), key=list(table.values()).count) for table in (ranks, alphas))
     return {
         "peft_type": "LORA",
@@ -225,10 +228,10 @@ def _config(model: Model, theirs: Mapping[Place, Thin], like: LowRank, base: str
         "r": rank,
         "lora_alpha": alpha,
         "lora_dropout": like.dropout,
-        "rank_pattern": {module: one for module, one in ranks.items() if one != rank},
-        "alpha_pattern": {module: one for module, one in alphas.items() if one != alpha},
+        "rank_pattern": {module: value for module, value in ranks.items() if value != rank},
+        "alpha_pattern": {module: value for module, value in alphas.items() if value != alpha},
         "target_modules": sorted(ranks),
-        "fan_in_fan_out": any(place.turned for place in theirs),
+        "fan_in_fan_out": any(mapping.transposed for mapping in theirs),
         "use_dora": like.magnitude is not None,
         "use_rslora": like.stabilised,
         "bias": "none",
@@ -253,14 +256,14 @@ def _card(base: str, tensors: Mapping[str, Tensor]) -> str:
         "",
         "# An adapter",
         "",
-        f"{numbers:,} numbers beside the matrices of {base}. Written by chumoku; PEFT reads it too.",
+        f"{numbers:,} LoRA parameters for {base}. Written by chumoku in PEFT's format.",
         "",
     ]
     return "\n".join(lines)
 
 
 def _write(path: Path, data: bytes) -> None:
-    """The file as a whole, or not at all."""
+    """Write the file atomically."""
     working = path.with_name(f"{path.name}.writing")
     working.write_bytes(data)
     working.replace(path)

@@ -1,4 +1,4 @@
-"""What an adapter is made of: the keys of a recipe's [lora]."""
+"""The settings of an adapter: the keys of a recipe's [lora]."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ TARGETS = ("**.{attention,cross_attention}.{query,value}",)
 
 
 class LoraSettings(Settings):
-    """Rank 8 beside every query and value, as in the paper of 2021, unless said otherwise."""
+    """Settings of a LoRA or DoRA adapter; by default rank 8 on every query and value, as in the paper."""
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
     alpha: Annotated[float, Field(gt=0.0, le=1e6)] = 16.0  # B A is multiplied by alpha / rank
-    stabilised: bool = False  # by alpha / √rank instead, for large ranks (rsLoRA)
-    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # on what the adapter sees, in training
-    dora: bool = False  # direction and length of each row learned apart
-    targets: Annotated[list[str], Field(min_length=1)] | None = None  # addresses; queries and values when not given
+    stabilised: bool = False  # multiply by alpha / √rank instead, for large ranks (rsLoRA)
+    dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # on the adapter's input, in training
+    dora: bool = False  # learn each row's length separately from its direction
+    targets: Annotated[list[str], Field(min_length=1)] | None = None  # address patterns; None: queries and values
 
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("r", "lora_rank"), "rank"),

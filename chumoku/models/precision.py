@@ -30,7 +30,7 @@ def to_precision(model: Model, precision: str) -> Model:
     if precision not in PRECISIONS:
         raise UsageError(f"There is no precision '{precision[:60]}'; choose {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
-        raise UsageError("A model with adapters cannot be quantized. Merge them first: lora.merged(model).")
+        raise UsageError("A model with adapters cannot be quantized. Merge them first: lora.merged_copy(model).")
     if any(isinstance(module, Quantized | QuantizedEmbedding) for module in model.modules()):
         raise UsageError("This model is already quantized. Convert the model that was loaded instead.")
     if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):

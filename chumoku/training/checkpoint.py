@@ -26,7 +26,13 @@ from chumoku.training.outputs import Result
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
 from chumoku.weights.bundle import verify_bundle
-from chumoku.weights.checksums import ENDS, beside, heal, remove, sealed
+from chumoku.weights.checksums import (
+    TEMPORARY_SUFFIXES,
+    atomic_folder,
+    delete_folder,
+    recover_interrupted_write,
+    sibling,
+)
 
 
 class Checkpoints:
@@ -52,8 +58,8 @@ class Checkpoints:
 
     def heal(self) -> None:
         """Clear away what interrupted writings left."""
-        for left in [path for end in ENDS for path in self.folder.glob(f"step-*.{end}")]:
-            heal(left.with_suffix(""))
+        for left in [path for end in TEMPORARY_SUFFIXES for path in self.folder.glob(f"step-*.{end}")]:
+            recover_interrupted_write(left.with_suffix(""))
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are set aside."""
@@ -75,11 +81,11 @@ class Checkpoints:
         path = self.path(state.step)
         gathered = None if self.sharded else _gathered(tensors, self.here)
         with contextlib.ExitStack() as stack:
-            working = beside(path, "writing")
+            working = sibling(path, "writing")
 
             def begin() -> None:
                 if self.here.main:
-                    stack.enter_context(sealed(path))
+                    stack.enter_context(atomic_folder(path))
 
             def fill() -> None:
                 if gathered is None:
@@ -101,7 +107,7 @@ class Checkpoints:
     def _rotate(self, path: Path) -> None:
         verify_bundle(path)
         for step in self.steps()[: -self.keep]:
-            remove(self.path(step))
+            delete_folder(self.path(step))
 
 
 def export(result: Result, folder: Path, here: World) -> None:
@@ -110,7 +116,7 @@ def export(result: Result, folder: Path, here: World) -> None:
 
     def write() -> None:
         if here.main:
-            with sealed(folder) as working:
+            with atomic_folder(folder) as working:
                 result.write(working, weights)
 
     problem = _attempt(write)

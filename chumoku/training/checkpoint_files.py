@@ -27,8 +27,8 @@ from chumoku.safe_files import check_safetensors_header
 from chumoku.training.distributed import World, laid_out_as, part
 from chumoku.training.outputs import Result
 from chumoku.training.state import State
-from chumoku.weights.bundle import WEIGHTS, store
-from chumoku.weights.checksums import check_regular
+from chumoku.weights.bundle import WEIGHTS, save_tensors
+from chumoku.weights.checksums import check_regular_file
 
 STATE = "state.json"
 OPTIMIZER = "optimizer.safetensors"
@@ -54,10 +54,10 @@ def write_files(folder: Path, state: State, tensors: Tensors | None, result: Res
     if tensors is not None:
         result.write(folder, tensors.model)
         if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
-            store(tensors.model, folder / WEIGHTS)
-        store(tensors.optimizer, folder / OPTIMIZER)
+            save_tensors(tensors.model, folder / WEIGHTS)
+        save_tensors(tensors.optimizer, folder / OPTIMIZER)
         if tensors.average:
-            store(tensors.average, folder / AVERAGE)
+            save_tensors(tensors.average, folder / AVERAGE)
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
@@ -69,13 +69,13 @@ def write_part(folder: Path, tensors: Tensors, here: World) -> None:
             mine[name] = divided
         elif here.main:
             mine[name] = tensor
-    store(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+    save_tensors(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
 
 
 def read_state(path: Path) -> State:
     """The numbers of a checkpoint, each of its type and range."""
     try:
-        if check_regular(path / STATE) > LARGEST_STATE:
+        if check_regular_file(path / STATE) > LARGEST_STATE:
             raise DamagedError(f"{path / STATE} is larger than any state is.")
         state = State(**json.loads((path / STATE).read_text(encoding="utf-8")))
         counts = (state.step, state.tokens, state.judged, state.waited, state.bad, state.scale_good)
@@ -116,7 +116,7 @@ def _joined(path: Path, key: str, rows: list[Tensor]) -> Tensor:
 def _read_file(path: Path) -> dict[str, Tensor]:
     if not path.exists():
         return {}
-    check_regular(path)
+    check_regular_file(path)
     check_safetensors_header(path)
     try:
         with safe_open(path, framework="pt") as stored:

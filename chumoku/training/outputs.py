@@ -19,7 +19,7 @@ from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.training.recipe import Recipe
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
-from chumoku.weights.families import rows_of
+from chumoku.weights.families import transformers_rows
 
 
 class Result(Protocol):
@@ -63,14 +63,14 @@ class Adapter:
     base: str
 
     def tensors(self) -> dict[str, Tensor]:
-        return dict(lora.trainable(self.model))
+        return dict(lora.trainable_parameters(self.model))
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        lora.save(self.model, folder, base=self.base, rows=rows_of(self.model.config))
+        lora.save(self.model, folder, base=self.base, rows=transformers_rows(self.model.config))
 
     @property
     def told(self) -> str:
-        found = lora.saving(self.model)
+        found = lora.memory_savings(self.model)
         return (
             f"an adapter of {found.trained:,} parameters ({found.trained / found.total:.2%}) beside {found.total:,} "
             f"that stay as they are, which saves {found.bytes_saved / (1 << 20):,.0f} MiB of gradients and moments"
@@ -98,7 +98,7 @@ def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
         return count(config).parameters
     model = build(config, device="meta")
     lora.attach(model, recipe.lora)
-    return sum(parameter.numel() for parameter in lora.trainable(model).values())
+    return sum(parameter.numel() for parameter in lora.trainable_parameters(model).values())
 
 
 def taken_up(model: Model, config: ModelConfig, device: torch.device) -> Model:

@@ -216,11 +216,11 @@ def _beside_init(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
 
 def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     """The shape of a model that is there, with the keys that it leaves open."""
-    from chumoku.weights.open_model import config_of
+    from chumoku.weights.open_model import read_model_config
 
     if not isinstance(init, str) or not init:
         raise ConfigError([Problem("model.init", "this is the name of a model: a folder, a file, or hf:owner/name.")])
-    found = settings_to_dict(config_of(init))
+    found = settings_to_dict(read_model_config(init))
     context = changes.get("context")
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has a table of {found['context']:,} positions, and no other number can be asked for."

@@ -43,7 +43,7 @@ from chumoku.training.samples import sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Judge
 from chumoku.weights.bundle import Bundle, Tokenizers
-from chumoku.weights.checksums import heal
+from chumoku.weights.checksums import recover_interrupted_write
 from chumoku.weights.open_model import load
 
 Examine = Callable[[Material, Model], None]  # raises where a model should not be trained
@@ -127,7 +127,7 @@ def _train(
     run = assemble(recipe, material, here, log, checkpoints, init, examine if here.main and not resume else None)
     if here.main:
         for place in ("best", "last"):
-            heal(folder / place)
+            recover_interrupted_write(folder / place)
         checkpoints.heal()
         checkpoint.check_room(
             folder, checkpoint.bytes_kept(sum(t.numel() for t in run.result.tensors().values()), recipe)

@@ -1,1 +1,1 @@
-"""Weights: a model's directory, sealed against damage."""
+"""Reading, writing, converting and checking model weights."""

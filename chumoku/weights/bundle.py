@@ -1,7 +1,7 @@
-"""A bundle: a model's directory, which `chumoku.load` opens.
+"""A bundle: chumoku's own model folder, opened by `chumoku.load`.
 
-config.json · model.safetensors · tokenizer.json · README.md (its card) · manifest.json
-and source_tokenizer.json, where a translator's source has a vocabulary of its own
+config.json · model.safetensors · tokenizer.json · README.md (model card) · manifest.json
+source_tokenizer.json, if a translation model's source language has its own vocabulary
 """
 
 from __future__ import annotations
@@ -29,28 +29,23 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
 from chumoku.text import Tokenizer
-from chumoku.weights.checksums import verify
-from chumoku.weights.formats.safetensors_source import FLOATS, MOST_TENSORS, headers
+from chumoku.weights.checksums import verify_checksums
+from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
 
-CONFIG, WEIGHTS, TOKENIZER, SOURCE_TOKENIZER, CARD = (
-    "config.json",
-    "model.safetensors",
-    "tokenizer.json",
-    "source_tokenizer.json",
-    "README.md",
-)
+CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 LARGEST_CONFIG = 1 << 20
-BYTES_EACH = 16  # a checkpoint's largest file has a weight, two moments and an average of each number
+BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A model and the tokenizers it speaks through."""
+    """A model and its tokenizers."""
 
     model: Model
     tokenizer: Tokenizer
-    source_tokenizer: Tokenizer  # the same, where source and target share one
+    source_tokenizer: Tokenizer  # the same object if source and target share one
 
     @property
     def config(self) -> ModelConfig:
@@ -58,14 +53,14 @@ class Bundle:
 
 
 class Tokenizers(NamedTuple):
-    """Of what a model writes and of what it reads: one and the same, but for translators with two vocabularies."""
+    """Tokenizers of a model's output and input; the same object, except for translation with two vocabularies."""
 
     target: Tokenizer
     source: Tokenizer
 
 
-def store(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file; what the disk refuses is an OSError, as elsewhere."""
+def save_tensors(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; a disk error is raised as OSError."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path, metadata)
     except SafetensorError as error:
@@ -76,15 +71,15 @@ def store(tensors: Mapping[str, Tensor], path: Path, *, metadata: dict[str, str]
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every parameter and buffer once: a table that two stacks share has one name."""
+    """All parameters and buffers by name; a shared table appears once."""
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor], tokenizers: Tokenizers) -> None:
-    """The files of a bundle, into a folder that is there."""
+    """Write the files of a bundle into an existing folder; checksums are written separately."""
     values = {"format": "chumoku", "version": VERSION, "model": settings_to_dict(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    store(weights, folder / WEIGHTS)
+    save_tensors(weights, folder / WEIGHTS)
     tokenizers.target.save(folder / TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
@@ -92,56 +87,58 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
 
 
 def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
-    """Open a bundle: every file against its sum, then its config, then its weights against the config's shapes."""
+    """Open a bundle: verify its checksums, read its config, then its weights and tokenizers."""
     folder = Path(path)
     if not (folder / CONFIG).is_file():
         inside = next((folder / name for name in ("last", "best") if (folder / name / CONFIG).is_file()), None)
-        hint = f"Did you mean {inside}?" if inside else "Name a model that `chumoku train` wrote, as in runs/demo/last."
-        raise UsageError(f"{folder} is no model: it holds no {CONFIG}. {hint}")
+        hint = f"Did you mean {inside}?" if inside else "Give a model that `chumoku train` wrote, as in runs/demo/last."
+        raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
     verify_bundle(folder)
     model = build(read_config(folder / CONFIG), device="meta")
     weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
-    model.load_state_dict(weights, strict=False, assign=True)  # names are checked; strict wants a shared table twice
+    model.load_state_dict(weights, strict=False, assign=True)  # strict would need shared tables twice
     tokenizer = text.load(folder / TOKENIZER)
     own = folder / SOURCE_TOKENIZER
     return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
 
 
 def verify_bundle(folder: Path) -> None:
-    """Refuse a bundle or a checkpoint that is not what was saved, or larger than its config can make it."""
+    """Refuse a bundle or checkpoint whose checksums differ, or whose files are larger than its config allows."""
 
     def largest() -> int:
         config = read_config(folder / CONFIG)
         check_memory(config, bytes_each=2, device=torch.device("cpu"))
-        return MAX_HEADER_BYTES + BYTES_EACH * count(config).parameters
+        return MAX_HEADER_BYTES + BYTES_PER_PARAMETER * count(config).parameters
 
-    verify(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
+    verify_checksums(folder, **({"largest": largest} if (folder / CONFIG).is_file() else {}))
 
 
 def read_config(path: Path) -> ModelConfig:
+    """Read a bundle's config.json."""
     if is_outside_link(path):
-        raise UsageError(f"{path} is a link that leads out of its folder. Put the file itself there.")
+        raise UsageError(f"{path} is a link to a file outside its folder. Replace it with the file itself.")
     values = read_json(path, max_bytes=LARGEST_CONFIG)
-    known: Any = values.get("model") if values.get("format") == "chumoku" else None
-    if not isinstance(known, dict) or values.get("version") != VERSION:
-        raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Is it another program's?")
-    return parse_settings(ModelConfig, rename_former_keys(ModelConfig, known), prefix="model.")
+    model: Any = values.get("model") if values.get("format") == "chumoku" else None
+    if not isinstance(model, dict) or values.get("version") != VERSION:
+        raise UsageError(f"{path} is not a chumoku config of version {VERSION}. Did another program write it?")
+    return parse_settings(ModelConfig, rename_former_keys(ModelConfig, model), prefix="model.")
 
 
 def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | str = "cpu") -> dict[str, Tensor]:
-    """Tensors with exactly the names and shapes of `like`, all of one float type; checked before any is read."""
-    found = headers(path, most=max(MOST_TENSORS, len(like)))
+    """Read tensors that must have exactly the names and shapes of `like`, and all the same float type."""
+    found = read_headers(path, max_tensors=max(MAX_TENSORS, len(like)))
     if found.keys() != like.keys():
         odd = min(found.keys() ^ like.keys())
-        raise UsageError(f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: another model's file.")
+        problem = "has an unexpected" if odd in found else "lacks the"
+        raise UsageError(f"{path} {problem} tensor {odd[:200]}: it belongs to another model.")
     usual = Counter(kind for _, kind in found.values()).most_common(1)[0][0]
     for name, (shape, kind) in found.items():
         if shape != tuple(like[name].shape):
-            raise UsageError(f"{path}: {name} is {list(shape)}, and the model needs {list(like[name].shape)}.")
+            raise UsageError(f"{path}: {name} has shape {list(shape)}; the model needs {list(like[name].shape)}.")
         if kind not in FLOATS:
-            raise UsageError(f"{path}: {name} is of type {kind}, and weights are floats ({', '.join(FLOATS)}).")
+            raise UsageError(f"{path}: {name} has type {kind}; weights must be floats ({', '.join(FLOATS)}).")
         if kind != usual:
-            raise UsageError(f"{path}: {name} is of type {kind} and others are of {usual}; all must be of one type.")
+            raise UsageError(f"{path}: {name} has type {kind} and other tensors {usual}; all must have the same type.")
     with safe_open(path, framework="pt", device=str(device)) as stored:
         return {name: stored.get_tensor(name) for name in like}
 
@@ -151,7 +148,7 @@ def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokeniz
     lines = [
         f"# A model of kind {config.kind}",
         "",
-        f"{parameters:,} numbers; {config.layers} layers, width {config.width}, {config.heads} heads, "
+        f"{parameters:,} parameters; {config.layers} layers, width {config.width}, {config.heads} heads, "
         f"positions {config.position}, feed-forward {config.feedforward}, vocabulary {config.vocabulary:,} "
         f"({tokenizer.kind}).",
         "",

@@ -1,13 +1,13 @@
-"""A certificate: that what was written is the same model, as the library it was written for sees it.
+"""Certificates: check that a converted model computes the same in the library it was written for.
 
     apart  = √ mean (theirs − ours)²                   over every number of every probe
     spread = √ mean (ours − its position's mean)²
-    held   = apart ≤ LIMITS[kind] · spread
+    passed if apart ≤ LIMITS[kind] · spread
 
-The largest single difference is reported beside them and decides nothing: where numbers are rounded, it says more about
-how steep a model is than about whether it is the same. Probes are fixed (the first token, the last, a rising run) and
-random (seeded, of several lengths). A certificate also names versions and the SHA-256 sums of the files and of the
-config. Without the library, it says that nothing was checked and what would allow it.
+The largest single difference is reported but has no limit: with rounded weights it says more about the model than about
+the conversion. Probes are fixed (first token, last token, consecutive tokens) and random (seeded, several lengths). A
+certificate also records versions and the SHA-256 sums of the files and the config. If the library is not installed, the
+certificate says that nothing was checked and how to install it.
 """
 
 from __future__ import annotations
@@ -26,52 +26,54 @@ import chumoku
 from chumoku.config import settings_to_dict
 from chumoku.errors import ChumokuError, DamagedError, MissingExtraError
 from chumoku.models.model import Model
-from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, ours
+from chumoku.weights.certificate_peers import OPENERS, Peer, Probe, our_answer
 from chumoku.weights.checksums import MANIFEST
-from chumoku.weights.dequantize import plain
+from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families.family import without_defaults
 
 T = TypeVar("T")
-NAME = "certificate.json"
-LONGEST = 256  # tokens of a probe
+CERTIFICATE_FILE = "certificate.json"
+MAX_PROBE_TOKENS = 256  # tokens of a probe
 SEED = 0
-# What rounding to a kind of number may change, as a share of the spread: 3 to 20 times what it does to models of random
-# weights, which are steeper than trained ones. Models that have nothing in common are 1.4 spreads apart. In f32, too,
-# llama.cpp takes GELU from a table of 16-bit numbers.
+# Allowed difference by number type, relative to the spread: 3 to 20 times what rounding does to models with random
+# weights, which are more sensitive than trained ones. Unrelated models are 1.4 spreads apart. llama.cpp computes GELU
+# from a 16-bit table even in f32.
 LIMITS = {"float32": 1e-4, "f32": 1e-3, "f16": 2e-2, "float16": 2e-2, "bf16": 1e-1, "q8_0": 3e-1, "int8": 3e-1}
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a comparison came to."""
+class Comparison:
+    """The result of comparing a model with its conversion over all probes."""
 
     compared: str  # logits, log-probabilities or vectors
-    difference: float  # the largest
-    place: str  # where it is: which probe, which position
-    scale: float  # the largest number of ours
-    apart: float  # the differences' root mean square
-    limit: float  # the most of it that rounding explains
-    agreeing: int | None  # positions whose likeliest token is the same; None where no logits were compared
+    difference: float  # the largest absolute difference
+    place: str  # probe and position of the largest difference
+    scale: float  # the largest absolute value of our output
+    apart: float  # root mean square difference
+    limit: float  # the largest `apart` that rounding explains
+    agreeing: int | None  # positions with the same most likely token; None unless logits were compared
     positions: int
     probes: list[str]
 
     @property
-    def held(self) -> bool:
+    def within_limit(self) -> bool:
         return self.apart <= self.limit  # false for NaN, too
 
 
 @dataclass(frozen=True)
 class Certificate:
+    """What was converted, how it was checked, and the checksums of the result."""
+
     source: str
-    model: str  # its kind: encoder, decoder or encoder-decoder
+    model: str  # encoder, decoder or encoder-decoder
     target: str
-    kind: str
+    kind: str  # number type
     checked: bool
     sentence: str
-    found: Found | None
+    found: Comparison | None
     versions: dict[str, str]
     config: str  # SHA-256 of the model's config
-    files: dict[str, dict[str, Any]]  # bytes and SHA-256 of each
+    files: dict[str, dict[str, Any]]  # size in bytes and SHA-256 of each
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -81,21 +83,25 @@ class Certificate:
 
 
 def certify(model: Model, target: str, path: Path, *, source: str, kind: str) -> Certificate:
-    """Open `path` with the target's own library and compare; refuse what differs by more than rounding."""
+    """Open `path` with the target's own library and compare outputs; DamagedError if they differ by too much.
+
+    source  what the certificate calls the original model
+    kind    the number type that was written; it decides the allowed difference
+    """
     versions = {"chumoku": chumoku.__version__, "torch": str(torch.__version__)}
     found = None
     try:
-        peer = answered(target, lambda: OPENERS[target](path, model, LONGEST))
+        peer = call_peer(target, lambda: OPENERS[target](path, model, MAX_PROBE_TOKENS))
     except MissingExtraError as error:
         sentence = f"Not checked. {error}"
     else:
         versions[peer.library] = peer.version
-        found = answered(target, lambda: compare(plain(model), peer, kind))
-        sentence = told(found, f"{peer.library} {peer.version}", kind)
+        found = call_peer(target, lambda: compare(dequantize_model(model), peer, kind))
+        sentence = summarize(found, f"{peer.library} {peer.version}", kind)
         if kind == "int8":
-            sentence += " It computed in float32; in int8 it rounds what flows, too."
-        if not found.held:
-            raise DamagedError(f"{sentence} The root mean square is more than rounding explains, so nothing was kept.")
+            sentence += " It was run in float32; in int8 it also rounds activations."
+        if not found.within_limit:
+            raise DamagedError(f"{sentence} The root mean square is above the limit, so the output was deleted.")
     return Certificate(
         source=source,
         model=model.config.kind,
@@ -108,45 +114,45 @@ def certify(model: Model, target: str, path: Path, *, source: str, kind: str) ->
         config=hashlib.sha256(
             json.dumps(settings_to_dict(without_defaults(model.config)), sort_keys=True).encode()
         ).hexdigest(),
-        files=sums(path),
+        files=hash_files(path),
     )
 
 
-def answered(target: str, work: Callable[[], T]) -> T:
-    """What another library does with the result; where it fails, that is said in our words."""
+def call_peer(target: str, work: Callable[[], T]) -> T:
+    """Call another library; its exceptions become a DamagedError."""
     try:
         return work()
     except ChumokuError:
         raise
     except Exception as error:
         raise DamagedError(
-            f"{target} could not use what was written, so nothing was kept: {str(error)[:300]}"
+            f"{target} could not use the converted model, so the output was deleted: {str(error)[:300]}"
         ) from error
 
 
-def compare(model: Model, peer: Peer, kind: str) -> Found:
-    """How far a peer is from a model, over every probe."""
+def compare(model: Model, peer: Peer, kind: str) -> Comparison:
+    """Compare a model's outputs with a peer's over all probes."""
     largest, place, scale, squares, spread, numbers, agreeing, positions = -1.0, "", 0.0, 0.0, 0.0, 0, 0, 0
-    asked = probes(model)
-    for probe in asked:
-        mine, theirs = ours(model, probe, peer), peer.answer(probe).float()
-        if mine.shape != theirs.shape:
+    probes = make_probes(model)
+    for probe in probes:
+        ours, theirs = our_answer(model, probe, peer), peer.answer(probe).float()
+        if ours.shape != theirs.shape:
             raise DamagedError(
-                f"{peer.library} answers with numbers of shape {list(theirs.shape)} where the model gives "
-                f"{list(mine.shape)}: it is another model, and nothing was kept."
+                f"{peer.library} returns shape {list(theirs.shape)} where the model returns {list(ours.shape)}: it is "
+                "a different model, so the output was deleted."
             )
-        apart = (theirs - mine).abs()
-        worst = apart if apart.ndim == 1 else apart.amax(1)
-        at = int(worst.argmax())
-        if not (math.isnan(largest) or float(worst[at]) <= largest):  # what is no number stays the largest
-            largest, place = float(worst[at]), f"{probe.name}, position {at}"
-        scale = max(scale, float(mine.abs().amax()))
-        squares += float(apart.double().square().sum())
-        spread += float((mine - mine.mean(-1, keepdim=True)).double().square().sum())
-        numbers += mine.numel()
-        agreeing += int((theirs.argmax(-1) == mine.argmax(-1)).sum())
-        positions += len(mine)
-    return Found(
+        error = (theirs - ours).abs()
+        worst = error if error.ndim == 1 else error.amax(1)
+        index = int(worst.argmax())
+        if not (math.isnan(largest) or float(worst[index]) <= largest):  # NaN counts as the largest
+            largest, place = float(worst[index]), f"{probe.name}, position {index}"
+        scale = max(scale, float(ours.abs().amax()))
+        squares += float(error.double().square().sum())
+        spread += float((ours - ours.mean(-1, keepdim=True)).double().square().sum())
+        numbers += ours.numel()
+        agreeing += int((theirs.argmax(-1) == ours.argmax(-1)).sum())
+        positions += len(ours)
+    return Comparison(
         compared=peer.compared,
         difference=largest,
         place=place,
@@ -155,54 +161,55 @@ def compare(model: Model, peer: Peer, kind: str) -> Found:
         limit=LIMITS[kind] * math.sqrt(spread / numbers),
         agreeing=agreeing if peer.compared == "logits" else None,
         positions=positions,
-        probes=[probe.name for probe in asked],
+        probes=[probe.name for probe in probes],
     )
 
 
-def probes(model: Model) -> list[Probe]:
-    """What both are asked: the first token, the last, a rising run; and random ones of several lengths."""
+def make_probes(model: Model) -> list[Probe]:
+    """Inputs to compare with: the first token, the last, consecutive tokens, and random ones of several lengths."""
     config, random = model.config, torch.Generator().manual_seed(SEED)
-    reach = max(1, min(config.context, LONGEST) - 1)  # a translator's begin token needs a place, too
+    longest = max(1, min(config.context, MAX_PROBE_TOKENS) - 1)  # leaves room for a translator's begin token
 
     def fixed(size: int) -> dict[str, list[int]]:
         return {
             "the first token": [0],
             "the last token": [size - 1],
-            "a rising run": [number % size for number in range(min(reach, 67))],
+            "consecutive tokens": [number % size for number in range(min(longest, 67))],
         }
 
-    lengths = sorted({min(reach, length) for length in (2, 7, 31, reach // 2 + 1, reach)})
-    named = fixed(config.vocabulary)
+    lengths = sorted({min(longest, length) for length in (2, 7, 31, longest // 2 + 1, longest)})
+    targets = fixed(config.vocabulary)
     for length in lengths:
-        named[f"{length} random tokens"] = torch.randint(config.vocabulary, (length,), generator=random).tolist()
+        targets[f"{length} random tokens"] = torch.randint(config.vocabulary, (length,), generator=random).tolist()
     if config.kind != "encoder-decoder":
-        return [Probe(name, tokens, []) for name, tokens in named.items()]
-    # Sources run from long to short while targets grow, so that each meets another length.
+        return [Probe(name, tokens, []) for name, tokens in targets.items()]
+    # Sources get shorter while targets get longer, so that lengths differ in each pair.
     sources = list(fixed(config.source_tokens).values())
     for length in lengths:
         sources.append(torch.randint(config.source_tokens, (length,), generator=random).tolist())
     return [
-        Probe(name, tokens, source) for (name, tokens), source in zip(named.items(), reversed(sources), strict=True)
+        Probe(name, tokens, source) for (name, tokens), source in zip(targets.items(), reversed(sources), strict=True)
     ]
 
 
-def told(found: Found, library: str, kind: str) -> str:
-    """The sentence of a certificate: first the two numbers that are compared, then what else was seen."""
-    agree = "" if found.agreeing is None else f" The likeliest token agrees at {found.agreeing} of {found.positions}."
+def summarize(found: Comparison, library: str, kind: str) -> str:
+    """The certificate's sentence: the difference and its limit first, then further details."""
+    same = f" The most likely token is the same at {found.agreeing} of {found.positions} positions."
+    agree = "" if found.agreeing is None else same
     return (
-        f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square), and {kind} allows "
+        f"Checked with {library}: {found.compared} differ by {found.apart:.2g} (root mean square); {kind} allows "
         f"{found.limit:.2g}. The largest single difference, which has no limit, is {found.difference:.2g} "
-        f"({found.place}), where {found.compared} reach {found.scale:.3g}.{agree}"
+        f"({found.place}); {found.compared} reach {found.scale:.3g}.{agree}"
     )
 
 
-def sums(path: Path) -> dict[str, dict[str, Any]]:
-    """Bytes and SHA-256 of a file, or of every file of a folder but what is written after."""
+def hash_files(path: Path) -> dict[str, dict[str, Any]]:
+    """Size and SHA-256 of a file, or of all files in a folder except certificate and manifest."""
     files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
     found = {}
     for file in files:
         name = file.name if path.is_file() else file.relative_to(path).as_posix()
-        if name not in (NAME, MANIFEST):
+        if name not in (CERTIFICATE_FILE, MANIFEST):
             with file.open("rb") as stream:
                 digest = hashlib.file_digest(stream, "sha256").hexdigest()
             found[name] = {"bytes": file.stat().st_size, "sha256": digest}

@@ -1,9 +1,9 @@
-"""The libraries that models are written for, asked for their own answer to a probe.
+"""Run probes in the libraries that models are converted for.
 
-transformers   its logits [T, V], or its vectors [T, D] where an encoder has no head
-llama.cpp      its logits [T, V]
-CTranslate2    a Generator's logits [T, V]; a Translator's log-probabilities of the probe's tokens and the end [T + 1]
-chumoku        the bundle's, opened again
+transformers   logits [T, V], or vectors [T, D] for an encoder without a head
+llama.cpp      logits [T, V]
+CTranslate2    Generator: logits [T, V]; Translator: log-probabilities of the probe's tokens and the end token [T + 1]
+chumoku        logits or vectors of the reopened bundle
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel
 from chumoku.weights.bundle import load
 
 Compared = Literal["logits", "log-probabilities", "vectors"]
-PIP = {"transformers": "transformers", "llama_cpp": "llama-cpp-python", "ctranslate2": "ctranslate2", "gguf": "gguf"}
+PIP_NAMES = {"llama_cpp": "llama-cpp-python"}  # where they differ from the module's name
 
 
 class Probe(NamedTuple):
-    """Tokens to be asked about; `source` is what a translator reads first, and empty for the other kinds."""
+    """Input tokens; `source` is the encoder's input of a translation model, and empty for other models."""
 
     name: str
     tokens: list[int]
@@ -36,43 +36,45 @@ class Probe(NamedTuple):
 
 
 class Peer(NamedTuple):
+    """A converted model, opened in another library."""
+
     library: str
     version: str
     compared: Compared
     answer: Callable[[Probe], Tensor]
-    ends: tuple[int, int] = (0, 0)  # begin and end, where log-probabilities are compared
+    begin_end: tuple[int, int] = (0, 0)  # begin and end tokens, if log-probabilities are compared
 
 
-def needed(name: str) -> Any:
-    """An optional library."""
+def import_optional(name: str) -> Any:
+    """Import an optional library; MissingExtraError says how to install it."""
     try:
         return importlib.import_module(name)
     except ImportError as error:
         raise MissingExtraError(
-            f"{name} is needed for this and is not installed. Install it: pip install {PIP[name]}"
+            f"{name} is needed for this but not installed. Install it: pip install {PIP_NAMES.get(name, name)}"
         ) from error
 
 
 @torch.inference_mode()
-def ours(model: Model, probe: Probe, peer: Peer) -> Tensor:
-    """What this model says, in the form that the peer says it."""
+def our_answer(model: Model, probe: Probe, peer: Peer) -> Tensor:
+    """Our model's output for a probe, in the same form as the peer's."""
     tokens = torch.tensor([probe.tokens])
     if isinstance(model, EncoderDecoderModel):
-        begin, end = peer.ends
+        begin, end = peer.begin_end
         if peer.compared == "log-probabilities":
             tokens = torch.tensor([[begin, *probe.tokens]])
         logits = model(torch.tensor([probe.source]), tokens).logits[0]
         if peer.compared == "logits":
             return logits  # type: ignore[no-any-return]
-        said = torch.tensor([*probe.tokens, end])
-        return logits.log_softmax(-1).gather(-1, said[:, None])[:, 0]  # type: ignore[no-any-return]
+        scored = torch.tensor([*probe.tokens, end])
+        return logits.log_softmax(-1).gather(-1, scored[:, None])[:, 0]  # type: ignore[no-any-return]
     output = model(tokens)
     return output.hidden[0] if peer.compared == "vectors" else output.logits[0]  # type: ignore[no-any-return]
 
 
-def open_transformers(folder: Path, model: Model, reach: int) -> Peer:
-    """The folder as transformers opens it: safetensors alone, and no code of the folder's own."""
-    library = needed("transformers")
+def open_transformers(folder: Path, model: Model, max_tokens: int) -> Peer:
+    """Open a folder in transformers: only safetensors, and no code from the folder."""
+    library = import_optional("transformers")
     kinds: dict[type[Model], tuple[str, Compared]] = {
         DecoderModel: ("AutoModelForCausalLM", "logits"),
         EncoderDecoderModel: ("AutoModelForSeq2SeqLM", "logits"),
@@ -96,18 +98,18 @@ def open_transformers(folder: Path, model: Model, reach: int) -> Peer:
     return Peer("transformers", library.__version__, compared, answer)
 
 
-def open_gguf(path: Path, model: Model, reach: int) -> Peer:
-    """The file as llama.cpp opens it, keys and values in float32 as ours are."""
-    library = needed("llama_cpp")
+def open_gguf(path: Path, model: Model, max_tokens: int) -> Peer:
+    """Open a file in llama.cpp, with a float32 key-value cache like ours."""
+    library = import_optional("llama_cpp")
     if model.config.kind != "decoder":
-        raise MissingExtraError("llama.cpp was not asked: it gives logits of decoders alone.")
+        raise MissingExtraError("llama.cpp returns logits only for decoders.")
     import numpy as np
 
     opened = library.Llama(
         str(path),
-        n_ctx=reach,
-        n_batch=reach,
-        n_ubatch=reach,
+        n_ctx=max_tokens,
+        n_batch=max_tokens,
+        n_ubatch=max_tokens,
         logits_all=True,
         type_k=library.GGML_TYPE_F32,
         type_v=library.GGML_TYPE_F32,
@@ -122,9 +124,9 @@ def open_gguf(path: Path, model: Model, reach: int) -> Peer:
     return Peer("llama_cpp", library.__version__, "logits", answer)
 
 
-def open_ctranslate2(folder: Path, model: Model, reach: int) -> Peer:
-    """The folder as CTranslate2 opens it, computing in float32 whatever is stored: what was written is asked for."""
-    library = needed("ctranslate2")
+def open_ctranslate2(folder: Path, model: Model, max_tokens: int) -> Peer:
+    """Open a folder in CTranslate2, computing in float32 so that only the stored weights are compared."""
+    library = import_optional("ctranslate2")
     import numpy as np
 
     kind = "Generator" if model.config.kind == "decoder" else "Translator"
@@ -136,20 +138,20 @@ def open_ctranslate2(folder: Path, model: Model, reach: int) -> Peer:
             return torch.from_numpy(np.array(opened.forward_batch([probe.tokens]))[0])
 
         return Peer("ctranslate2", library.__version__, "logits", logits)
-    source, target, ends = _vocabularies(folder)
+    source, target, begin_end = _read_vocabularies(folder)
 
     def answer(probe: Probe) -> Tensor:
-        asked = ([source[number] for number in probe.source], [target[number] for number in probe.tokens])
-        (scored,) = opened.score_batch([asked[0]], [asked[1]], max_input_length=0)
+        inputs, outputs = [source[token] for token in probe.source], [target[token] for token in probe.tokens]
+        (scored,) = opened.score_batch([inputs], [outputs], max_input_length=0)
         return torch.tensor(scored.log_probs)
 
-    return Peer("ctranslate2", library.__version__, "log-probabilities", answer, ends)
+    return Peer("ctranslate2", library.__version__, "log-probabilities", answer, begin_end)
 
 
-def open_chumoku(folder: Path, model: Model, reach: int) -> Peer:
+def open_chumoku(folder: Path, model: Model, max_tokens: int) -> Peer:
     opened = load(folder).model
     compared: Compared = "vectors" if model.config.head_kind == "vector" else "logits"
-    peer = Peer("chumoku", chumoku.__version__, compared, lambda probe: ours(opened, probe, peer))
+    peer = Peer("chumoku", chumoku.__version__, compared, lambda probe: our_answer(opened, probe, peer))
     return peer
 
 
@@ -161,8 +163,8 @@ OPENERS = {
 }
 
 
-def _vocabularies(folder: Path) -> tuple[list[str], list[str], tuple[int, int]]:
-    """Words of source and target, and the numbers of begin and end, as the folder says."""
+def _read_vocabularies(folder: Path) -> tuple[list[str], list[str], tuple[int, int]]:
+    """Source and target vocabulary of a CTranslate2 folder, and the ids of its begin and end tokens."""
 
     def read(name: str) -> Any:
         return json.loads((folder / name).read_text(encoding="utf-8"))
@@ -175,7 +177,7 @@ def _vocabularies(folder: Path) -> tuple[list[str], list[str], tuple[int, int]]:
 
 @contextlib.contextmanager
 def _quiet(log: Any) -> Iterator[None]:
-    """Without transformers' reports and bars, which are not for those who convert."""
+    """Turn off transformers' warnings and progress bars."""
     before, bars = log.get_verbosity(), log.is_progress_bar_enabled()
     log.set_verbosity_error()
     log.disable_progress_bar()

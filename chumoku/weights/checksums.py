@@ -1,11 +1,11 @@
-"""A sealed folder: files, and a manifest of their SHA-256 sums, written last.
+"""Folders that are written atomically, with a manifest of the files' SHA-256 sums.
 
     write   name.writing/ … files → fsync → manifest → fsync → rename to name/ → fsync of the parent
-    read    the manifest, then every file against its sum; what does not match is refused by name
+    read    the manifest, then each file's size and sum; a file that differs is refused by name
 
-So a folder is either whole or not there, whenever the power goes. Only the manifest's own form of bytes is accepted,
-so that a flip of any byte, in it too, is seen. Sealed folders may come from strangers: a file is opened only after it
-is known to be a regular file inside the folder, of the size in the manifest, and not larger than such a file can be.
+After a crash or power loss, a folder is either complete or absent. The manifest must have exactly the bytes we write,
+so a flipped bit in it is detected too. Folders are untrusted: before a file is opened, it must be a regular file inside
+the folder, have the size given in the manifest, and be no larger than the limit for its kind.
 """
 
 from __future__ import annotations
@@ -24,90 +24,90 @@ from chumoku.safe_files import is_outside_link
 
 MANIFEST = "manifest.json"
 LARGEST_MANIFEST = 1 << 24
-LARGEST_FILE = 1 << 28  # bytes of a file that is not safetensors; tokenizers may be as large
-LARGEST_WEIGHTS = 1 << 40  # bytes of a safetensors file, where no config says how many there can be
-IGNORED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})  # macOS and Windows put these into folders
-APPLE_DOUBLE = "._"  # macOS puts ._NAME beside NAME on file systems that have no place for its attributes
-ENDS = ("writing", "replaced", "removed")  # of folders that are on their way
+LARGEST_FILE = 1 << 28  # bytes of a file other than safetensors
+LARGEST_WEIGHTS = 1 << 40  # bytes of a safetensors file when no config gives a limit
+IGNORED = frozenset({".DS_Store", "Thumbs.db", "desktop.ini"})  # created by macOS and Windows
+APPLE_DOUBLE = "._"  # macOS creates ._NAME next to NAME on file systems without extended attributes
+TEMPORARY_SUFFIXES = ("writing", "replaced", "removed")
 
 
 @contextlib.contextmanager
-def sealed(folder: Path) -> Iterator[Path]:
-    """A working folder that takes the place of `folder` when the work is done, and vanishes when it fails."""
+def atomic_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder to write into; on success it replaces `folder`, with checksums, and on error it is deleted."""
     folder = folder.absolute()
-    heal(folder)
-    working, aside = beside(folder, "writing"), beside(folder, "replaced")
+    recover_interrupted_write(folder)
+    working, previous = sibling(folder, "writing"), sibling(folder, "replaced")
     try:
         working.mkdir(parents=True)
         yield working
-        seal(working)
+        write_checksums(working)
         if folder.exists():
-            folder.replace(aside)
+            folder.replace(previous)
         working.replace(folder)
         sync(folder.parent)
     except BaseException:
         shutil.rmtree(working, ignore_errors=True)
         raise
-    shutil.rmtree(aside, ignore_errors=True)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
-def seal(folder: Path) -> None:
-    """Bring every file to the disk, then write what they sum to."""
+def write_checksums(folder: Path) -> None:
+    """Flush every file to disk, then write the manifest with their checksums."""
     files = {}
-    for name in sorted(names_in(folder)):
+    for name in sorted(list_files(folder)):
         sync(folder / name)
-        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": _sum(folder / name)}
-    (folder / MANIFEST).write_bytes(_form(files))
+        files[name] = {"bytes": (folder / name).stat().st_size, "sha256": _sha256(folder / name)}
+    (folder / MANIFEST).write_bytes(_manifest_bytes(files))
     sync(folder / MANIFEST)
     sync(folder)
 
 
-def verify(folder: Path, *, largest: Callable[[], int] = lambda: LARGEST_WEIGHTS) -> None:
-    """Refuse a folder that is not exactly what was sealed, naming what differs.
+def verify_checksums(folder: Path, *, largest: Callable[[], int] = lambda: LARGEST_WEIGHTS) -> None:
+    """Refuse a folder whose files differ from its manifest, naming the first difference.
 
-    `largest` says how many bytes a safetensors file can have; it is called when the small files have been verified.
+    largest  returns the size limit of a safetensors file in bytes; called after the small files are verified
     """
     expected = read_manifest(folder)
-    present = names_in(folder)
+    present = list_files(folder)
     if present != set(expected):
         odd = min(present ^ set(expected))
-        raise DamagedError(f"{folder / odd} is {'missing' if odd in expected else 'not part of what was saved'}.")
+        raise DamagedError(f"{folder / odd} is {'missing' if odd in expected else 'not listed in the manifest'}.")
     for name, (size, _) in expected.items():
-        found = check_regular(folder / name)
+        found = check_regular_file(folder / name)
         if found != size:
-            raise DamagedError(f"{folder / name} has {found:,} bytes, and {size:,} were saved.")
+            raise DamagedError(f"{folder / name} has {found:,} bytes, but {size:,} were saved.")
     for name, (size, digest) in sorted(expected.items(), key=lambda item: item[1][0]):
-        most = LARGEST_FILE if size <= LARGEST_FILE or not name.endswith(".safetensors") else largest()
-        if size > most:
-            raise DamagedError(f"{folder / name} has {size:,} bytes; such a file has {most:,} at most.")
-        if _sum(folder / name) != digest:
-            raise DamagedError(f"{folder / name} is damaged: its bytes are not those that were saved.")
+        limit = LARGEST_FILE if size <= LARGEST_FILE or not name.endswith(".safetensors") else largest()
+        if size > limit:
+            raise DamagedError(f"{folder / name} has {size:,} bytes; at most {limit:,} are allowed for such a file.")
+        if _sha256(folder / name) != digest:
+            raise DamagedError(f"{folder / name} is damaged: its checksum differs from the saved one.")
 
 
 def read_manifest(folder: Path) -> dict[str, tuple[int, str]]:
-    """Size and SHA-256 sum of each file, as the manifest has them."""
+    """The size and SHA-256 sum of each file listed in the manifest."""
     path = folder / MANIFEST
     try:
-        if check_regular(path) > LARGEST_MANIFEST:
-            raise DamagedError(f"{path} is larger than any manifest is.")
+        if check_regular_file(path) > LARGEST_MANIFEST:
+            raise DamagedError(f"{path} is too large to be a manifest.")
         data = path.read_bytes()
         files = json.loads(data)["files"]
-        intact = data == _form(files)
+        intact = data == _manifest_bytes(files)
         expected = {name: (entry["bytes"], entry["sha256"]) for name, entry in files.items() if not is_ignored(name)}
         typed = all(type(size) is int and type(digest) is str for size, digest in expected.values())
     except FileNotFoundError as error:
-        raise DamagedError(f"{folder} has no {MANIFEST}: it was never finished, or is no folder of ours.") from error
+        raise DamagedError(f"{folder} has no {MANIFEST}: it was never finished, or is not chumoku's.") from error
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedError(f"{path} is damaged: it does not read as a manifest.") from error
+        raise DamagedError(f"{path} is damaged: it is not a valid manifest.") from error
     if not typed:
-        raise DamagedError(f"{path} is damaged: it does not read as a manifest.")
+        raise DamagedError(f"{path} is damaged: it is not a valid manifest.")
     if not intact:
-        raise DamagedError(f"{path} is damaged: it is not written as manifests are.")
+        raise DamagedError(f"{path} is damaged: its formatting was changed.")
     return expected
 
 
-def names_in(folder: Path) -> set[str]:
-    """The names of a folder's files, without the manifest and without what operating systems put there."""
+def list_files(folder: Path) -> set[str]:
+    """The names of a folder's files, except the manifest and files that operating systems create."""
     return {name for name in os.listdir(folder) if name != MANIFEST and not is_ignored(name)}
 
 
@@ -115,37 +115,37 @@ def is_ignored(name: str) -> bool:
     return name in IGNORED or name.startswith(APPLE_DOUBLE)
 
 
-def check_regular(path: Path) -> int:
-    """The size of a regular file in its folder. Pipes, devices, folders and links that lead out are refused."""
+def check_regular_file(path: Path) -> int:
+    """A file's size. Refuses pipes, devices, folders, and links that point outside the file's folder."""
     if is_outside_link(path):
-        raise DamagedError(f"{path} is a link that leads out of its folder. Put the file itself there.")
+        raise DamagedError(f"{path} is a link to a file outside its folder. Replace it with the file itself.")
     found = path.stat()
     if not stat.S_ISREG(found.st_mode):
-        raise DamagedError(f"{path} is not a regular file. Put the file itself there.")
+        raise DamagedError(f"{path} is not a regular file. Replace it with the file itself.")
     return found.st_size
 
 
-def heal(folder: Path) -> None:
-    """Undo what an interrupted writing left: the former folder comes back, unfinished ones go.
+def recover_interrupted_write(folder: Path) -> None:
+    """Restore the previous folder after an interrupted write, and delete unfinished ones.
 
-    For whoever may write here alone: a reader would take a writer's folder away.
+    Only the process that writes the folder may call this: a reader would delete a running writer's files.
     """
-    aside = beside(folder, "replaced")
-    if aside.exists() and not folder.exists():
-        aside.replace(folder)
-    for end in ENDS:
-        shutil.rmtree(beside(folder, end), ignore_errors=True)
+    previous = sibling(folder, "replaced")
+    if previous.exists() and not folder.exists():
+        previous.replace(folder)
+    for suffix in TEMPORARY_SUFFIXES:
+        shutil.rmtree(sibling(folder, suffix), ignore_errors=True)
 
 
-def remove(folder: Path) -> None:
-    """Delete a folder; interrupted, it no longer bears its name."""
-    aside = beside(folder, "removed")
-    folder.replace(aside)
-    shutil.rmtree(aside, ignore_errors=True)
+def delete_folder(folder: Path) -> None:
+    """Rename a folder and delete it, so that no partly deleted folder keeps its name."""
+    renamed = sibling(folder, "removed")
+    folder.replace(renamed)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def sync(path: Path) -> None:
-    """Wait until the disk has it."""
+    """Flush a file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -153,14 +153,15 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def beside(folder: Path, end: str) -> Path:
-    return folder.with_name(f"{folder.name}.{end}")
+def sibling(folder: Path, suffix: str) -> Path:
+    """NAME.suffix next to NAME."""
+    return folder.with_name(f"{folder.name}.{suffix}")
 
 
-def _sum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _form(files: object) -> bytes:
+def _manifest_bytes(files: object) -> bytes:
     return json.dumps({"files": files}, sort_keys=True, indent=1).encode()

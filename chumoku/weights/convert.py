@@ -1,14 +1,14 @@
-"""Conversion: any model that opens here, written for another program and certified.
+"""Convert a model to another program's format, and certify that it computes the same.
 
-    source → opening.load → plain weights → the target's files → certificate → in its place
+    source → load → dequantize → write the target's files → certificate → move to the output path
 
     transformers   a folder                          float32, bf16
     gguf           a file, for llama.cpp             f16, q8_0, f32
     ctranslate2    a folder                          float32, float16, int8
     chumoku        a bundle, for `chumoku.load`      float32
 
-Files are written in NAME.incomplete beside their place and moved there when their certificate holds: a conversion is
-whole, or not there. What a killed one left is removed by the next that writes to the same place.
+Files are written to NAME.incomplete and moved to NAME once the certificate is issued, so the output is either complete
+or absent. Leftovers of a killed conversion are removed by the next one with the same output path.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from chumoku.models.model import Model
 from chumoku.models.precision import cast, is_bf16
 from chumoku.partial_output import incomplete_folder, remove_leftovers
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of, write_bundle
-from chumoku.weights.certificate import NAME, Certificate, certify
-from chumoku.weights.checksums import seal, sync
-from chumoku.weights.dequantize import plain
+from chumoku.weights.certificate import CERTIFICATE_FILE, Certificate, certify
+from chumoku.weights.checksums import sync, write_checksums
+from chumoku.weights.dequantize import dequantize_model
 
-KINDS: dict[str, tuple[str, ...]] = {  # of the numbers written; the first where none is asked for
+KINDS: dict[str, tuple[str, ...]] = {  # number types of each target; the first is the default
     "transformers": ("float32", "bf16"),
     "gguf": ("f16", "q8_0", "f32"),
     "ctranslate2": ("float32", "float16", "int8"),
     "chumoku": ("float32",),
 }
-NEW = "new"  # the working folder in `out`.incomplete
+WORKING_FOLDER = "new"  # inside `out`.incomplete
 Write = Callable[[Path, Model, Tokenizers, str], None]
 
 
@@ -47,64 +47,62 @@ def convert(
     kind: str | None = None,
     name: str | None = None,
 ) -> Certificate:
-    """Write the model at `source` as `to` wants it, at `out`, with a certificate beside its files.
+    """Convert the model at `source` to the format `to`, write it to `out`, and return its certificate.
 
-    `source` may be a model that is open already, or a function that opens it; `name` is then what the certificate
-    calls it.
+    source  a path, an open model, or a function that opens one
+    kind    the number type to write, one of KINDS[to]
+    name    what the certificate calls the source; by default its path
     """
-    out = Path(os.path.abspath(out))  # "." and ".." have no name to put .incomplete behind
-    check(out, to, kind)
+    out = Path(os.path.abspath(out))  # "." and ".." have no name to append .incomplete to
+    check_arguments(out, to, kind)
     if isinstance(source, (str, Path)):
         check_outside(out, source)
         name = name or str(source)
-    with arriving(out, file=to == "gguf") as working:
-        bundle = opened(source)
-        model = plain(bundle.model)
+    with temporary_output(out, file=to == "gguf") as working:
+        bundle = open_source(source)
+        model = dequantize_model(bundle.model)
         if kind is None:
             kind = "bf16" if to == "transformers" and is_bf16(bundle.model) else KINDS[to][0]
         path = working / out.name if to == "gguf" else working
-        written = cast(model, torch.bfloat16) if kind == "bf16" else model
-        WRITERS[to](path, written, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
+        exported = cast(model, torch.bfloat16) if kind == "bf16" else model
+        WRITERS[to](path, exported, Tokenizers(bundle.tokenizer, bundle.source_tokenizer), kind)
         certificate = certify(model, to, path, source=name or "a model in memory", kind=kind)
-        certificate.save(certificate_of(path))
+        certificate.save(certificate_path(path))
         if to == "chumoku":
-            seal(working)
+            write_checksums(working)
     return certificate
 
 
-def check(out: Path, to: str, kind: str | None) -> None:
-    """Refuse what can be refused before anything is opened or written."""
+def check_arguments(out: Path, to: str, kind: str | None) -> None:
+    """Refuse wrong arguments before anything is opened or written."""
     if to not in KINDS:
-        raise UsageError(f"There is no target '{to[:60]}'; there are {', '.join(KINDS)}.")
+        raise UsageError(f"Unknown target '{to[:60]}'. Choose one of {', '.join(KINDS)}.")
     if kind is not None and kind not in KINDS[to]:
-        raise UsageError(f"{to} is written in {', '.join(KINDS[to])}, not in '{kind[:60]}'.")
+        raise UsageError(f"{to} cannot be written as '{kind[:60]}'. Choose one of {', '.join(KINDS[to])}.")
     if to == "gguf" and out.suffix != ".gguf":
-        shown = out.name
-        raise UsageError(
-            f"A GGUF model is one file whose name ends in .gguf, and {shown} does not. Call it {shown}.gguf."
-        )
+        raise UsageError(f"The name of a GGUF file must end in .gguf, but {out.name} does not. Use {out.name}.gguf.")
     if not out.name:
-        check_free(out, file=False)
+        check_output_free(out, file=False)
 
 
 def check_outside(out: Path, source: Path | str) -> None:
-    home = Path(source).resolve()
-    home = home.parent if home.suffix == ".safetensors" else home
-    if out.resolve().is_relative_to(home):
-        raise UsageError(f"{out} lies in the model's own folder {source}, which stays as it is. Give another place.")
+    folder = Path(source).resolve()
+    folder = folder.parent if folder.suffix == ".safetensors" else folder
+    if out.resolve().is_relative_to(folder):
+        raise UsageError(f"{out} is inside the source model's folder {source}. Choose another output path.")
 
 
-def check_free(out: Path, *, file: bool) -> None:
-    """Nothing is written over, but for an empty folder."""
+def check_output_free(out: Path, *, file: bool) -> None:
+    """Refuse to overwrite anything except an empty folder."""
     if out.is_dir() and not file and not any(out.iterdir()):
         return
-    places = (out, certificate_of(out)) if file else (out,)
-    there = next((path for path in places if os.path.lexists(path)), None)
-    if there is not None:
-        raise UsageError(f"{there} is there already, and nothing is written over. Give another name, or remove it.")
+    paths = (out, certificate_path(out)) if file else (out,)
+    existing = next((path for path in paths if os.path.lexists(path)), None)
+    if existing is not None:
+        raise UsageError(f"{existing} already exists and is not overwritten. Choose another name, or delete it.")
 
 
-def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
+def open_source(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
     from chumoku.weights.open_model import load
 
     if isinstance(source, Bundle):
@@ -112,37 +110,37 @@ def opened(source: Path | str | Bundle | Callable[[], Bundle]) -> Bundle:
     return load(source, device="cpu") if isinstance(source, (str, Path)) else source()
 
 
-def certificate_of(path: Path) -> Path:
-    """certificate.json in a folder; NAME.certificate.json beside NAME.gguf."""
-    return path / NAME if path.is_dir() else path.with_name(f"{path.stem}.{NAME}")
+def certificate_path(path: Path) -> Path:
+    """certificate.json in a folder; NAME.certificate.json next to NAME.gguf."""
+    return path / CERTIFICATE_FILE if path.is_dir() else path.with_name(f"{path.stem}.{CERTIFICATE_FILE}")
 
 
 @contextlib.contextmanager
-def arriving(out: Path, *, file: bool) -> Iterator[Path]:
-    """A working folder in `out`.incomplete; it becomes `out`, or its files move there, when the work is done."""
-    with incomplete_folder(out) as place:
-        working = place / NEW
+def temporary_output(out: Path, *, file: bool) -> Iterator[Path]:
+    """A folder inside `out`.incomplete; on success it is renamed to `out`, or its files are moved next to `out`."""
+    with incomplete_folder(out) as parent:
+        working = parent / WORKING_FOLDER
         if file:
-            undo_half_a_move(working, out)
-        remove_leftovers(place)
-        check_free(out, file=file)
+            remove_orphaned_certificate(working, out)
+        remove_leftovers(parent)
+        check_output_free(out, file=file)
         working.mkdir()
         yield working
         for path in working.rglob("*"):
             sync(path)
-        check_free(out, file=file)
+        check_output_free(out, file=file)
         if file:
-            # The certificate goes first: where the model is, it is too.
-            for path in (certificate_of(working / out.name), working / out.name):
+            # The certificate is moved first, so that a model is never without it.
+            for path in (certificate_path(working / out.name), working / out.name):
                 path.replace(out.with_name(path.name))
         else:
             working.replace(out)
         sync(out.parent)
 
 
-def undo_half_a_move(working: Path, out: Path) -> None:
-    """Remove the certificate that a killed conversion had moved to its place, where the model had not followed yet."""
-    certificate = certificate_of(out)
+def remove_orphaned_certificate(working: Path, out: Path) -> None:
+    """Delete a certificate that a killed conversion moved to its place without the model."""
+    certificate = certificate_path(out)
     moved = (working / out.name).is_file() and not (working / certificate.name).exists()
     if moved and not os.path.lexists(out):
         certificate.unlink(missing_ok=True)
@@ -168,7 +166,7 @@ def _write_ctranslate2(path: Path, model: Model, tokenizers: Tokenizers, kind: s
 
 def _write_chumoku(path: Path, model: Model, tokenizers: Tokenizers, kind: str) -> None:
     write_bundle(path, model.config, tensors_of(model), tokenizers)
-    seal(path)
+    write_checksums(path)
 
 
 WRITERS: dict[str, Write] = {

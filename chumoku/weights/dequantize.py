@@ -1,9 +1,9 @@
-"""A model as plain float32 on a processor: what exports write, and what certificates compare with.
+"""Dequantize a model to float32 on the CPU, for exporting and for comparing in certificates.
 
-int8, int4 → w = s q (+ m)      bf16, fp16 → float32      whatever is float32 already is shared, not copied
+int8, int4 → w = s q (+ m)      bf16, fp16 → float32      float32 tensors are shared, not copied
 
-A quantized model's output matrix may be rounded where its embedding's table is not; then the two are no longer one,
-and the plain model is untied.
+In a tied model, quantization may round the output matrix but not the embedding table. Then the two differ, and the
+dequantized model is not tied.
 """
 
 from __future__ import annotations
@@ -18,37 +18,38 @@ from chumoku.models.model import Model
 from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
 
 
-def plain(model: Model) -> Model:
-    """The same model of float32 weights; the one given stays as it is."""
-    tensors = {name: _float(tensor) for name, tensor in model.state_dict().items()}
+def dequantize_model(model: Model) -> Model:
+    """A float32 model with the same weights, on the CPU; the given model is not changed."""
+    tensors = {name: _to_float(tensor) for name, tensor in model.state_dict().items()}
     tied = model.config.tie_output
     for path, module in model.named_modules():
         if isinstance(module, QuantizedEmbedding):
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
-            tensors[f"{path}.table"] = _float(module.stored_weight.dequantize())
+            tensors[f"{path}.table"] = _to_float(module.stored_weight.dequantize())
         elif isinstance(module, Quantized):
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
-            weight = _float(module.stored_weight.dequantize())
+            weight = _to_float(module.stored_weight.dequantize())
             if isinstance(module, QuantizedLogits) and tied:
-                tied = torch.equal(weight, tensors[f"{_last_stack(model)}.embedding.table"])
+                tied = torch.equal(weight, tensors[f"{_output_stack(model)}.embedding.table"])
             if not (isinstance(module, QuantizedLogits) and tied):
                 tensors[f"{path}.weight"] = weight
-    made = build(ModelConfig(**{**settings_to_dict(model.config), "tie_output": tied}), device="meta")
-    made.load_state_dict(tensors, assign=True)
-    for parameter in made.parameters():
+    result = build(ModelConfig(**{**settings_to_dict(model.config), "tie_output": tied}), device="meta")
+    result.load_state_dict(tensors, assign=True)
+    for parameter in result.parameters():
         parameter.requires_grad_(False)
-    return made
+    return result
 
 
-def quantized(model: Model) -> bool:
+def is_quantized(model: Model) -> bool:
+    """Whether any matrix of the model is quantized."""
     return any(isinstance(module, Quantized) for module in model.modules())
 
 
-def _last_stack(model: Model) -> str:
+def _output_stack(model: Model) -> str:
     return "encoder" if model.config.kind == "encoder" else "decoder"
 
 
-def _float(tensor: Tensor) -> Tensor:
+def _to_float(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().float() if tensor.is_floating_point() else tensor.detach().cpu()

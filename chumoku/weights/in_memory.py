@@ -1,7 +1,7 @@
-"""Weights that no longer depend on the file they came from.
+"""Copy a model's weights from memory-mapped files into memory.
 
-Files are mapped when a model is opened: tensors are read from the disk when they are first used, and a file that is
-truncated later ends the whole process (SIGBUS). A process that must outlive its files copies them once.
+A model's files are memory-mapped, and tensors are read from disk on first use. If such a file is truncated later, the
+process is killed (SIGBUS). A server copies the weights once to be safe from that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from chumoku.models.model import Model
 
 
 def copy_into_memory(model: Model) -> None:
-    """Give every parameter and buffer memory of its own; what two modules share, they still share."""
+    """Copy every parameter and buffer into new memory, in place; shared tensors stay shared."""
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    copies: dict[int, tuple[Tensor, Tensor]] = {}  # with the original, so that no other object gets its id
+    copies: dict[int, tuple[Tensor, Tensor]] = {}  # keeps the original alive, so that its id is not reused
     for module in model.modules():
         for name, buffer in list(module.named_buffers(recurse=False)):
-            # A buffer may be a view, which would keep its base mapped: it is replaced, not given other data.
+            # A buffer may be a view, which would keep its base mapped: replace it instead of setting its data.
             if id(buffer) not in copies:
                 copies[id(buffer)] = buffer, buffer.detach().clone()
             setattr(module, name, copies[id(buffer)][1])

@@ -1,10 +1,10 @@
-"""Opening a model, whoever wrote it.
+"""Open a model in any supported format.
 
-    a folder      ours (sealed) · of transformers or sentence-transformers
-    a file        .gguf · llama2.c's .bin · a .safetensors with its config.json beside it
-    hf:owner/name at the hub, or what is kept of it
+    folder          a chumoku bundle · a transformers or sentence-transformers folder
+    file            .gguf · llama2.c's .bin · .safetensors with config.json in the same folder
+    hf:owner/name   downloaded from the Hugging Face Hub, or taken from its cache
 
-What a file is, is seen by what is in it. Pickled files are never opened: reading one can run any program.
+A file's format is recognized by its content. Pickle files are never opened, because unpickling can run any code.
 """
 
 from __future__ import annotations
@@ -23,115 +23,116 @@ from chumoku.safe_files import read_json
 from chumoku.weights import bundle
 from chumoku.weights.bundle import CONFIG, Bundle
 from chumoku.weights.checksums import MANIFEST
-from chumoku.weights.formats.gguf_model import describe_gguf, llama2c_config, read_gguf, read_llama2c_model
-from chumoku.weights.formats.hub import HUB, fetched
+from chumoku.weights.formats.gguf_model import inspect_gguf, llama2c_config, read_gguf, read_llama2c_model
+from chumoku.weights.formats.hub import HUB, download
 from chumoku.weights.formats.llama2c import looks_like_llama2c, open_llama2c
-from chumoku.weights.formats.transformers_folder import describe_folder, read_folder
+from chumoku.weights.formats.transformers_folder import inspect_folder, read_folder
 
-GGUF, ZIP, PICKLE = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
-ADAPTER = "adapter_config.json"
-PICKLED = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+GGUF, ZIP, PICKLE_START = b"GGUF", b"PK\x03\x04", re.compile(rb"\x80[\x02-\x05][^\0]")
+ADAPTER_CONFIG = "adapter_config.json"
+PICKLE_SUFFIXES = (".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 Kind = Literal["bundle", "transformers", "gguf", "llama2.c"]
-KNOWN = "a model's folder, a .gguf file, llama2.c's .bin, or hf:owner/name"
+ACCEPTED = "a model folder, a .gguf file, a llama2.c .bin file, or hf:owner/name"
 
 
 def load(
     path: Path | str,
     *,
     device: torch.device | str = "cpu",
-    whole: bool = True,
-    meanwhile: Callable[[Model], None] = lambda model: None,
+    dequantize: bool = True,
+    on_model_loaded: Callable[[Model], None] = lambda model: None,
 ) -> Bundle:
-    """Open a model. Whole numbers that our products can use stay so unless it is to be `whole`, that is of floats.
+    """Open the model at `path`, with its tokenizers.
 
-    `meanwhile` may begin with a GGUF file's model while its tokenizer, which takes as long, is being made.
+    dequantize       convert quantized GGUF weights to floats; False keeps the types we can compute with as they are
+    on_model_loaded  called with the model of a GGUF file before its tokenizer is built, which takes about as long
     """
-    place, kind = recognized(path)
+    location, kind = identify_model(path)
     match kind:
         case "bundle":
-            return bundle.load(place, device=device)
+            return bundle.load(location, device=device)
         case "transformers":
-            return read_folder(place, device=device)
+            return read_folder(location, device=device)
         case "gguf":
-            return read_gguf(place, device=device, whole=whole, meanwhile=meanwhile)
+            return read_gguf(location, device=device, dequantize=dequantize, on_model_loaded=on_model_loaded)
         case "llama2.c":
-            return read_llama2c_model(place, device=device)
+            return read_llama2c_model(location, device=device)
 
 
-def config_of(path: Path | str) -> ModelConfig:
-    """What kind of model it is, without its weights."""
-    place, kind = recognized(path)
+def read_model_config(path: Path | str) -> ModelConfig:
+    """Read a model's config without loading its weights."""
+    location, kind = identify_model(path)
     match kind:
         case "bundle":
-            return bundle.read_config(place / CONFIG)
+            return bundle.read_config(location / CONFIG)
         case "transformers":
-            return describe_folder(place).config
+            return inspect_folder(location).config
         case "gguf":
-            return describe_gguf(place).config
+            return inspect_gguf(location).config
         case "llama2.c":
-            return llama2c_config(open_llama2c(place))
+            return llama2c_config(open_llama2c(location))
 
 
-def place_of(path: Path | str) -> Path:
-    """Where a model lies on this machine."""
-    return fetched(path) if isinstance(path, str) and path.startswith(HUB) else Path(path)
+def local_path(path: Path | str) -> Path:
+    """The model's path on this machine; a model at the Hub is downloaded first."""
+    return download(path) if isinstance(path, str) and path.startswith(HUB) else Path(path)
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder; what cannot even be a name is none."""
+    """Whether the file or folder exists; False for a path that is not a valid file name."""
     try:
         return path.exists()
     except (OSError, ValueError):
         return False
 
 
-def recognized(path: Path | str) -> tuple[Path, Kind]:
-    """Where a model lies on this machine, and who wrote it."""
-    place = place_of(path)
-    if not exists(place):
-        raise UsageError(f"There is no {str(place)[:200]}. Name {KNOWN}.")
-    if place.is_file():
-        return _file(place)
-    return place, _folder(place)
+def identify_model(path: Path | str) -> tuple[Path, Kind]:
+    """The model's path on this machine, and its format."""
+    location = local_path(path)
+    if not exists(location):
+        raise UsageError(f"{str(location)[:200]} does not exist. Give {ACCEPTED}.")
+    if location.is_file():
+        return _identify_file(location)
+    return location, _identify_folder(location)
 
 
-def _folder(folder: Path) -> Kind:
-    if (folder / ADAPTER).is_file():
+def _identify_folder(folder: Path) -> Kind:
+    if (folder / ADAPTER_CONFIG).is_file():
         raise UsageError(
-            f"{folder} is an adapter, and a whole model is needed here. Make it one: chumoku convert {folder} NEW "
-            "--to chumoku."
+            f"{folder} is an adapter, but a full model is needed here. Merge it into its base model first: "
+            f"chumoku convert {folder} NEW --to chumoku."
         )
-    if ours(folder):
+    if is_bundle(folder):
         return "bundle"
     if (folder / CONFIG).is_file():
         return "transformers"
     inner = next((folder / name for name in ("last", "best") if (folder / name).is_dir()), None)
     files = sorted(folder.glob("*.gguf"))
-    near = inner or next(iter(files), None)
-    hint = f"Name {KNOWN}." if near is None else f"Did you mean {near}?"
-    raise UsageError(f"{folder} is no model: it holds no {CONFIG}. {hint}")
+    guess = inner or next(iter(files), None)
+    hint = f"Give {ACCEPTED}." if guess is None else f"Did you mean {guess}?"
+    raise UsageError(f"{folder} is not a model: it has no {CONFIG}. {hint}")
 
 
-def ours(folder: Path) -> bool:
-    """Whether a folder is one of ours: our word is in its config; or it is sealed, and its config no longer reads."""
+def is_bundle(folder: Path) -> bool:
+    """Whether a folder is a chumoku bundle: its config says so, or is unreadable but the folder has a manifest."""
     try:
         return read_json(folder / CONFIG, max_bytes=1 << 20).get("format") == "chumoku"
     except ChumokuError:
         return (folder / MANIFEST).is_file()
 
 
-def _file(file: Path) -> tuple[Path, Kind]:
+def _identify_file(file: Path) -> tuple[Path, Kind]:
     with file.open("rb") as stream:
         first = stream.read(8)
     if first.startswith(GGUF):
         return file, "gguf"
     if file.suffix == ".safetensors":
-        return file.parent, _folder(file.parent)
-    if first.startswith(ZIP) or file.suffix in PICKLED or PICKLE.match(first):
+        return file.parent, _identify_folder(file.parent)
+    if first.startswith(ZIP) or file.suffix in PICKLE_SUFFIXES or PICKLE_START.match(first):
         raise UsageError(
-            f"{file} is a pickled file, which is not opened: reading one can run any program. Convert it once, where "
-            "you trust it: read it in PyTorch with weights_only=True, and write it with safetensors.torch.save_file."
+            f"{file} is a pickle file, which is never opened because it can run any code. If you trust it, convert it "
+            "once: load it in PyTorch with weights_only=True, and save it with safetensors.torch.save_file."
         )
     if looks_like_llama2c(file):
         return file, "llama2.c"
-    raise UsageError(f"{file} is no model that is known here. Name {KNOWN}.")
+    raise UsageError(f"{file} is not a model in a supported format. Give {ACCEPTED}.")

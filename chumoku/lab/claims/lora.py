@@ -86,7 +86,7 @@ def tried(seed: int, budget: Budget) -> dict[str, Any]:
         lora.attach(base, lora.LoraSettings(rank=rank, alpha=2.0 * rank, targets=TARGETS), seed=seed)
         taught(base, asks, steps, seed, 1e-2)
         found["ranks"][str(rank)] = judged(base, test)
-        found["trained"][str(rank)] = lora.saving(base).trained
+        found["trained"][str(rank)] = lora.memory_savings(base).trained
         lora.detach(base)
     return {**found, "after_detaching": judged(base, test), "total": count(base.config).parameters}
 

@@ -1,8 +1,8 @@
-"""Families of models that others train: each is one two-way table in a file of its own.
+"""Model families of the transformers library: each is one two-way table in its own file.
 
-T5 is not among them. Its distances choose from one table of biases that all layers share, its scores are not divided by
-√d_k, its logits are divided by √D where they are tied, and in its later versions the heads are wider together than the
-model: four keys that nothing else here would use.
+T5 is not supported. It has a table of position biases shared by all layers, scores that are not divided by √d_k, tied
+logits divided by √D, and in later versions heads that are together wider than the model: four config keys that no other
+family would use.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from chumoku.weights.families.table import Row
 FAMILIES: dict[str, Family] = {family.name: family for family in (GPT2, BERT, LLAMA, MARIAN)}
 
 
-def rows_of(config: ModelConfig) -> list[Row] | None:
-    """The names of a model's tensors in transformers; None for a model that it does not have."""
-    family = next((family for family in FAMILIES.values() if not family.obstacles(config)), None)
+def transformers_rows(config: ModelConfig) -> list[Row] | None:
+    """Rows that map our tensor names to those of transformers; None if it has no such model."""
+    family = next((family for family in FAMILIES.values() if not family.find_unsupported(config)), None)
     if family is None:
         return None
-    bare = family.prefix if config.head_kind == "vector" else ""  # a body without a head bears no prefix
-    return [row._replace(theirs=row.theirs.removeprefix(bare)) for row in family.rows(config)]
+    prefix = family.prefix if config.head_kind == "vector" else ""  # names have no prefix in a model without a head
+    return [row._replace(theirs=row.theirs.removeprefix(prefix)) for row in family.rows(config)]
 
 
-def family_of(config: ModelConfig) -> Family:
-    """The family that has words for this model; where none has, what stands in the way of the nearest."""
-    obstacles = {family.name: family.obstacles(config) for family in FAMILIES.values()}
-    nearest = min(obstacles, key=lambda name: (FAMILIES[name].demands["kind"] != (config.kind,), len(obstacles[name])))
-    if obstacles[nearest]:
+def find_family(config: ModelConfig) -> Family:
+    """The family that can express this model; if none can, an error says what the nearest one does not support."""
+    problems = {family.name: family.find_unsupported(config) for family in FAMILIES.values()}
+    nearest = min(problems, key=lambda name: (FAMILIES[name].supported["kind"] != (config.kind,), len(problems[name])))
+    if problems[nearest]:
         raise UsageError(
-            f"The transformers library has no model like this. {FAMILIES[nearest].title} comes nearest, but for "
-            f"{'; '.join(obstacles[nearest])}."
+            f"The transformers library has no model like this. {FAMILIES[nearest].title} is the nearest, except for "
+            f"{'; '.join(problems[nearest])}."
         )
     return FAMILIES[nearest]

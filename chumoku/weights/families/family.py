@@ -1,6 +1,6 @@
-"""A family: another library's kind of model, as a config and a table, both ways.
+"""A family: how to convert a kind of model of another library, its config and its tensors, in both directions.
 
-What the family has no word for is refused by our key: `demands` lists the values that it can express.
+`supported` lists the values of our config keys that the family can express; other values are refused by key.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chumoku.text.special_tokens import Roles
 from chumoku.weights.families.table import Row, Source
 
 Values = Mapping[str, Any]
-DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # what a key stands for where it is not given
+DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow from other keys
     "kv_heads": lambda config: config.heads,
     "feedforward_width": lambda config: 4 * config.width,
     "encoder_layers": lambda config: config.layers,
@@ -29,81 +29,81 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # what a key stands for
 
 @dataclass(frozen=True)
 class Family:
-    name: str  # as in a config.json's model_type
-    title: str  # as people call it
-    prefix: str  # of the body's tensors; files of a body without a head may lack it
+    """A model family of the transformers library."""
+
+    name: str  # model_type in config.json
+    title: str  # name in messages
+    prefix: str  # of all tensors except the head's; files of a model without a head may lack it
     read: Callable[[Values, Source], ModelConfig]
     write: Callable[[ModelConfig, Roles], dict[str, Any]]
     rows: Callable[[ModelConfig], list[Row]]
-    demands: Mapping[str, tuple[Any, ...]]
-    dropped: Mapping[str, str] = field(default_factory=dict)  # their tensors that are nothing of ours, and why
-    repeated: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # theirs that is another of theirs again
-    pairing: str | None = None  # of rotary positions
+    supported: Mapping[str, tuple[Any, ...]]
+    ignored: Mapping[str, str] = field(default_factory=dict)  # patterns of their tensors that we skip, and why
+    duplicates: Callable[[ModelConfig], Mapping[str, str]] = lambda config: {}  # copy → original
+    pairing: str | None = None  # of rotary position embeddings
 
-    def obstacles(self, config: ModelConfig) -> list[str]:
-        """What stands in the way of writing a model as one of this family: our key, its value, what would do."""
-        return obstacles(self.title, self.demands, config)
+    def find_unsupported(self, config: ModelConfig) -> list[str]:
+        """Why this family cannot express the config: for each problem our key, its value and the supported values."""
+        return find_unsupported(self.title, self.supported, config)
 
 
 def without_defaults(config: ModelConfig) -> ModelConfig:
-    """The same config without the keys that only write out a default which follows from other keys."""
+    """The same config without keys whose value is the default that follows from other keys."""
     values = settings_to_dict(config)
-    spelled = {key for key, default in DERIVED.items() if values.get(key) == default(config)}
-    return ModelConfig(**{key: value for key, value in values.items() if key not in spelled})
+    redundant = {key for key, default in DERIVED.items() if values.get(key) == default(config)}
+    return ModelConfig(**{key: value for key, value in values.items() if key not in redundant})
 
 
-def obstacles(title: str, demands: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
+def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
     config = without_defaults(config)
     found = []
-    for key, possible in demands.items():
+    for key, possible in supported.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)
         if value not in possible:
-            known = " or ".join([*map(_shown, possible[:6]), *(["more"] if len(possible) > 6 else [])])
-            found.append(f"model.{key} = {_shown(value)}, and {title} has {known} alone")
+            known = " or ".join([*map(_format_value, possible[:6]), *(["more"] if len(possible) > 6 else [])])
+            found.append(f"model.{key} = {_format_value(value)} ({title} supports only {known})")
     return found
 
 
-def only(values: Values, name: str, demands: Mapping[str, tuple[Any, ...]]) -> None:
-    """Refuse a config.json whose keys have values that we cannot express; a key that is not there is as usual."""
-    for key, possible in demands.items():
+def require(values: Values, name: str, supported: Mapping[str, tuple[Any, ...]]) -> None:
+    """Refuse a config.json that has an unsupported value for one of these keys; missing keys are allowed."""
+    for key, possible in supported.items():
         if key in values and values[key] not in possible:
-            raise UsageError(
-                f"This {name} has {key} = {_shown(values[key])}, and only {' or '.join(map(_shown, possible))} can be "
-                "run here."
-            )
+            known = " or ".join(map(_format_value, possible))
+            raise UsageError(f"This {name} has {key} = {_format_value(values[key])}; only {known} is supported.")
 
 
-def number(values: Values, key: str, default: int | float | None = None) -> Any:
-    """A number of a config.json; range and size are for our own settings to judge."""
+def read_number(values: Values, key: str, default: int | float | None = None) -> Any:
+    """A finite number of a config.json; its range is checked by ModelConfig."""
     value = values.get(key, default)
     finite = not isinstance(value, float) or math.isfinite(value)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not finite:
-        raise UsageError(f"The config's {key} is {_shown(value)}, and a number was expected.")
+        raise UsageError(f"The config's {key} is {_format_value(value)}; it must be a number.")
     return value
 
 
-def chosen(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
-    """One of our names for one of theirs."""
+def our_name(values: Values, key: str, names: Mapping[str, str], default: str) -> str:
+    """Our name for the config's value; `names` maps their names to ours."""
     value = values.get(key, default)
     if not isinstance(value, str) or value not in names:
-        raise UsageError(f"The config's {key} is {_shown(value)}; known here are {', '.join(names)}.")
+        raise UsageError(f"The config's {key} is {_format_value(value)}; supported are {', '.join(names)}.")
     return names[value]
 
 
-def settled(values: Mapping[str, Any]) -> ModelConfig:
-    """Our config, or a sentence about what another's file asks for that cannot be."""
+def make_config(values: Mapping[str, Any]) -> ModelConfig:
+    """A ModelConfig from values of another library's file; invalid values are a UsageError."""
     try:
         return parse_settings(ModelConfig, values, prefix="model.")
     except ConfigError as error:
-        raise UsageError(f"The model's config cannot be: {error}") from error
+        raise UsageError(f"The model's config is not valid here: {error}") from error
 
 
-def named(value: str, names: Mapping[str, str]) -> str:
-    """Their name for ours."""
+def their_name(value: str, names: Mapping[str, str]) -> str:
+    """Their name for our value: the first key of `names` that maps to it."""
     return next(theirs for theirs, ours in names.items() if ours == value)
 
 
-def _shown(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return json.dumps(value, default=str)[:80]

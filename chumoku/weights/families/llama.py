@@ -1,7 +1,7 @@
-"""Llama: rotary positions, RMS norms before, a gated feed-forward, few keys for many queries; and how others store it.
+"""Llama: rotary positions, RMS pre-norm, gated feed-forward, grouped-query attention; its names in three formats.
 
-transformers    pairs of a head lie half its width apart
-GGUF, llama2.c  pairs lie side by side
+transformers      rotary pairs are half a head apart
+GGUF, llama2.c    rotary pairs are adjacent
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig, RotarySettings
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, number, only, settled
-from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
+from chumoku.weights.families.family import Family, Values, make_config, read_number, require
+from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
-# ours, transformers, GGUF, llama2.c: of the whole, of a layer's norms, of a layer's matrices
-WHOLE = (
+# Names in chumoku, transformers, GGUF and llama2.c.
+OUTER_TENSORS = (
     ("decoder.embedding.table", "model.embed_tokens.weight", "token_embd.weight", "token_embedding"),
     ("decoder.norm.gamma", "model.norm.weight", "output_norm.weight", "norm"),
     ("head.weight", "lm_head.weight", "output.weight", "output"),
 )
-LAYER = ("decoder.blocks.{}", "model.layers.{}", "blk.{}", "layers.{}")
+LAYER_PREFIX = ("decoder.blocks.{}", "model.layers.{}", "blk.{}", "layers.{}")
 NORMS = (
     ("attention_norm", "input_layernorm", "attn_norm", "attention_norm"),
     ("feedforward_norm", "post_attention_layernorm", "ffn_norm", "feedforward_norm"),
@@ -39,83 +39,84 @@ TRANSFORMERS, GGUF = 1, 2
 
 
 def rows(config: ModelConfig, column: int = TRANSFORMERS) -> list[Row]:
-    turning = {"attention.query": config.heads, "attention.key": config.key_heads}
+    rotary_heads = {"attention.query": config.heads, "attention.key": config.key_heads}
 
-    def place(name: str) -> str:
-        return f"{LAYER[column]}.{name}"
+    def theirs(name: str) -> str:
+        return f"{LAYER_PREFIX[column]}.{name}"
 
-    block = [row for names in NORMS for row in norm(f"{LAYER[0]}.{names[0]}", place(names[column]))]
+    block = [row for names in NORMS for row in norm_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]))]
     for names in MATRICES:
-        block += matrix(f"{LAYER[0]}.{names[0]}", place(names[column]), heads=turning.get(names[0], 0))
-    return [*(one(names[0], names[column]) for names in WHOLE), *each(config.layers, block)]
+        heads = rotary_heads.get(names[0], 0)
+        block += linear_rows(f"{LAYER_PREFIX[0]}.{names[0]}", theirs(names[column]), heads=heads)
+    return [*(tensor_row(names[0], names[column]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
 def llama2c_rows(config: ModelConfig) -> list[Row]:
-    """The same by llama2.c's names, which has weights alone."""
-    block = [one(f"{LAYER[0]}.{names[0]}.gamma", f"{LAYER[3]}.{names[3]}") for names in NORMS]
-    block += [one(f"{LAYER[0]}.{names[0]}.weight", f"{LAYER[3]}.{names[3]}") for names in MATRICES]
-    return [*(one(names[0], names[3]) for names in WHOLE), *each(config.layers, block)]
+    """Rows with llama2.c's names, which has no biases."""
+    block = [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.gamma", f"{LAYER_PREFIX[3]}.{names[3]}") for names in NORMS]
+    block += [tensor_row(f"{LAYER_PREFIX[0]}.{names[0]}.weight", f"{LAYER_PREFIX[3]}.{names[3]}") for names in MATRICES]
+    return [*(tensor_row(names[0], names[3]) for names in OUTER_TENSORS), *layer_rows(config.layers, block)]
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    only(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
+    require(values, "Llama", {"hidden_act": ("silu",), "partial_rotary_factor": (1.0, 1)})
     if values.get("mlp_bias", False) != values.get("attention_bias", False):
-        raise UsageError("This Llama has biases in attention or feed-forward alone, and here all projections have one.")
-    width, heads = number(values, "hidden_size", 4096), number(values, "num_attention_heads", 32)
+        raise UsageError("This Llama has biases only in attention or only in the feed-forward, which is not supported.")
+    width, heads = read_number(values, "hidden_size", 4096), read_number(values, "num_attention_heads", 32)
     if values.get("head_dim") not in (None, width // max(1, heads)):
         raise UsageError(
-            f"This Llama has heads of {str(values['head_dim'])[:40]} numbers, and {width} are shared out among {heads} "
-            "heads: such models cannot be run here."
+            f"This Llama has head_dim = {str(values['head_dim'])[:40]}; only hidden_size / heads ({width} / {heads}) "
+            "is supported."
         )
-    return llama(
-        vocabulary=number(values, "vocab_size", 32000),
-        context=number(values, "max_position_embeddings", 2048),
+    return llama_config(
+        vocabulary=read_number(values, "vocab_size", 32000),
+        context=read_number(values, "max_position_embeddings", 2048),
         width=width,
-        layers=number(values, "num_hidden_layers", 32),
+        layers=read_number(values, "num_hidden_layers", 32),
         heads=heads,
-        kv_heads=heads if values.get("num_key_value_heads") is None else number(values, "num_key_value_heads"),
-        feedforward_width=number(values, "intermediate_size", 11008),
-        norm_epsilon=number(values, "rms_norm_eps", 1e-6),
+        kv_heads=heads if values.get("num_key_value_heads") is None else read_number(values, "num_key_value_heads"),
+        feedforward_width=read_number(values, "intermediate_size", 11008),
+        norm_epsilon=read_number(values, "rms_norm_eps", 1e-6),
         bias=values.get("attention_bias", False),
         tie_output=values.get("tie_word_embeddings", False),
         pairing="half",
-        rotary=_rotary(values),
-        dropout={"attention": number(values, "attention_dropout", 0.0)},
+        rotary=_read_rotary(values),
+        dropout={"attention": read_number(values, "attention_dropout", 0.0)},
     )
 
 
-def llama(**values: Any) -> ModelConfig:
-    """A model of this family, from whichever file its numbers come."""
+def llama_config(**values: Any) -> ModelConfig:
+    """The config of a Llama with these values; None values are left at their defaults."""
     kind = {"kind": "decoder", "position": "rotary", "norm": "rms", "placement": "pre", "feedforward": "swiglu"}
     if values["kv_heads"] == values["heads"]:
         values["kv_heads"] = None
-    return settled({**kind, **{key: value for key, value in values.items() if value is not None}})
+    return make_config({**kind, **{key: value for key, value in values.items() if value is not None}})
 
 
-def _rotary(values: Values) -> dict[str, Any]:
-    """Of today's `rope_parameters`, or of `rope_theta` and `rope_scaling` as they were before."""
-    found = values.get("rope_parameters") or {}
+def _read_rotary(values: Values) -> dict[str, Any]:
+    """Read `rope_parameters`, or `rope_theta` and `rope_scaling` of older files."""
+    parameters = values.get("rope_parameters") or {}
     scaling = values.get("rope_scaling") or {}
-    if not isinstance(found, Mapping) or not isinstance(scaling, Mapping):
-        raise UsageError("The config's rope_parameters are no table of values.")
-    rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **found}
+    if not isinstance(parameters, Mapping) or not isinstance(scaling, Mapping):
+        raise UsageError("The config's rope_parameters must be an object.")
+    rope = {"rope_theta": values.get("rope_theta", 10000.0), **scaling, **parameters}
     kind = rope.get("rope_type", rope.get("type", "default"))
-    rotary = {"base": number(rope, "rope_theta")}
+    rotary = {"base": read_number(rope, "rope_theta")}
     match kind:
         case "default":
             return rotary
         case "linear":
-            return {**rotary, "scaling": "linear", "factor": number(rope, "factor")}
+            return {**rotary, "scaling": "linear", "factor": read_number(rope, "factor")}
         case "llama3":
             return {
                 **rotary,
                 "scaling": "llama3",
-                "factor": number(rope, "factor"),
-                "low": number(rope, "low_freq_factor"),
-                "high": number(rope, "high_freq_factor"),
-                "original": number(rope, "original_max_position_embeddings"),
+                "factor": read_number(rope, "factor"),
+                "low": read_number(rope, "low_freq_factor"),
+                "high": read_number(rope, "high_freq_factor"),
+                "original": read_number(rope, "original_max_position_embeddings"),
             }
-    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not known here; linear and llama3 are.")
+    raise UsageError(f"Rotary positions of type '{str(kind)[:40]}' are not supported; linear and llama3 are.")
 
 
 def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
@@ -135,43 +136,38 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_output,
         "attention_dropout": config.dropout.attention,
         "rope_theta": config.rotary.base,
-        "rope_parameters": {"rope_theta": config.rotary.base, **_scaled(config.rotary)},
+        "rope_parameters": {"rope_theta": config.rotary.base, **_rope_parameters(config.rotary)},
         "bos_token_id": roles.begin, "eos_token_id": roles.end, "pad_token_id": roles.pad,
     }  # fmt: skip
 
 
-def _scaled(rotary: RotarySettings) -> dict[str, Any]:
+def _rope_parameters(rotary: RotarySettings) -> dict[str, Any]:
     if rotary.scaling == "none":
         return {"rope_type": "default"}
-    scaled: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
+    values: dict[str, Any] = {"rope_type": rotary.scaling, "factor": rotary.factor}
     if rotary.scaling == "llama3":
-        scaled |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-        scaled["original_max_position_embeddings"] = rotary.original
-    return scaled
+        values |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
+        values["original_max_position_embeddings"] = rotary.original
+    return values
 
 
-LLAMA = Family(
-    "llama",
-    "Llama",
-    "model.",
-    read,
-    write,
-    rows,
-    demands={
-        "kind": ("decoder",),
-        "position": ("rotary",),
-        "norm": ("rms",),
-        "placement": ("pre",),
-        "feedforward": ("swiglu",),
-        "experts": (0,),
-        "scale_embedding": (False,),
-        "embedding_norm": (False,),
-        "output_bias": (False,),
-    },
-    dropped={
-        r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which are a formula here",
-        r"lm_head\.weight": "the embedding again, when the two are tied",
-    },
-    repeated=lambda config: {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {},
-    pairing="half",
-)
+def duplicates(config: ModelConfig) -> dict[str, str]:
+    return {"lm_head.weight": "model.embed_tokens.weight"} if config.tie_output else {}
+
+
+SUPPORTED = {
+    "kind": ("decoder",),
+    "position": ("rotary",),
+    "norm": ("rms",),
+    "placement": ("pre",),
+    "feedforward": ("swiglu",),
+    "experts": (0,),
+    "scale_embedding": (False,),
+    "embedding_norm": (False,),
+    "output_bias": (False,),
+}
+IGNORED = {
+    r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq": "the frequencies, which we compute",
+    r"lm_head\.weight": "a copy of the embedding, if tied",
+}
+LLAMA = Family("llama", "Llama", "model.", read, write, rows, SUPPORTED, IGNORED, duplicates, pairing="half")

@@ -1,7 +1,6 @@
-"""Marian: the paper's encoder-decoder, norms after, and a bias on the logits.
+"""Marian: the original encoder-decoder with post-norm blocks and a bias on the logits.
 
-Its table of positions is sines first, cosines after, unless the file brings another: then pairs side by side, or
-whatever was learned.
+Its position table has all sines, then all cosines. A file may contain another table: interleaved, or learned.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
 from chumoku.text.special_tokens import Roles
-from chumoku.weights.families.family import Family, Values, chosen, named, number, only, settled
-from chumoku.weights.families.table import Row, Source, each, matrix, norm, one
+from chumoku.weights.families.family import Family, Values, make_config, our_name, read_number, require, their_name
+from chumoku.weights.families.table import Row, Source, layer_rows, linear_rows, norm_rows, tensor_row
 
 ACTIVATIONS = {
     **{"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu"},
@@ -27,113 +26,113 @@ PAIRINGS: tuple[Pairing, ...] = ("half", "interleaved")
 
 
 def rows(config: ModelConfig) -> list[Row]:
-    tables = [one("encoder.embedding.table", "model.shared.weight")]
-    if not together(config):
-        written = "encoder" if config.share_embeddings else "decoder"
+    tables = [tensor_row("encoder.embedding.table", "model.shared.weight")]
+    if not shares_all_embeddings(config):
+        target = "encoder" if config.share_embeddings else "decoder"
         tables = [
-            one("encoder.embedding.table", "model.encoder.embed_tokens.weight"),
-            one(f"{written}.embedding.table", "model.decoder.embed_tokens.weight"),
+            tensor_row("encoder.embedding.table", "model.encoder.embed_tokens.weight"),
+            tensor_row(f"{target}.embedding.table", "model.decoder.embed_tokens.weight"),
         ]
-    learned = [one(f"{side}.position.table", POSITIONS.format(side)) for side in ("encoder", "decoder")]
+    learned = [tensor_row(f"{side}.position.table", POSITIONS.format(side)) for side in ("encoder", "decoder")]
     return [
         *tables,
         *learned,
-        *each(config.encoder_depth, block("encoder")),
-        *each(config.decoder_depth, block("decoder")),
-        one("head.weight", "lm_head.weight"),
-        one("head.bias", "final_logits_bias", lifted=True),
+        *layer_rows(config.encoder_depth, block_rows("encoder")),
+        *layer_rows(config.decoder_depth, block_rows("decoder")),
+        tensor_row("head.weight", "lm_head.weight"),
+        tensor_row("head.bias", "final_logits_bias", unsqueezed=True),
     ]
 
 
-def together(config: ModelConfig) -> bool:
-    """Marian shares one table among all three places, or each has its own."""
+def shares_all_embeddings(config: ModelConfig) -> bool:
+    """Whether encoder, decoder and output share one table; otherwise Marian stores one for each."""
     return config.share_embeddings and config.tie_output
 
 
-def repeated(config: ModelConfig) -> dict[str, str]:
-    if not together(config):
+def duplicates(config: ModelConfig) -> dict[str, str]:
+    if not shares_all_embeddings(config):
         return {"lm_head.weight": "model.decoder.embed_tokens.weight"} if config.tie_output else {}
     tables = ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", "lm_head.weight")
     return dict.fromkeys(tables, "model.shared.weight")
 
 
-def block(side: str) -> list[Row]:
+def block_rows(side: str) -> list[Row]:
     ours, theirs = f"{side}.blocks.{{}}", f"model.{side}.layers.{{}}"
     return [
-        *attention(f"{ours}.attention", f"{theirs}.self_attn"),
-        *norm(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
-        *attention(f"{ours}.cross_attention", f"{theirs}.encoder_attn"),
-        *norm(f"{ours}.cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
-        *matrix(f"{ours}.feedforward.up", f"{theirs}.fc1"),
-        *matrix(f"{ours}.feedforward.down", f"{theirs}.fc2"),
-        *norm(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm"),
+        *attention_rows(f"{ours}.attention", f"{theirs}.self_attn"),
+        *norm_rows(f"{ours}.attention_norm", f"{theirs}.self_attn_layer_norm"),
+        *attention_rows(f"{ours}.cross_attention", f"{theirs}.encoder_attn"),
+        *norm_rows(f"{ours}.cross_attention_norm", f"{theirs}.encoder_attn_layer_norm"),
+        *linear_rows(f"{ours}.feedforward.up", f"{theirs}.fc1"),
+        *linear_rows(f"{ours}.feedforward.down", f"{theirs}.fc2"),
+        *norm_rows(f"{ours}.feedforward_norm", f"{theirs}.final_layer_norm"),
     ]
 
 
-def attention(ours: str, theirs: str) -> list[Row]:
+def attention_rows(ours: str, theirs: str) -> list[Row]:
     return [
-        *matrix(f"{ours}.query", f"{theirs}.q_proj"),
-        *matrix(f"{ours}.key", f"{theirs}.k_proj"),
-        *matrix(f"{ours}.value", f"{theirs}.v_proj"),
-        *matrix(f"{ours}.output", f"{theirs}.out_proj"),
+        *linear_rows(f"{ours}.query", f"{theirs}.q_proj"),
+        *linear_rows(f"{ours}.key", f"{theirs}.k_proj"),
+        *linear_rows(f"{ours}.value", f"{theirs}.v_proj"),
+        *linear_rows(f"{ours}.output", f"{theirs}.out_proj"),
     ]
 
 
 def read(values: Values, source: Source) -> ModelConfig:
-    only(values, "Marian", {
+    require(values, "Marian", {
         "normalize_before": (False,), "normalize_embedding": (False,), "add_final_layer_norm": (False,),
         "static_position_embeddings": (True,), "is_decoder": (False,),
     })  # fmt: skip
     for key in ("attention_heads", "ffn_dim"):
         if values.get(f"encoder_{key}") != values.get(f"decoder_{key}"):
-            raise UsageError(f"This Marian's encoder and decoder have different {key}, and here they have the same.")
-    vocabulary, tied = number(values, "vocab_size", 58101), values.get("tie_word_embeddings", True)
-    written = vocabulary if values.get("decoder_vocab_size") is None else number(values, "decoder_vocab_size")
-    depth, dropout = number(values, "decoder_layers", 12), number(values, "dropout", 0.1)
-    encoder_depth = number(values, "encoder_layers", 12)
-    length, width = number(values, "max_position_embeddings", 1024), number(values, "d_model", 1024)
-    return settled({
+            raise UsageError(f"This Marian's encoder and decoder have different {key}; only equal ones are supported.")
+    vocabulary, tied = read_number(values, "vocab_size", 58101), values.get("tie_word_embeddings", True)
+    target = vocabulary if values.get("decoder_vocab_size") is None else read_number(values, "decoder_vocab_size")
+    depth, dropout = read_number(values, "decoder_layers", 12), read_number(values, "dropout", 0.1)
+    encoder_depth = read_number(values, "encoder_layers", 12)
+    length, width = read_number(values, "max_position_embeddings", 1024), read_number(values, "d_model", 1024)
+    return make_config({
         "kind": "encoder-decoder", "norm": "layer", "placement": "post", "norm_epsilon": 1e-5,
-        "vocabulary": written,
-        **({} if written == vocabulary else {"source_vocabulary": vocabulary}),
+        "vocabulary": target,
+        **({} if target == vocabulary else {"source_vocabulary": vocabulary}),
         "context": length,
         "width": width,
         "layers": depth,
         **({} if depth == encoder_depth else {"encoder_layers": encoder_depth}),
-        "heads": number(values, "decoder_attention_heads", 16),
-        "feedforward": chosen(values, "activation_function", ACTIVATIONS, "gelu"),
-        "feedforward_width": number(values, "decoder_ffn_dim", 4096),
+        "heads": read_number(values, "decoder_attention_heads", 16),
+        "feedforward": our_name(values, "activation_function", ACTIVATIONS, "gelu"),
+        "feedforward_width": read_number(values, "decoder_ffn_dim", 4096),
         "scale_embedding": values.get("scale_embedding", False),
         "share_embeddings": tied and values.get("share_encoder_decoder_embeddings", True),
         "tie_output": tied,
         "output_bias": "final_logits_bias" in source.shapes,
         "dropout": {
-            "embedding": dropout, "sublayer": dropout, "attention": number(values, "attention_dropout", 0.0),
+            "embedding": dropout, "sublayer": dropout, "attention": read_number(values, "attention_dropout", 0.0),
         },
-        **positions(source, length, width),
+        **read_positions(source, length, width),
     })  # fmt: skip
 
 
-def positions(source: Source, length: int, width: int) -> dict[str, str]:
-    """Which positions a file has: those of the formula, or tables that were learned."""
+def read_positions(source: Source, length: int, width: int) -> dict[str, str]:
+    """Config values for a file's positions: sinusoidal if its tables match the formula, else learned."""
     names = [name for side in ("encoder", "decoder") if (name := POSITIONS.format(side)) in source.shapes]
     for name in names:
         if source.shapes[name] != (length, width):
             raise UsageError(
-                f"{source.path}: {name} is {list(source.shapes[name])}, and its config asks for [{length}, {width}]."
+                f"{source.path}: {name} has shape {list(source.shapes[name])}; its config needs [{length}, {width}]."
             )
     tables = [source.read(name) for name in names]
-    found = next((pairing for pairing in PAIRINGS if all(_close(table, pairing) for table in tables)), None)
+    found = next((pairing for pairing in PAIRINGS if all(_matches_formula(table, pairing) for table in tables)), None)
     return {"position": "learned"} if found is None else {"position": "sinusoidal", "pairing": found}
 
 
-def _close(table: Tensor, pairing: Pairing) -> bool:
+def _matches_formula(table: Tensor, pairing: Pairing) -> bool:
     formula = sinusoidal(torch.arange(len(table)), table.shape[1], pairing=pairing, dtype=torch.float64)
     return torch.allclose(table.double(), formula, atol=1e-4 if table.dtype == torch.float32 else 1e-2)
 
 
-def extra(config: ModelConfig) -> dict[str, Tensor]:
-    """Tensors to write beside those of the table: positions that Marian would not compute by itself."""
+def extra_tensors(config: ModelConfig) -> dict[str, Tensor]:
+    """Position tables to write into the file if they differ from those that Marian computes."""
     if config.position != "sinusoidal" or config.pairing == "half":
         return {}
     table = sinusoidal(torch.arange(config.context), config.width, pairing=config.pairing, dtype=torch.float64).float()
@@ -152,9 +151,9 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
         "max_position_embeddings": config.context,
         "d_model": config.width,
         **sizes,
-        "activation_function": named(config.feedforward, ACTIVATIONS),
+        "activation_function": their_name(config.feedforward, ACTIVATIONS),
         "scale_embedding": config.scale_embedding,
-        "share_encoder_decoder_embeddings": together(config),
+        "share_encoder_decoder_embeddings": shares_all_embeddings(config),
         "tie_word_embeddings": config.tie_output,
         "dropout": config.dropout.sublayer, "attention_dropout": config.dropout.attention,
         "pad_token_id": roles.pad, "eos_token_id": roles.end, "bos_token_id": None,
@@ -162,30 +161,22 @@ def write(config: ModelConfig, roles: Roles) -> dict[str, Any]:
     }  # fmt: skip
 
 
-MARIAN = Family(
-    "marian",
-    "Marian",
-    "model.",
-    read,
-    write,
-    rows,
-    demands={
-        "kind": ("encoder-decoder",),
-        "position": ("sinusoidal", "learned"),
-        "norm": ("layer",),
-        "norm_epsilon": (1e-5,),
-        "placement": ("post",),
-        "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
-        "bias": (True,),
-        "kv_heads": (None,),
-        "experts": (0,),
-        "embedding_norm": (False,),
-    },
-    dropped={
-        r"model\.(encoder|decoder)\.embed_tokens\.weight": "the shared table again",
-        r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which are a formula here",
-        r"model\.shared\.weight": "one of the two tables again, when each side has its own",
-        r"lm_head\.weight": "the embedding again, when the two are tied",
-    },
-    repeated=repeated,
-)
+SUPPORTED = {
+    "kind": ("encoder-decoder",),
+    "position": ("sinusoidal", "learned"),
+    "norm": ("layer",),
+    "norm_epsilon": (1e-5,),
+    "placement": ("post",),
+    "feedforward": tuple(dict.fromkeys(ACTIVATIONS.values())),
+    "bias": (True,),
+    "kv_heads": (None,),
+    "experts": (0,),
+    "embedding_norm": (False,),
+}
+IGNORED = {
+    r"model\.(encoder|decoder)\.embed_tokens\.weight": "a copy of the shared table",
+    r"model\.(encoder|decoder)\.embed_positions\.weight": "sines and cosines, which we compute",
+    r"model\.shared\.weight": "a copy of one of the tables, if each side has its own",
+    r"lm_head\.weight": "a copy of the embedding, if tied",
+}
+MARIAN = Family("marian", "Marian", "model.", read, write, rows, SUPPORTED, IGNORED, duplicates)

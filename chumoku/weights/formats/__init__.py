@@ -1,1 +1,1 @@
-"""Model files of other programs: reading and writing."""
+"""Reading and writing model files of other programs."""

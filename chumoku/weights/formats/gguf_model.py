@@ -1,4 +1,4 @@
-"""Models in GGUF files, llama.cpp's own, and in llama2.c's: container, family and tokenizer put together."""
+"""Read and write models in GGUF files (llama.cpp), and read them from llama2.c files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from chumoku.text.formats.llama2c import read_llama2c
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
-from chumoku.weights.dequantize import plain, quantized
+from chumoku.weights.dequantize import dequantize_model, is_quantized
 from chumoku.weights.families import llama
-from chumoku.weights.families.gguf import DIALECTS, Dialect, dialect_of
-from chumoku.weights.families.table import give, order_to, present
+from chumoku.weights.families.gguf import ARCHITECTURES, GgufArchitecture, find_architecture
+from chumoku.weights.families.table import export_tensors, head_order, select_rows
 from chumoku.weights.formats.gguf import Gguf, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.writing import Kind
 from chumoku.weights.formats.llama2c import Llama2c, open_llama2c
-from chumoku.weights.instantiate import made
+from chumoku.weights.instantiate import build_from_source
 
-BESIDE = "tokenizer.bin"
+TOKENIZER_FILE = "tokenizer.bin"
 TOKENIZER = "tokenizer.ggml"
 TOKENS = f"{TOKENIZER}.tokens"
 
 
-class Described(NamedTuple):
-    dialect: Dialect
+class GgufInfo(NamedTuple):
+    architecture: GgufArchitecture
     file: Gguf
     config: ModelConfig
 
@@ -40,58 +40,62 @@ def read_gguf(
     path: Path,
     *,
     device: torch.device | str = "cpu",
-    whole: bool = True,
-    meanwhile: Callable[[Model], None] = lambda model: None,
+    dequantize: bool = True,
+    on_model_loaded: Callable[[Model], None] = lambda model: None,
 ) -> Bundle:
-    """The model and the tokenizer inside a GGUF file; `meanwhile` may begin with the one before the other is there."""
-    dialect, file, config = describe_gguf(path)
-    model = made(config, dialect.rows(config), file, dropped=dialect.dropped, device=device, whole=whole)
-    meanwhile(model)
+    """Read a GGUF file's model and tokenizer; `on_model_loaded` gets the model before the tokenizer is built."""
+    architecture, file, config = inspect_gguf(path)
+    model = build_from_source(
+        config, architecture.rows(config), file, ignored=architecture.ignored, device=device, dequantize=dequantize
+    )
+    on_model_loaded(model)
     tokenizer = from_ggml(file.fields)
     return Bundle(model, tokenizer, tokenizer)
 
 
-def describe_gguf(path: Path) -> Described:
+def inspect_gguf(path: Path) -> GgufInfo:
+    """Read a GGUF file's config and tensor names, without tensor data."""
     file = open_gguf(path)
     kind = file.fields.get("general.architecture")
-    if not isinstance(kind, str) or kind not in DIALECTS:
-        raise UsageError(f"{path} is of architecture '{str(kind)[:40]}'; known here are {', '.join(DIALECTS)}.")
-    return Described(DIALECTS[kind], file, DIALECTS[kind].read(file.fields, file))
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise UsageError(f"{path} has architecture '{str(kind)[:40]}'; supported are {', '.join(ARCHITECTURES)}.")
+    return GgufInfo(ARCHITECTURES[kind], file, ARCHITECTURES[kind].read(file.fields, file))
 
 
 def write_gguf_model(path: Path, model: Model, tokenizers: Tokenizers, *, kind: Kind = "f16") -> None:
-    """The model as llama.cpp opens it. What it cannot express is refused by its key."""
-    model = plain(model) if quantized(model) else model
+    """Write a model for llama.cpp; config values that it cannot express are refused."""
+    model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    dialect = dialect_of(config)
-    rows = present(dialect.rows(config), weights)
-    order = order_to("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
-    tensors = {**give(rows, weights, order=order), **dialect.extra(config)}
-    fields: dict[str, Any] = {**dialect.write(config), **filled(to_ggml(tokenizers.target), config.vocabulary)}
-    write_gguf(path, architecture=dialect.name, fields=fields, tensors=tensors, kind=kind)
+    architecture = find_architecture(config)
+    rows = select_rows(architecture.rows(config), weights)
+    order = head_order("interleaved", config.pairing, config.head_width) if config.position == "rotary" else None
+    tensors = {**export_tensors(rows, weights, order=order), **architecture.extra_tensors(config)}
+    tokenizer = pad_vocabulary(to_ggml(tokenizers.target), config.vocabulary)
+    fields: dict[str, Any] = {**architecture.write(config), **tokenizer}
+    write_gguf(path, architecture=architecture.name, fields=fields, tensors=tensors, kind=kind)
 
 
-def filled(fields: dict[str, Any], vocabulary: int) -> dict[str, Any]:
-    """A tokenizer's fields with a token for every row of the table: models are built a little larger."""
-    tokens, missing = fields[TOKENS], max(0, vocabulary - len(fields[TOKENS]))
-    more: dict[str, list[Any]] = {TOKENS: [f"<unused{len(tokens) + place}>" for place in range(missing)]}
-    more[f"{TOKENIZER}.token_type"] = [UNUSED] * missing
-    more[f"{TOKENIZER}.scores"] = [0.0] * missing
-    return {**fields, **{key: [*fields[key], *values] for key, values in more.items() if key in fields}}
+def pad_vocabulary(fields: dict[str, Any], vocabulary: int) -> dict[str, Any]:
+    """Add unused tokens to a tokenizer's fields, one for every extra row of the model's embedding table."""
+    size, missing = len(fields[TOKENS]), max(0, vocabulary - len(fields[TOKENS]))
+    padding: dict[str, list[Any]] = {TOKENS: [f"<unused{size + index}>" for index in range(missing)]}
+    padding[f"{TOKENIZER}.token_type"] = [UNUSED] * missing
+    padding[f"{TOKENIZER}.scores"] = [0.0] * missing
+    return {**fields, **{key: [*fields[key], *values] for key, values in padding.items() if key in fields}}
 
 
 def read_llama2c_model(path: Path, *, device: torch.device | str = "cpu") -> Bundle:
-    """The model of a llama2.c file, with the tokenizer that lies behind its weights or beside it as tokenizer.bin."""
+    """Read a llama2.c model, with the tokenizer appended to its file or in tokenizer.bin in the same folder."""
     file = open_llama2c(path)
     config = llama2c_config(file)
-    model = made(config, llama.llama2c_rows(config), file, dropped={}, device=device)
-    tokenizer = _beside(path, file.rest, config.vocabulary)
+    model = build_from_source(config, llama.llama2c_rows(config), file, ignored={}, device=device)
+    tokenizer = _read_tokenizer(path, file.tokenizer_bytes, config.vocabulary)
     return Bundle(model, tokenizer, tokenizer)
 
 
 def llama2c_config(file: Llama2c) -> ModelConfig:
-    values = file.config_values
-    return llama.llama(
+    values = file.header
+    return llama.llama_config(
         vocabulary=values["vocabulary"],
         context=values["length"],
         width=values["dim"],
@@ -106,12 +110,12 @@ def llama2c_config(file: Llama2c) -> ModelConfig:
     )
 
 
-def _beside(path: Path, rest: bytes, vocabulary: int) -> Tokenizer:
-    if rest:
-        return read_llama2c(rest, vocabulary)
-    beside = path.with_name(BESIDE)
-    if not beside.is_file():
-        raise UsageError(f"{path} needs its tokenizer: put llama2.c's {BESIDE} beside it.")
-    if beside.stat().st_size > 1 << 24:
-        raise UsageError(f"{beside} is larger than any tokenizer of llama2.c is.")
-    return read_llama2c(beside.read_bytes(), vocabulary)
+def _read_tokenizer(path: Path, appended: bytes, vocabulary: int) -> Tokenizer:
+    if appended:
+        return read_llama2c(appended, vocabulary)
+    file = path.with_name(TOKENIZER_FILE)
+    if not file.is_file():
+        raise UsageError(f"{path} needs its tokenizer: put llama2.c's {TOKENIZER_FILE} in the same folder.")
+    if file.stat().st_size > 1 << 24:
+        raise UsageError(f"{file} is too large to be a llama2.c tokenizer.")
+    return read_llama2c(file.read_bytes(), vocabulary)

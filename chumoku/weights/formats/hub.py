@@ -1,8 +1,8 @@
-"""Models at the hub: hf:owner/name, hf:owner/name@revision, hf:owner/name/file.gguf.
+"""Models at the Hugging Face Hub: hf:owner/name, hf:owner/name@revision, hf:owner/name/file.gguf.
 
-huggingface_hub fetches what is needed and keeps it; without a network what is kept is used. The revision is pinned: a
-name such as main becomes the commit that it stood for. Every file is checked against the hash by which the hub knows
-it: SHA-256 of a large file, git's own of a small one.
+huggingface_hub downloads the files into its cache; without a network, cached files are used. A revision such as main is
+resolved to a commit. Every file is checked against its hash at the Hub: SHA-256 of large files, git's hash of small
+ones.
 """
 
 from __future__ import annotations
@@ -16,16 +16,10 @@ from chumoku.errors import DamagedError, MissingExtraError, UsageError
 
 HUB = "hf:"
 NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:/([\w.-]+\.gguf))?(?:@([\w./-]{1,100}))?")
-# Weights and what explains them; nothing pickled, nothing that could be run. A bundle is whole with its README.md.
-WANTED = (
-    "*.json",
-    "*.safetensors",
-    "vocab.txt",
-    "merges.txt",
-    "*.model",
-    "*.spm",
-    "1_Pooling/config.json",
-    "README.md",
+# Weights, configs and tokenizers, but no pickle files and no code. A bundle's manifest lists README.md.
+DOWNLOAD_PATTERNS = (
+    *("*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm"),
+    *("1_Pooling/config.json", "README.md"),
 )
 
 
@@ -35,72 +29,72 @@ class Address(NamedTuple):
     revision: str
 
 
-def address(name: str) -> Address:
+def parse_address(name: str) -> Address:
     match = NAME.fullmatch(name)
     if match is None or ".." in name:
         raise UsageError(
-            f"'{name[:80]}' is no model at the hub. Write hf:owner/name, with @revision behind it to pin one."
+            f"'{name[:80]}' is not the name of a model at the Hub. Write hf:owner/name or hf:owner/name@revision."
         )
     return Address(match[1], match[2], match[3] or "main")
 
 
-def fetched(name: str) -> Path:
-    """The folder or the file on this machine; every file in it is what the hub says it is."""
-    asked = address(name)
-    folder = _snapshot(asked)
+def download(name: str) -> Path:
+    """Download a model or take it from the cache; returns the path of its folder or GGUF file, with hashes checked."""
+    address = parse_address(name)
+    folder = _snapshot(address)
     for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-        check(file)
-    if asked.file is None:
+        check_hash(file)
+    if address.file is None:
         return folder
-    if not (folder / asked.file).is_file():
-        raise UsageError(f"{asked.repository} has no file {asked.file} at {folder.name}.")
-    return folder / asked.file
+    if not (folder / address.file).is_file():
+        raise UsageError(f"{address.repository} has no file {address.file} at {folder.name}.")
+    return folder / address.file
 
 
-def _snapshot(asked: Address) -> Path:
-    hub = _library()
+def _snapshot(address: Address) -> Path:
+    hub = _import_hub()
     options: dict[str, Any] = {
-        "revision": asked.revision,
-        "allow_patterns": [asked.file] if asked.file else list(WANTED),
+        "revision": address.revision,
+        "allow_patterns": [address.file] if address.file else list(DOWNLOAD_PATTERNS),
     }
     try:
-        return Path(hub.snapshot_download(asked.repository, **options))
+        return Path(hub.snapshot_download(address.repository, **options))
     except hub.errors.LocalEntryNotFoundError as error:
         raise UsageError(
-            f"{asked.repository} is not kept on this machine, and the hub cannot be reached. Try again with a network, "
-            "or copy the model's folder here and name that."
+            f"{address.repository} is not in the cache, and the Hub cannot be reached. Try again with a network "
+            "connection, or copy the model's folder to this machine and give its path."
         ) from error
     except hub.errors.HFValidationError as error:
-        raise UsageError(f"'{asked.repository}' is no name of a model at the hub: {str(error)[:200]}") from error
+        raise UsageError(f"'{address.repository}' is not a model name at the Hub: {str(error)[:200]}") from error
     except hub.errors.HfHubHTTPError as error:
         raise UsageError(
-            f"The hub has no {asked.repository} at '{asked.revision}' that may be read. Check the name; for a model "
-            "with a license to be agreed to, log in with `hf auth login`."
+            f"{address.repository} at '{address.revision}' does not exist at the Hub or is not accessible. Check the "
+            "name; for a gated model, log in with `hf auth login`."
         ) from error
 
 
-def check(file: Path) -> None:
-    """Refuse a file whose bytes are not those that the hub names it by."""
-    kept = file.resolve()
-    if kept == file.absolute() or kept.parent.name != "blobs":
-        raise DamagedError(f"{file} is not a file that the hub's cache keeps. Delete it and fetch the model again.")
-    expected = kept.name
+def check_hash(file: Path) -> None:
+    """Refuse a file in the Hub's cache whose content does not match the hash that it is stored under."""
+    blob = file.resolve()
+    if blob == file.absolute() or blob.parent.name != "blobs":
+        raise DamagedError(f"{file} is not a file of the Hub's cache. Delete it and download the model again.")
+    expected = blob.name
     if re.fullmatch(r"[0-9a-f]{64}", expected):
         digest = hashlib.sha256()
     elif re.fullmatch(r"[0-9a-f]{40}", expected):
-        digest = hashlib.sha1(f"blob {kept.stat().st_size}\0".encode(), usedforsecurity=False)
+        digest = hashlib.sha1(f"blob {blob.stat().st_size}\0".encode(), usedforsecurity=False)
     else:
-        raise DamagedError(f"{file} is kept under a name that is no hash. Delete it and fetch the model again.")
-    with kept.open("rb") as stream:
+        raise DamagedError(f"{file} is cached under a name that is not a hash. Delete it and download the model again.")
+    with blob.open("rb") as stream:
         while part := stream.read(1 << 20):
             digest.update(part)
     if digest.hexdigest() != expected:
-        raise DamagedError(f"{file} is damaged: its bytes are not those the hub has. Delete {kept} and fetch it again.")
+        raise DamagedError(f"{file} is damaged: its hash is wrong. Delete {blob} and download the model again.")
 
 
-def _library() -> Any:
+def _import_hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
-        raise MissingExtraError("Models at the hub need huggingface_hub: pip install huggingface_hub.") from error
+        raise MissingExtraError("Models at the Hub need huggingface_hub: pip install huggingface_hub.") from error
     return huggingface_hub

@@ -1,13 +1,13 @@
-"""llama2.c's file of a Llama: seven numbers, then its weights in float32, one behind the other.
+"""llama2.c's model files: seven integers, then all weights in float32.
 
-    i32   dim, hidden, layers, heads, kv_heads, vocabulary (negative: the output matrix is its own), length
+    i32   dim, hidden, layers, heads, kv_heads, vocabulary (negative: the output matrix is not tied), length
     f32   token_embedding [V, D]   rms_att [L, D]   wq [L, D, D]   wk, wv [L, G·K, D]   wo [L, D, D]   rms_ffn [L, D]
           w1 (gate) [L, F, D]   w2 (down) [L, D, F]   w3 (up) [L, F, D]   rms_final [D]
-          tables of cos and sin [length, K/2] each, which nobody needs      wcls [V, D], if it is its own
-    rest  some packages put the tokenizer behind
+          tables of cos and sin [length, K/2] each, which we skip      wcls [V, D], if not tied
+    rest  some packages append the tokenizer
 
-There is no mark at its beginning: a file is one of these when its seven numbers make sense and its size follows from
-them. Little-endian; queries and keys are for rotary positions of pairing "interleaved".
+The format has no magic number: a file is recognized if its seven integers are plausible and its size follows from them.
+Little-endian; queries and keys are stored for rotary positions of pairing "interleaved".
 """
 
 from __future__ import annotations
@@ -23,46 +23,46 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError, UsageError
 
-HEAD = struct.Struct("<7i")
-NEWER = b"24ka"  # what later versions of the program begin with
-LARGEST_REST = 1 << 24
-MOST = {"dim": 1 << 16, "hidden": 1 << 20, "layers": 1 << 10, "heads": 1 << 10, "kv_heads": 1 << 10}
-MOST |= {"vocabulary": 1 << 24, "length": 1 << 24}
+HEADER = struct.Struct("<7i")
+NEWER_MAGIC = b"24ka"  # magic number of later versions
+LARGEST_TOKENIZER = 1 << 24
+LIMITS = {"dim": 1 << 16, "hidden": 1 << 20, "layers": 1 << 10, "heads": 1 << 10, "kv_heads": 1 << 10}
+LIMITS |= {"vocabulary": 1 << 24, "length": 1 << 24}
 
 
-class Part(NamedTuple):
+class TensorInfo(NamedTuple):
     shape: tuple[int, ...]
     offset: int
 
 
 class Llama2c:
-    """The seven numbers and whether the output is tied, tensors' shapes by name, and `read` for what they hold."""
+    """An open llama2.c file: `header` has the seven integers and `tied`, `read` returns a tensor by name."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
-        found = _numbers(data[: HEAD.size])
+        found = _read_header(data[: HEADER.size])
         if isinstance(found, str):
-            raise UsageError(f"{path} is no llama2.c file: {found}.")
-        self.config_values: dict[str, int | bool] = {**found}
-        self._parts, end = _layout(found)
+            raise UsageError(f"{path} is not a llama2.c file: {found}.")
+        self.header: dict[str, int | bool] = {**found}
+        self._tensors, end = _layout(found)
         if end > len(data):
-            raise DamagedError(f"{path} has {len(data):,} bytes, and its weights need {end:,}. Is it whole?")
-        if len(data) - end > LARGEST_REST:
-            raise DamagedError(f"{path} has {len(data) - end:,} bytes behind its weights, more than any tokenizer has.")
-        self.shapes = {name: part.shape for name, part in self._parts.items()}
-        self.rest = data[end:]
+            raise DamagedError(f"{path} has {len(data):,} bytes, but its weights need {end:,}. Is it complete?")
+        if len(data) - end > LARGEST_TOKENIZER:
+            raise DamagedError(f"{path} has {len(data) - end:,} bytes after its weights, too many for a tokenizer.")
+        self.shapes = {name: info.shape for name, info in self._tensors.items()}
+        self.tokenizer_bytes = data[end:]
         self._bytes = torch.frombuffer(data, dtype=torch.uint8)
 
-    def read(self, name: str, *, whole: bool = True) -> Tensor:
-        """A tensor, float32, where it lies in the file; writing into it does not write into the file."""
-        if name not in self._parts:
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor:
+        """A float32 tensor, memory-mapped; writing into it does not change the file."""
+        if name not in self._tensors:
             raise UsageError(f"{self.path} has no tensor {name[:60]!r}.")
-        shape, offset = self._parts[name]
+        shape, offset = self._tensors[name]
         return self._bytes[offset : offset + 4 * math.prod(shape)].view(torch.float32).view(shape)
 
 
 def open_llama2c(path: Path | str) -> Llama2c:
-    """Map a file and check its numbers against its size."""
+    """Memory-map a file and check its header against its size."""
     path = Path(path)
     try:
         with path.open("rb") as stream:
@@ -70,41 +70,41 @@ def open_llama2c(path: Path | str) -> Llama2c:
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no llama2.c file: it is empty.") from error
+        raise UsageError(f"{path} is not a llama2.c file: it is empty.") from error
     return Llama2c(path, data)
 
 
 def looks_like_llama2c(path: Path | str) -> bool:
-    """Whether the seven numbers make sense, and a file of this size follows from them."""
+    """Whether the file starts with seven plausible integers and has the size that follows from them."""
     try:
         with Path(path).open("rb") as stream:
-            found = _numbers(stream.read(HEAD.size))
+            found = _read_header(stream.read(HEADER.size))
             size = stream.seek(0, 2)
     except OSError:
         return False
-    return not isinstance(found, str) and 0 <= size - _layout(found)[1] <= LARGEST_REST
+    return not isinstance(found, str) and 0 <= size - _layout(found)[1] <= LARGEST_TOKENIZER
 
 
-def _numbers(head: bytes) -> dict[str, int] | str:
-    """The seven numbers and `tied`; or what is wrong with them."""
-    if len(head) < HEAD.size:
-        return "it is shorter than its seven first numbers"
-    if head.startswith(NEWER):
-        return "it is of a later version, with a mark at its beginning; export it with --version 0"
-    values: dict[str, int] = dict(zip(MOST, HEAD.unpack(head), strict=True))
+def _read_header(head: bytes) -> dict[str, int] | str:
+    """The seven integers and `tied`, or a sentence about what is wrong with them."""
+    if len(head) < HEADER.size:
+        return "it is shorter than the header"
+    if head.startswith(NEWER_MAGIC):
+        return "it has a later version of the format; export it with --version 0"
+    values: dict[str, int] = dict(zip(LIMITS, HEADER.unpack(head), strict=True))
     tied = values["vocabulary"] > 0
     values["vocabulary"] = abs(values["vocabulary"])
-    odd = next((name for name, value in values.items() if not 1 <= value <= MOST[name]), None)
+    odd = next((name for name, value in values.items() if not 1 <= value <= LIMITS[name]), None)
     if odd is not None:
-        return f"its {odd} would be {values[odd]:,}"
+        return f"its {odd} is {values[odd]:,}"
     dim, heads, kv_heads = values["dim"], values["heads"], values["kv_heads"]
     if dim % heads or heads % kv_heads or dim // heads % 2:
         return f"its numbers do not fit together (dim {dim}, heads {heads}, kv_heads {kv_heads})"
     return {**values, "tied": tied}
 
 
-def _layout(values: dict[str, int]) -> tuple[dict[str, Part], int]:
-    """Where every tensor begins, and where the last one ends."""
+def _layout(values: dict[str, int]) -> tuple[dict[str, TensorInfo], int]:
+    """Shape and offset of every tensor, and the offset where the last one ends."""
     dim, hidden, vocabulary = values["dim"], values["hidden"], values["vocabulary"]
     keys = dim // values["heads"] * values["kv_heads"]
     layer = {
@@ -114,20 +114,20 @@ def _layout(values: dict[str, int]) -> tuple[dict[str, Part], int]:
         "feedforward_norm": (dim,),
         **{"feedforward.w1": (hidden, dim), "feedforward.w2": (dim, hidden), "feedforward.w3": (hidden, dim)},
     }
-    parts: dict[str, Part] = {}
-    at = HEAD.size
+    tensors: dict[str, TensorInfo] = {}
+    offset = HEADER.size
 
-    def place(name: str, shape: tuple[int, ...]) -> None:
-        nonlocal at
-        parts[name] = Part(shape, at)
-        at += 4 * math.prod(shape)
+    def add(name: str, shape: tuple[int, ...]) -> None:
+        nonlocal offset
+        tensors[name] = TensorInfo(shape, offset)
+        offset += 4 * math.prod(shape)
 
-    place("token_embedding", (vocabulary, dim))
+    add("token_embedding", (vocabulary, dim))
     for name, shape in layer.items():
         for number in range(values["layers"]):
-            place(f"layers.{number}.{name}", shape)
-    place("norm", (dim,))
-    at += 4 * values["length"] * (dim // values["heads"])
+            add(f"layers.{number}.{name}", shape)
+    add("norm", (dim,))
+    offset += 4 * values["length"] * (dim // values["heads"])
     if not values["tied"]:
-        place("output", (vocabulary, dim))
-    return parts, at
+        add("output", (vocabulary, dim))
+    return tensors, offset

@@ -1,7 +1,7 @@
-"""A folder as the transformers library writes it, in and out.
+"""Read and write model folders of the transformers and sentence-transformers libraries.
 
-config.json · model.safetensors (or parts and model.safetensors.index.json) · tokenizer files
-modules.json, 1_Pooling/config.json and sentence_bert_config.json beside, where sentence-transformers wrote it
+config.json · model.safetensors (or several files and model.safetensors.index.json) · tokenizer files
+sentence-transformers adds modules.json, 1_Pooling/config.json and sentence_bert_config.json
 """
 
 from __future__ import annotations
@@ -23,105 +23,104 @@ from chumoku.safe_files import check_links, file_inside, read_any_json, read_jso
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
-from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, store, tensors_of
-from chumoku.weights.dequantize import plain, quantized
-from chumoku.weights.families import FAMILIES, family_of, marian
-from chumoku.weights.families.family import Family, number, settled
-from chumoku.weights.families.table import check_repeated, give, order_to, present
-from chumoku.weights.formats.safetensors_source import MOST_FILES, Stored
-from chumoku.weights.instantiate import made
+from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, save_tensors, tensors_of
+from chumoku.weights.dequantize import dequantize_model, is_quantized
+from chumoku.weights.families import FAMILIES, find_family, marian
+from chumoku.weights.families.family import Family, make_config, read_number
+from chumoku.weights.families.table import check_duplicates, export_tensors, head_order, select_rows
+from chumoku.weights.formats.safetensors_source import MAX_FILES, SafetensorsSource
+from chumoku.weights.instantiate import build_from_source
 
 INDEX = "model.safetensors.index.json"
-MODULES, POOLING, SENTENCES = "modules.json", "1_Pooling", "sentence_bert_config.json"
+MODULES, POOLING, SENTENCE_CONFIG = "modules.json", "1_Pooling", "sentence_bert_config.json"
 PICKLED = ("pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5", "flax_model.msgpack", "model.ckpt.index")
 
 
-class Described(NamedTuple):
+class FolderInfo(NamedTuple):
     family: Family
-    source: Stored
+    source: SafetensorsSource
     config: ModelConfig
 
 
 def read_folder(folder: Path, *, device: torch.device | str = "cpu") -> Bundle:
-    """The model and the tokenizers of a transformers folder."""
-    family, source, config = describe_folder(folder, device=device)
-    check_repeated(family.repeated, config, source)
-    model = made(config, family.rows(config), source, dropped=family.dropped, device=device)
+    """Read the model and the tokenizers of a transformers folder."""
+    family, source, config = inspect_folder(folder, device=device)
+    check_duplicates(family.duplicates(config), source)
+    model = build_from_source(config, family.rows(config), source, ignored=family.ignored, device=device)
     tokenizers = read_tokenizers(folder)
     return Bundle(model, tokenizers.target, tokenizers.source)
 
 
-def describe_folder(folder: Path, *, device: torch.device | str = "cpu") -> Described:
-    """What kind of model it is; no tensor is read, but for Marian's positions."""
+def inspect_folder(folder: Path, *, device: torch.device | str = "cpu") -> FolderInfo:
+    """Read a folder's config and tensor names; no tensor data, except for Marian's positions."""
     check_links(folder)
     values = read_json(file_inside(folder, CONFIG), max_bytes=1 << 20)
-    family = family_named(values, folder)
-    source = Stored(weight_files(folder), prefix=family.prefix, device=device)
+    family = find_family_by_type(values, folder)
+    source = SafetensorsSource(weight_files(folder), prefix=family.prefix, device=device)
     config = family.read(values, source)
-    return Described(family, source, pooled(config, folder) if (folder / MODULES).is_file() else config)
+    return FolderInfo(family, source, read_pooling(config, folder) if (folder / MODULES).is_file() else config)
 
 
-def family_named(values: dict[str, Any], folder: Path) -> Family:
+def find_family_by_type(values: dict[str, Any], folder: Path) -> Family:
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        said = f"is a model of type '{str(kind)[:40]}'" if kind else "says nothing about the type of its model"
-        raise UsageError(f"{folder / CONFIG} {said}; known here are {', '.join(FAMILIES)}.")
+        problem = f"has model_type '{str(kind)[:40]}'" if kind else "has no model_type"
+        raise UsageError(f"{folder / CONFIG} {problem}; supported are {', '.join(FAMILIES)}.")
     return FAMILIES[kind]
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files of a folder, all of one model."""
+    """The safetensors files of a model's folder."""
     if (folder / WEIGHTS).is_file():
         return [file_inside(folder, WEIGHTS)]
     if (folder / INDEX).is_file():
-        places = read_json(file_inside(folder, INDEX)).get("weight_map")
-        if not isinstance(places, dict) or not places or len(set(map(str, places.values()))) > MOST_FILES:
-            raise UsageError(f"{folder / INDEX} names no files, or too many.")
-        files = [file_inside(folder, name) for name in sorted(set(map(str, places.values())))]
+        weight_map = read_json(file_inside(folder, INDEX)).get("weight_map")
+        if not isinstance(weight_map, dict) or not weight_map or len(set(map(str, weight_map.values()))) > MAX_FILES:
+            raise UsageError(f"{folder / INDEX} lists no files, or too many.")
+        files = [file_inside(folder, name) for name in sorted(set(map(str, weight_map.values())))]
         missing = next((file for file in files if not file.is_file()), None)
         if missing is not None:
-            raise UsageError(f"{missing} is missing: {INDEX} names it. Download it too.")
+            raise UsageError(f"{missing} is missing, but {INDEX} lists it. Download it too.")
         return files
     pickled = next((name for name in PICKLED if (folder / name).exists()), None)
     if pickled is not None:
         raise UsageError(
-            f"{folder / pickled} is not opened: such files can run any program when they are read. Convert it once, "
-            "where you trust it: AutoModel.from_pretrained(folder).save_pretrained(new_folder) in transformers writes "
-            "safetensors."
+            f"{folder / pickled} is never opened, because such files can run any code. If you trust it, convert it "
+            "once with transformers: AutoModel.from_pretrained(folder).save_pretrained(new_folder) writes safetensors."
         )
-    raise UsageError(f"{folder} holds no weights: neither {WEIGHTS} nor {INDEX}.")
+    raise UsageError(f"{folder} has no weights: neither {WEIGHTS} nor {INDEX}.")
 
 
-def pooled(config: ModelConfig, folder: Path) -> ModelConfig:
-    """Pooling as sentence-transformers' modules say."""
+def read_pooling(config: ModelConfig, folder: Path) -> ModelConfig:
+    """The config with the pooling that sentence-transformers' modules describe."""
     modules = read_any_json(file_inside(folder, MODULES), max_bytes=1 << 20)
     modules = modules if isinstance(modules, list) else []
     kinds = [str(module.get("type", "")).rpartition(".")[2] for module in modules if isinstance(module, dict)]
     if kinds[:2] != ["Transformer", "Pooling"] or set(kinds[2:]) - {"Normalize"}:
         raise UsageError(
-            f"{folder / MODULES} asks for {', '.join(kinds)[:200]}; Transformer, Pooling, Normalize are known."
+            f"{folder / MODULES} has {', '.join(kinds)[:200]}; only Transformer, Pooling, Normalize are supported."
         )
     values = read_json(file_inside(folder / POOLING, CONFIG))
     modes = {key.removeprefix("pooling_mode_") for key, on in values.items() if key.startswith("pooling_mode_") and on}
-    asked = modes or {str(values.get("pooling_mode", "mean"))}
+    modes = modes or {str(values.get("pooling_mode", "mean"))}
     known = {"mean_tokens": "mean", "mean": "mean", "cls_token": "first", "cls": "first"}
-    if len(asked) != 1 or not asked <= known.keys():
+    if len(modes) != 1 or not modes <= known.keys():
         raise UsageError(
-            f"{folder / POOLING} pools by {', '.join(sorted(asked))[:100]}; the mean or the first is known."
+            f"{folder / POOLING} pools by {', '.join(sorted(modes))[:100]}; only mean or cls pooling is supported."
         )
     normalize = "Normalize" in kinds
-    changes = {"head": "vector", "pooling": known[asked.pop()], "normalize": normalize, "output_bias": False}
-    return settled({**settings_to_dict(config), **changes, **read_length(folder, config)})
+    changes = {"head": "vector", "pooling": known[modes.pop()], "normalize": normalize, "output_bias": False}
+    return make_config({**settings_to_dict(config), **changes, **read_max_seq_length(folder, config)})
 
 
-def read_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
-    """How many tokens of a text sentence-transformers reads; nothing where its file does not say so."""
-    if not os.path.lexists(folder / SENTENCES):
+def read_max_seq_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
+    """max_seq_length of sentence-transformers' config file, as a config value; empty if not given."""
+    if not os.path.lexists(folder / SENTENCE_CONFIG):
         return {}
-    values = read_json(file_inside(folder, SENTENCES), max_bytes=1 << 20)
+    values = read_json(file_inside(folder, SENTENCE_CONFIG), max_bytes=1 << 20)
     if values.get("max_seq_length") is None:
         return {}
-    return {"max_seq_length": min(number(values, "max_seq_length"), config.context)}
+    return {"max_seq_length": min(read_number(values, "max_seq_length"), config.context)}
 
 
 def read_tokenizers(folder: Path) -> Tokenizers:
@@ -135,44 +134,44 @@ def read_tokenizers(folder: Path) -> Tokenizers:
 
 
 def write_folder(folder: Path, model: Model, tokenizers: Tokenizers) -> None:
-    """The model as transformers opens it, into a folder that is there. What it cannot express is refused by its key."""
-    model = plain(model) if quantized(model) else model
+    """Write a model for transformers into an existing folder; config values that it cannot express are refused."""
+    model = dequantize_model(model) if is_quantized(model) else model
     config, weights = model.config, tensors_of(model)
-    family = family_of(config)
-    rows = present(family.rows(config), weights)
-    order = None if family.pairing is None else order_to(family.pairing, config.pairing, config.head_width)
-    tensors: dict[str, Tensor] = give(rows, weights, order=order)
+    family = find_family(config)
+    rows = select_rows(family.rows(config), weights)
+    order = None if family.pairing is None else head_order(family.pairing, config.pairing, config.head_width)
+    tensors: dict[str, Tensor] = export_tensors(rows, weights, order=order)
     if family.name == "marian":
-        tensors |= marian.extra(config)
-    if config.head_kind == "vector":  # a body without a head bears no prefix
+        tensors |= marian.extra_tensors(config)
+    if config.head_kind == "vector":  # names have no prefix in a model without a head
         tensors = {name.removeprefix(family.prefix): tensor for name, tensor in tensors.items()}
-    store(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     values = family.write(config, tokenizers.target.roles)
     values["dtype"] = str(next(iter(weights.values())).dtype).removeprefix("torch.")
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
-    source, target = (ended(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
+    source, target = (add_end_token(tokenizer, config) for tokenizer in (tokenizers.source, tokenizers.target))
     write_tokenizer(target, folder, context=config.context)
     if tokenizers.source is not tokenizers.target:
         source.save(folder / SOURCE_TOKENIZER)
-        if {source.kind, target.kind} == {"unigram"}:  # the only kind MarianTokenizer has
+        if {source.kind, target.kind} == {"unigram"}:  # the only kind MarianTokenizer supports
             write_marian(tokenizers.source, tokenizers.target, folder)
     if config.kind == "encoder" and config.head_kind == "vector":
         write_modules(folder, config)
 
 
-def ended(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
-    """The tokenizer with the end token in its frame that we put behind what encoders read, where it has no frame."""
+def add_end_token(tokenizer: Tokenizer, config: ModelConfig) -> Tokenizer:
+    """The tokenizer with our end token added to its template, if an encoder reads it and it adds no tokens itself."""
     if config.kind == "decoder" or any(tokenizer.prefix_and_suffix) or tokenizer.roles.end is None:
         return tokenizer
     return with_prefix_and_suffix(tokenizer, [], [tokenizer.token(tokenizer.roles.end)])
 
 
 def write_modules(folder: Path, config: ModelConfig) -> None:
-    """What sentence-transformers wants to know: how tokens' vectors become one."""
+    """Write sentence-transformers' module files, which describe the pooling."""
     kinds = [("", "Transformer"), (POOLING, "Pooling"), *([("2_Normalize", "Normalize")] if config.normalize else [])]
     modules = [
-        {"idx": place, "name": str(place), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for place, (path, kind) in enumerate(kinds)
+        {"idx": index, "name": str(index), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for index, (path, kind) in enumerate(kinds)
     ]
     pooling = {
         "word_embedding_dimension": config.width,
@@ -185,6 +184,6 @@ def write_modules(folder: Path, config: ModelConfig) -> None:
         (folder / path).mkdir()
     (folder / MODULES).write_text(json.dumps(modules, indent=1), encoding="utf-8")
     (folder / POOLING / CONFIG).write_text(json.dumps(pooling, indent=1), encoding="utf-8")
-    # Without a number, sentence-transformers takes the model's own: the context.
+    # If it is null, sentence-transformers uses the model's context length.
     length = {"max_seq_length": config.max_seq_length, "do_lower_case": False}
-    (folder / SENTENCES).write_text(json.dumps(length, indent=1), encoding="utf-8")
+    (folder / SENTENCE_CONFIG).write_text(json.dumps(length, indent=1), encoding="utf-8")

@@ -1,10 +1,10 @@
-"""GGUF, llama.cpp's file of a model: settings, tokenizer and weights in one.
+"""GGUF, llama.cpp's model file: settings, tokenizer and weights in one file.
 
-open_gguf     reads it: settings at once, tensors where they lie, when they are asked for
-write_gguf    writes one, through the `gguf` library
+open_gguf     opens a file: reads its fields, and tensors on request
+write_gguf    writes a file, with the `gguf` library
 """
 
-from chumoku.weights.formats.gguf.reading import Gguf, Info, open_gguf
+from chumoku.weights.formats.gguf.reading import Gguf, TensorInfo, open_gguf
 from chumoku.weights.formats.gguf.writing import write_gguf
 
-__all__ = ["Gguf", "Info", "open_gguf", "write_gguf"]
+__all__ = ["Gguf", "TensorInfo", "open_gguf", "write_gguf"]

@@ -1,17 +1,17 @@
-"""How ggml stores numbers: in blocks of a row, each with its scales.
+"""ggml's number types: blocks of a row, each with its own scales.
 
-    F32, F16, BF16, F64          themselves
+    F32, F16, BF16, F64                        stored as they are
     Q8_0   32   w = d q                        q in int8
     Q4_0   32   w = d (q − 8)                  q of 4 bits; q[j] and q[j + 16] share byte j, in Q5 too
     Q4_1   32   w = d q + m
-    Q5_0   32   w = d (q − 16)                 the fifth bits of all 32 in a word of their own
+    Q5_0   32   w = d (q − 16)                 the fifth bits of all 32 values are in a separate word
     Q5_1   32   w = d q + m
-    Q4_K  256   w = (d s) q − (e t)            8 × 32 numbers, a pair s, t of 6 bits for each 32
+    Q4_K  256   w = (d s) q − (e t)            8 × 32 values, with 6-bit s and t for each 32
     Q5_K  256   the same with fifth bits
-    Q6_K  256   w = (d s) (q − 32)             16 × 16 numbers, an s in int8 for each 16
+    Q6_K  256   w = (d s) (q − 32)             16 × 16 values, with an int8 s for each 16
 
-d, e and m are float16. All products of whole numbers and scales below have room in float32, so that no order of
-computing them gives another result. A block's fields follow each other as named in `TYPES`.
+d, e and m are float16. All products below are exact in float32, so the order of computation does not matter. The fields
+of a block are stored in the order given in `TYPES`.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from torch import Tensor
 
 from chumoku.nn.quantized import GROUP, Int4, Int8Groups
 
-PIECE = 1 << 20  # numbers unpacked at a time, so that what is needed on the way stays small
-LARGEST_Q4_0 = 65504 / 8  # of d: beyond, −8 d has no float16
+CHUNK = 1 << 20  # values dequantized at a time, to limit temporary memory
+LARGEST_Q4_0 = 65504 / 8  # largest d for which −8 d fits into float16
 
 
 class Type(NamedTuple):
     name: str
-    numbers: int  # in a block
-    bytes: int
-    parts: tuple[int, ...] = ()  # of the block's fields, in bytes
-    read: Callable[..., Tensor] | None = None  # fields [n, …] → numbers [n, …]
-    dtype: torch.dtype | None = None  # of what is stored as it is
+    block_values: int
+    block_bytes: int
+    field_bytes: tuple[int, ...] = ()
+    read: Callable[..., Tensor] | None = None  # fields [n, …] → values [n, …]
+    dtype: torch.dtype | None = None  # of float types
 
 
 def _half(part: Tensor) -> Tensor:
@@ -42,12 +42,12 @@ def _half(part: Tensor) -> Tensor:
 
 
 def _nibbles(q: Tensor) -> Tensor:
-    """[n, b] → [n, 2 b]: all lower halves, then all upper ones."""
+    """[n, b] bytes → [n, 2 b] 4-bit values: all lower halves, then all upper ones."""
     return torch.cat([q & 15, q >> 4], -1)
 
 
-def _fifth(bits: Tensor) -> Tensor:
-    """A word of 32 bits [n, 4] → 16 where a bit is set [n, 32]"""
+def _fifth_bits(bits: Tensor) -> Tensor:
+    """32 bits in 4 bytes [n, 4] → 16 where a bit is set, else 0 [n, 32]."""
     return ((bits[:, :, None] >> torch.arange(8, dtype=torch.uint8)) & 1).flatten(1) << 4
 
 
@@ -64,15 +64,15 @@ def _q4_1(d: Tensor, m: Tensor, q: Tensor) -> Tensor:
 
 
 def _q5_0(d: Tensor, high: Tensor, q: Tensor) -> Tensor:
-    return (_nibbles(q) | _fifth(high)).float().sub_(16).mul_(_half(d))
+    return (_nibbles(q) | _fifth_bits(high)).float().sub_(16).mul_(_half(d))
 
 
 def _q5_1(d: Tensor, m: Tensor, high: Tensor, q: Tensor) -> Tensor:
-    return (_nibbles(q) | _fifth(high)).float().mul_(_half(d)).add_(_half(m))
+    return (_nibbles(q) | _fifth_bits(high)).float().mul_(_half(d)).add_(_half(m))
 
 
-def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
-    """Eight s and eight t of 6 bits from 12 bytes: the lower four of each in a byte, the upper two bits spread."""
+def _unpack_scales(packed: Tensor) -> tuple[Tensor, Tensor]:
+    """Eight s and eight t of 6 bits from 12 bytes: the last four of each are split over two bytes."""
     first, second, third = torch.split(packed, 4, dim=-1)
     s = torch.cat([first & 63, (third & 15) | (first >> 6) << 4], -1)
     t = torch.cat([second & 63, (third >> 4) | (second >> 6) << 4], -1)
@@ -80,23 +80,23 @@ def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _q4_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
-    # 32 bytes hold two runs of 32 numbers, the first in their lower halves.
-    return _shifted(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
+    # 32 bytes hold two groups of 32 values, the first one in the lower halves.
+    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32))
 
 
 def _q5_k(d: Tensor, e: Tensor, packed: Tensor, high: Tensor, q: Tensor) -> Tensor:
-    # Bit r of byte j is the fifth one of number j in run r.
+    # Bit r of byte j is the fifth bit of value j in group r.
     fifth = (high[:, None, :] >> torch.arange(8, dtype=torch.uint8)[:, None] & 1) << 4
-    return _shifted(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
+    return _dequantize_k(d, e, packed, _nibbles(q.view(-1, 4, 32)).view(-1, 8, 32) | fifth)
 
 
-def _shifted(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
-    s, t = _six_bits(packed)
+def _dequantize_k(d: Tensor, e: Tensor, packed: Tensor, q: Tensor) -> Tensor:
+    s, t = _unpack_scales(packed)
     return q.float().mul_((_half(d) * s)[..., None]).sub_((_half(e) * t)[..., None]).flatten(1)
 
 
 def _q6_k(low: Tensor, high: Tensor, s: Tensor, d: Tensor) -> Tensor:
-    # Half a block is 128 numbers: 64 bytes of lower four bits, 32 bytes of upper two, four numbers each.
+    # Half a block is 128 values: 64 bytes with the lower four bits, and 32 bytes with the upper two bits.
     four = _nibbles(low.view(-1, 2, 64)).view(-1, 2, 4, 32)
     two = high.view(-1, 2, 1, 32) >> (2 * torch.arange(4, dtype=torch.uint8)[:, None]) & 3
     q = (four | two << 4).float().sub_(32).view(-1, 16, 16)
@@ -117,29 +117,29 @@ TYPES = {
     28: Type("F64", 1, 8, dtype=torch.float64),
     30: Type("BF16", 1, 2, dtype=torch.bfloat16),
 }
-NAMED = {kind.name: kind for kind in TYPES.values()}
+TYPES_BY_NAME = {kind.name: kind for kind in TYPES.values()}
 
 
-def floats(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
-    """The numbers that bytes of this type stand for: float32, or the stored ones where they are floats already."""
-    kind = NAMED[name]
+def dequantize_blocks(data: Tensor, name: str, shape: tuple[int, ...]) -> Tensor:
+    """Convert bytes of the type `name` to a tensor: float32 for quantized types, else a view of the stored floats."""
+    kind = TYPES_BY_NAME[name]
     if kind.dtype is not None:
         return data.view(kind.dtype).view(shape)
-    blocks = data.view(-1, kind.bytes)
-    found = torch.empty(len(blocks), kind.numbers)
-    step = PIECE // kind.numbers
+    blocks = data.view(-1, kind.block_bytes)
+    values = torch.empty(len(blocks), kind.block_values)
+    step = CHUNK // kind.block_values
     for start in range(0, len(blocks), step):
-        parts = torch.split(blocks[start : start + step], list(kind.parts), dim=1)
-        found[start : start + step] = kind.read(*(part.contiguous() for part in parts))  # type: ignore[misc]
-    return found.view(shape)
+        parts = torch.split(blocks[start : start + step], list(kind.field_bytes), dim=1)
+        values[start : start + step] = kind.read(*(part.contiguous() for part in parts))  # type: ignore[misc]
+    return values.view(shape)
 
 
-def whole_numbers(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8Groups | None:
-    """A matrix as the house itself stores it, without loss and where it lies; None where the house has no such kind."""
+def as_quantized(data: Tensor, name: str, shape: tuple[int, ...]) -> Int4 | Int8Groups | None:
+    """A view of a matrix as our own quantized type, without loss; None for types that we cannot compute with."""
     if len(shape) != 2 or name not in ("Q4_0", "Q4_1", "Q8_0"):
         return None
     blocks = data.view(shape[0], shape[1] // GROUP, -1)
-    # Halves are views of halves: a block has an even number of bytes.
+    # A block has an even number of bytes, so it can be viewed as float16.
     scale = blocks.view(torch.float16)[..., 0]
     if name == "Q8_0":
         return Int8Groups(blocks[..., 2:].view(torch.int8), scale)

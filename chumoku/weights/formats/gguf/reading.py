@@ -1,8 +1,8 @@
-"""A GGUF file, opened: its fields, and its tensors when they are asked for.
+"""Open a GGUF file: its fields, and its tensors on request.
 
-The file is mapped, not read. What is stored as floats, and matrices that the house keeps in the same whole numbers, are
-handed out where they lie, so that opening costs nothing but the head; everything else is unpacked in pieces. Pages are
-private: writing into a tensor never writes into the file.
+The file is memory-mapped. Float tensors, and quantized matrices in formats that we compute with, are views of the
+mapping; other types are dequantized in chunks. Opening therefore reads only the header. The mapping is private: writing
+into a tensor never changes the file.
 """
 
 from __future__ import annotations
@@ -16,42 +16,42 @@ from torch import Tensor
 
 from chumoku.errors import UsageError
 from chumoku.nn.quantized import Int4, Int8Groups
-from chumoku.weights.formats.gguf.blocks import floats, whole_numbers
-from chumoku.weights.formats.gguf.header import Info, read_head
+from chumoku.weights.formats.gguf.blocks import as_quantized, dequantize_blocks
+from chumoku.weights.formats.gguf.header import TensorInfo, read_header
 
-__all__ = ["Gguf", "Info", "open_gguf"]
+__all__ = ["Gguf", "TensorInfo", "open_gguf"]
 
 
 class Gguf:
-    """Fields by name (lists as lists), tensors by name, and `read` for what they hold."""
+    """An open GGUF file: `fields` and `tensors` by name; `read` returns a tensor."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path = path
         self.fields: dict[str, Any]
-        self.tensors: dict[str, Info]
-        self.fields, self.tensors = read_head(data, path)
+        self.tensors: dict[str, TensorInfo]
+        self.fields, self.tensors = read_header(data, path)
         self.shapes = {name: info.shape for name, info in self.tensors.items()}
         self._bytes = torch.frombuffer(data, dtype=torch.uint8)
 
     @overload
-    def read(self, name: str, *, whole: Literal[True] = True) -> Tensor: ...
+    def read(self, name: str, *, dequantize: Literal[True] = True) -> Tensor: ...
     @overload
-    def read(self, name: str, *, whole: bool) -> Tensor | Int4 | Int8Groups: ...
-    def read(self, name: str, *, whole: bool = True) -> Tensor | Int4 | Int8Groups:
-        """A tensor's numbers: float32 where they were in blocks, else as stored.
+    def read(self, name: str, *, dequantize: bool) -> Tensor | Int4 | Int8Groups: ...
+    def read(self, name: str, *, dequantize: bool = True) -> Tensor | Int4 | Int8Groups:
+        """Read a tensor: float32 if it was quantized, else the stored float type.
 
-        With `whole` False, matrices of Q4_0 and Q4_1 come as Int4 and of Q8_0 as Int8Groups, exactly what is stored.
+        With dequantize=False, Q4_0 and Q4_1 matrices are returned as Int4 and Q8_0 as Int8Groups, without loss.
         """
         if name not in self.tensors:
             raise UsageError(f"{self.path} has no tensor {name[:60]!r}.")
         info = self.tensors[name]
         data = self._bytes[info.offset : info.offset + info.bytes]
-        stored = None if whole else whole_numbers(data, info.type, info.shape)
-        return floats(data, info.type, info.shape) if stored is None else stored
+        stored = None if dequantize else as_quantized(data, info.type, info.shape)
+        return dequantize_blocks(data, info.type, info.shape) if stored is None else stored
 
 
 def open_gguf(path: Path | str) -> Gguf:
-    """Map a file and read its head; what is wrong with it is a sentence."""
+    """Memory-map a GGUF file and read its header."""
     path = Path(path)
     try:
         with path.open("rb") as stream:
@@ -59,5 +59,5 @@ def open_gguf(path: Path | str) -> Gguf:
     except OSError as error:
         raise UsageError(f"{path} could not be read: {error.strerror}. Check the path and try again.") from error
     except ValueError as error:
-        raise UsageError(f"{path} is no GGUF file: it is empty.") from error
+        raise UsageError(f"{path} is not a GGUF file: it is empty.") from error
     return Gguf(path, data)
