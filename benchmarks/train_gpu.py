@@ -49,7 +49,7 @@ def ours(batch: dict[str, torch.Tensor], **settings: object) -> Callable[[], Non
     model = chumoku.build(config, device=DEVICE)
     train = read(TrainSettings, {"precision": "bf16", "compile": True, **settings})
     module = wrap(Objective(model), train, World(DEVICE)).train()
-    return step_of(module, Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(module, Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
 
 
 def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
                     logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum"
                 )
 
-    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
 
 
 def seconds(step: Callable[[], None]) -> list[float]:

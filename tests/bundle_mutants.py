@@ -84,7 +84,7 @@ def parts() -> tuple[Whole, Optimizer, Average]:
     tokenizer = bytewise()
     model = build(CONFIG, seed=3)
     result = Whole(model, Tokenizers(tokenizer, tokenizer))
-    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
+    optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step(0.01)

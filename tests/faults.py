@@ -22,13 +22,13 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
 import torch
-from chumoku.training.dataset import prepare
 from rich.console import Console
 
 from chumoku.data import grammar
 from chumoku.errors import ChumokuError
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import read_tensors
+from chumoku.training.dataset import prepare
 from chumoku.training.distributed import World
 from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train
@@ -38,7 +38,7 @@ from chumoku.weights.checksums import verify
 KINDS = ("decoder", "encoder", "encoder-decoder")
 SETTINGS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}}},
-    "accumulation": {"train": {"accumulate": 3}},
+    "accumulation": {"train": {"gradient_accumulation": 3}},
     "middle": {"train": {"save_every": 2, "ema": 0.9}},
     "edge": {"train": {}},  # saved where an epoch ends: see `epoch_of`
 }
@@ -58,14 +58,21 @@ def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -
         "model": {"kind": kind, "width": 12, "layers": 1, "heads": 3, "context": 11, "position": "learned"},
         "tokenizer": {"kind": "byte"} if not pairs else {"kind": "character", "target_kind": "word"},
         "data": {"kind": "pairs" if pairs else "text", "files": str(corpora / ("pairs.tsv" if pairs else "text.txt"))},
-        "train": {"out": str(out), "steps": STEPS, "batch": 29, "tokens": 331, "save_every": 3, "samples": 0},
-        "optimizer": {"rate": 0.01},
+        "train": {
+            "out": str(out),
+            "steps": STEPS,
+            "batch_size": 29,
+            "batch_tokens": 331,
+            "save_every": 3,
+            "samples": 0,
+        },
+        "optimizer": {"learning_rate": 0.01},
         "schedule": {"warmup": 5},
     }
-    tables["train"] |= {"validate_every": 7, "validation_batches": 2, "keep": 3, "device": "cpu"}
+    tables["train"] |= {"validate_every": 7, "validation_batches": 2, "keep_checkpoints": 3, "device": "cpu"}
     if pairs:
         tables["model"]["context"] = 64
-        tables["data"]["validation"] = 0.2
+        tables["data"]["validation_share"] = 0.2
     for name, table in changes.items():
         tables[name] = {**tables[name], **table}
     return tables

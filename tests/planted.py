@@ -64,8 +64,14 @@ class Ward:
             "model": {"kind": kind, **SIZES},
             "tokenizer": {"kind": "character", "target_kind": "word"} if pairs else {"kind": "byte"},
             "data": {"kind": "embedded", "count": COUNT} if pairs else {"files": str(self.folder / "text.txt")},
-            "train": {"out": str(self.folder / "run"), "steps": 60, "batch": 13, "tokens": 331, "samples": 0},
-            "optimizer": {"rate": 0.01},
+            "train": {
+                "out": str(self.folder / "run"),
+                "steps": 60,
+                "batch_size": 13,
+                "batch_tokens": 331,
+                "samples": 0,
+            },
+            "optimizer": {"learning_rate": 0.01},
         }
         if pairs and changes.get("model", {}).get("share_embeddings"):
             tables["tokenizer"] = {"kind": "bpe", "vocabulary": 997}
@@ -882,7 +888,7 @@ HEALTHY: dict[str, Callable[[Ward], Any]] = {
     "decoder, no positions, untied": fresh("decoder", position="none", tie_output=False, output_bias=True),
     "decoder, experts": fresh("decoder", experts=5, feedforward="swiglu", norm="rms", bias=False),
     "decoder, xavier, dropout": fresh("decoder", initialization="xavier", dropout=DROPOUT),
-    "decoder, separate documents": fresh("decoder", data={"separate": True}),
+    "decoder, separate documents": fresh("decoder", data={"separate_documents": True}),
     "encoder": fresh("encoder", position="learned"),
     "encoder like BERT": fresh("encoder", position="learned", placement="post", embedding_norm=True, segments=2),
     "encoder, experts, rotary": fresh("encoder", experts=3, dropout=DROPOUT),

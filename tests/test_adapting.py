@@ -40,12 +40,12 @@ def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -
     tables: dict[str, dict[str, Any]] = {
         "model": {"init": str(init)},
         "data": {"kind": "pairs" if pairs else "text", "files": str(corpora / ("pairs.tsv" if pairs else "text.txt"))},
-        "train": {"out": str(out), "steps": 11, "batch": 7, "tokens": 997, "save_every": 3, "samples": 1},
-        "optimizer": {"rate": 0.01},
+        "train": {"out": str(out), "steps": 11, "batch_size": 7, "batch_tokens": 997, "save_every": 3, "samples": 1},
+        "optimizer": {"learning_rate": 0.01},
     }
-    tables["train"] |= {"validate_every": 5, "validation_batches": 2, "keep": 2, "device": "cpu"}
-    tables["data"] |= {"validation": 0.2}
-    tables["train"] |= {} if pairs else {"length": 13}
+    tables["train"] |= {"validate_every": 5, "validation_batches": 2, "keep_checkpoints": 2, "device": "cpu"}
+    tables["data"] |= {"validation_share": 0.2}
+    tables["train"] |= {} if pairs else {"sequence_length": 13}
     for name, table in changes.items():
         tables[name] = {**tables.get(name, {}), **table}
     return tables
@@ -186,7 +186,7 @@ def test_an_adapter_needs_a_model(corpora: Path) -> None:
     with pytest.raises(ConfigError, match=r"name it with model\.init"):
         read_recipe({
             "model": {"preset": "tiny-decoder"}, "data": {"files": str(corpora / "text.txt")},
-            "optimizer": {"rate": 0.1}, "lora": {},
+            "optimizer": {"learning_rate": 0.1}, "lora": {},
         })  # fmt: skip
 
 

@@ -122,7 +122,7 @@ def test_a_resealed_checkpoint_that_does_not_fit_is_a_sentence(
 
 @pytest.mark.parametrize(("kind", "momentum"), [("adamw", 0.9), ("sgd", 0.0), ("sgd", 0.9), ("muon", 0.9)])
 def test_every_optimizer_resumes(kind: str, momentum: float, corpora: Path, tmp_path: Path) -> None:
-    changes = {"optimizer": {"kind": kind, "momentum": momentum, "rate": 0.01}, "schedule": {"warmup": 0}}
+    changes = {"optimizer": {"kind": kind, "momentum": momentum, "learning_rate": 0.01}, "schedule": {"warmup": 0}}
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 3}, **changes))
     assert go(recipe_for("decoder", corpora, tmp_path, train={"steps": 5}, **changes), resume=True)[0].step == 5
 
@@ -140,8 +140,8 @@ def test_the_first_tensor_that_is_not_finite_is_named() -> None:
 
 
 DIVERGING: dict[str, dict[str, Any]] = {
-    "epsilon": {"optimizer": {"rate": 0.5, "epsilon": 1e-300, "beta2": 0.0}},
-    "batch norm": {"model": {"norm": "batch"}, "optimizer": {"rate": 1000.0}},
+    "epsilon": {"optimizer": {"learning_rate": 0.5, "epsilon": 1e-300, "beta2": 0.0}},
+    "batch norm": {"model": {"norm": "batch"}, "optimizer": {"learning_rate": 1000.0}},
 }
 
 
@@ -165,14 +165,14 @@ def test_weights_that_are_not_finite_are_never_saved(
     ema: float, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisoned(monkeypatch, 5)
-    changes = {"model": {"tie_output": False}, "train": {"ema": ema, "save_every": 2, "bad_steps": 1000}}
+    changes = {"model": {"tie_output": False}, "train": {"ema": ema, "save_every": 2, "max_bad_steps": 1000}}
     with pytest.raises(DivergedError) as caught:
         go(recipe_for("decoder", corpora, tmp_path, **changes))
     said = str(caught.value)
     assert "Step 6 was not saved" in said
     assert "decoder.embedding.table" in said
     assert "step-00000004" in said
-    assert "optimizer.rate" in said
+    assert "optimizer.learning_rate" in said
     assert "optimizer.epsilon" in said
     last = max((tmp_path / "checkpoints").glob("step-*"))
     assert read_state(last).step == 4
@@ -192,7 +192,7 @@ def test_weights_that_are_not_finite_are_never_the_best(
 @pytest.mark.parametrize("name", DIVERGING)
 def test_a_run_that_diverges_leaves_a_good_checkpoint(name: str, corpora: Path, tmp_path: Path) -> None:
     changes = {table: dict(values) for table, values in DIVERGING[name].items()}
-    changes["train"] = {"save_every": 1, "steps": 13, "bad_steps": 50, "keep": 13}
+    changes["train"] = {"save_every": 1, "steps": 13, "max_bad_steps": 50, "keep_checkpoints": 13}
     changes["schedule"] = {"kind": "constant", "warmup": 0}
     with pytest.raises(DivergedError, match=r"Step \d+ was not saved: its weights are not finite, first in decoder"):
         go(recipe_for("decoder", corpora, tmp_path, **changes))

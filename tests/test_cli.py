@@ -149,15 +149,15 @@ kind = "byte"
 [data]
 kind = "{data}"
 files = "{file}"
-validation = 0.2
+validation_share = 0.2
 [train]
 steps = 4
-batch = 5
-tokens = 400
+batch_size = 5
+batch_tokens = 400
 device = "cpu"
 out = "run"
 [optimizer]
-rate = 0.01
+learning_rate = 0.01
 """
 
 

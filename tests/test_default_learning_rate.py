@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from bundles import made
-from chumoku.training.default_learning_rate import default_rate
 from commands import Ask, command
 
+from chumoku.training.default_learning_rate import default_rate
 from chumoku.training.recipe import load_recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -56,11 +56,11 @@ def test_a_dry_run_says_which_rate_is_used(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text('[model]\npreset = "tiny-decoder"\n[data]\nfiles = "text.txt"\n', encoding="utf-8")
     ended = ask("train", "r.toml", "--dry-run")
     assert ended.code == 0, ended.err
-    assert "rate = 0.0044" in ended.out
+    assert "learning_rate = 0.0044" in ended.out
     assert "Learning rate: 0.0044 at its highest, the default" in ended.out
     assert "1 file, 700 bytes to learn from." in ended.out
     assert "Vocabulary: 8,000 tokens, as the recipe's tokenizer asks" in ended.out
-    given = ask("train", "r.toml", "optimizer.rate=0.002", "--dry-run")
+    given = ask("train", "r.toml", "optimizer.learning_rate=0.002", "--dry-run")
     assert "Learning rate" not in given.out
 
 

@@ -266,7 +266,8 @@ def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
         '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
-        f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch = 13\n[optimizer]\nrate = 0.01\n'
+        f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\n'
+        "[optimizer]\nlearning_rate = 0.01\n"
     )
     finished = run(str(recipe), "model.layers=2", "--quick", cwd=tmp_path)
     assert finished.returncode == 0, finished.stdout + finished.stderr

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-from chumoku.training.dataset import Material
 from planted import Ward
 from rich.console import Console
 
@@ -18,6 +17,7 @@ import chumoku
 from chumoku.cli.train import examined
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
+from chumoku.training.dataset import Material
 from chumoku.training.recipe import read_recipe
 
 TOLD = Console(quiet=True)
@@ -88,8 +88,8 @@ def test_the_command_stops_and_may_be_told_not_to(ways: list[str], ward: Ward, t
     recipe = tmp_path / "small.toml"
     recipe.write_text(
         '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
-        f'[data]\nfiles = "{tmp_path / "text.txt"}"\n[train]\nout = "{tmp_path / "run"}"\nbatch = 13\nsteps = 2\n'
-        "[optimizer]\nrate = 0.01\n"
+        f'[data]\nfiles = "{tmp_path / "text.txt"}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\nsteps = 2\n'
+        "[optimizer]\nlearning_rate = 0.01\n"
     )
     command = [sys.executable, "-m", "chumoku", "train", str(recipe), *ways]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

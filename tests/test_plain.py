@@ -347,7 +347,9 @@ def test_training_by_the_recipes_key(kind: str, corpora: Path, tmp_path: Path, m
 
 
 @pytest.mark.parametrize(
-    "changes", [{"recompute": True}, {"compile": True}, {"compile": True, "recompute": True}], ids=str
+    "changes",
+    [{"activation_checkpointing": True}, {"compile": True}, {"compile": True, "activation_checkpointing": True}],
+    ids=str,
 )
 def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     usual = torch.compile
@@ -371,7 +373,7 @@ def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch
 def test_what_is_recomputed_runs_as_before_in_any_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU's backward pass has a thread of its own, which is not inside plain()."""
     objective = Objective(build(Cell("decoder").config(layers=1)))
-    module = wrap(objective, TrainSettings(recompute=True), World(torch.device("cpu"))).train()
+    module = wrap(objective, TrainSettings(activation_checkpointing=True), World(torch.device("cpu"))).train()
     usual, calls = attention.attend, []
     monkeypatch.setattr(attention, "attend", lambda *given, **how: calls.append(1) or usual(*given, **how))
     with plain():

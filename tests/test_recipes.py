@@ -29,7 +29,7 @@ def shortest(**changes: dict[str, Any]) -> dict[str, Any]:
     tables: dict[str, dict[str, Any]] = {
         "model": {"preset": "tiny-decoder"},
         "data": {"files": "text.txt"},
-        "optimizer": {"rate": 1e-3},
+        "optimizer": {"learning_rate": 1e-3},
     }
     return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
 
@@ -60,7 +60,7 @@ def test_the_papers_recipe_is_the_papers() -> None:
     recipe = load_recipe("transformer-base")
     assert recipe.peak * recipe.curve(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert recipe.peak * recipe.curve(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
-    assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.smoothing) == (0.98, 1e-9, 0.1)
+    assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.label_smoothing) == (0.98, 1e-9, 0.1)
 
 
 def test_everything_wrong_is_said_at_once() -> None:
@@ -78,7 +78,7 @@ def test_everything_wrong_is_said_at_once() -> None:
     expected = {"adapter", "lora.r", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
     assert set(said) == expected
     assert "train.steps" in said["train.max_steps"]
-    assert "optimizer.rate" in said["optimizer.lr"]
+    assert "optimizer.learning_rate" in said["optimizer.lr"]
 
 
 @pytest.mark.parametrize(
@@ -88,14 +88,14 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"data": {"kind": "pairs"}}, "data.kind"),
         ({"model": {"preset": "tiny-encoder", "head": "vector"}}, "model.head"),
         ({"tokenizer": {"target_kind": "word"}}, "tokenizer.target_kind"),
-        ({"train": {"length": 4096}}, "train.length"),
+        ({"train": {"sequence_length": 4096}}, "train.sequence_length"),
         ({"schedule": {"warmup": 600, "decay": 600, "kind": "wsd"}}, "schedule.warmup"),
-        ({"train": {"ema": 0.9, "average": 3}}, "train.ema"),
-        ({"data": {"validation": 0.1, "validation_files": "b.txt"}}, "data.validation"),
+        ({"train": {"ema": 0.9, "average_checkpoints": 3}}, "train.ema"),
+        ({"data": {"validation_share": 0.1, "validation_files": "b.txt"}}, "data.validation_share"),
         ({"data": {"columns": [0]}}, "data.columns"),
         ({"tokenizer": {"target_vocabulary": 500}}, "tokenizer.target_vocabulary"),
         ({"model": {"norm": "batch"}, "train": {"precision": "bf16"}}, "train.precision"),
-        ({"model": {"norm": "batch"}, "train": {"recompute": True}}, "train.recompute"),
+        ({"model": {"norm": "batch"}, "train": {"activation_checkpointing": True}}, "train.activation_checkpointing"),
         ({"train": {"out": ""}}, "train.out"),
     ],
 )
@@ -147,7 +147,7 @@ def test_decay_is_for_what_multiplies() -> None:
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
 def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
     model = build(read_recipe(shortest()).config(61))
-    settings = OptimizerSettings(kind=kind, rate=0.1)  # type: ignore[arg-type]
+    settings = OptimizerSettings(kind=kind, learning_rate=0.1)  # type: ignore[arg-type]
     optimizer = Optimizer(model, settings)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
@@ -176,7 +176,7 @@ def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
 def test_sgd_is_note_000s() -> None:
     """w ← w − r · g, without momentum."""
     model = build(read_recipe(shortest()).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(kind="sgd", rate=0.1, momentum=0.0, weight_decay=0.0))
+    optimizer = Optimizer(model, OptimizerSettings(kind="sgd", learning_rate=0.1, momentum=0.0, weight_decay=0.0))
     before = [parameter.detach().clone() for parameter in optimizer.parameters]
     for parameter in optimizer.parameters:
         parameter.grad = torch.ones_like(parameter)
@@ -189,7 +189,7 @@ def test_sgd_is_note_000s() -> None:
 def test_only_what_decays_shrinks(kind: str) -> None:
     """Without a gradient, decay alone moves a weight."""
     model = build(read_recipe(shortest(model={"preset": "tiny-decoder", "position": "learned"})).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(kind=kind, rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
+    optimizer = Optimizer(model, OptimizerSettings(kind=kind, learning_rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in optimizer.parameters:
             parameter.fill_(1.0)
@@ -201,7 +201,7 @@ def test_only_what_decays_shrinks(kind: str) -> None:
 
 def test_a_gradient_is_clipped_to_its_length() -> None:
     model = build(read_recipe(shortest()).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
+    optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
     for scale in (1.0, 64.0):
         for parameter in optimizer.parameters:
             parameter.grad = torch.full_like(parameter, 2.0 * scale)
@@ -215,7 +215,9 @@ def test_a_gradient_is_clipped_to_its_length() -> None:
 def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("one two three\n" * 50)
     out = tmp_path / "out"
-    tables = shortest(data={"files": str(tmp_path / "text.txt")}, train={"out": str(out), "batch": 3, "length": 29})
+    tables = shortest(
+        data={"files": str(tmp_path / "text.txt")}, train={"out": str(out), "batch_size": 3, "sequence_length": 29}
+    )
     recipe = read_recipe({**tables, "tokenizer": {"vocabulary": 300}})
     found = plan(recipe)
     assert found["parameters"] == count(recipe.config(300)).parameters

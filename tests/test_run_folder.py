@@ -19,15 +19,16 @@ from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
 from chumoku.pipeline import model_of_run
 from chumoku.training.log import Log, read_metrics
-from chumoku.training.recipe import load_recipe, read_recipe
+from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
+from chumoku.weights.checksums import seal
 
 TABLE: dict[str, Any] = {
     "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 32},
     "tokenizer": {"kind": "byte"},
-    "data": {"kind": "pairs", "files": "pairs.tsv", "validation": 0.2},
-    "train": {"out": "runs/x", "steps": 3, "tokens": 400, "device": "cpu", "samples": 0},
+    "data": {"kind": "pairs", "files": "pairs.tsv", "validation_share": 0.2},
+    "train": {"out": "runs/x", "steps": 3, "batch_tokens": 400, "device": "cpu", "samples": 0},
 }
 
 
@@ -131,3 +132,44 @@ def test_languages_of_one_script_are_told_apart() -> None:
     assert seems_swapped(said, sources=english, references=german)
     assert not seems_swapped(said, sources=german, references=english)
     assert not seems_swapped(["", ""], sources=["a"], references=["b"])
+
+
+OLD_NAMES = {new: old for table in TABLES.values() for old, new in table.FORMER.items()}
+
+
+def with_old_names(tables: dict[str, Any]) -> dict[str, Any]:
+    """Stored tables with the keys of earlier versions."""
+    return {
+        name: {OLD_NAMES.get(key, key): value for key, value in table.items()} if name in TABLES else table
+        for name, table in tables.items()
+    }
+
+
+def test_a_run_stored_with_old_keys_resumes(ask: Ask, runs: Path) -> None:
+    folder = Path(shutil.copytree(runs / "runs/x", runs / "old"))
+    stored = with_old_names(json.loads((folder / "recipe.json").read_text("utf-8")))
+    assert {"tokens", "clip", "smoothing"} <= stored["train"].keys()
+    assert {"validation"} <= stored["data"].keys()
+    assert {"rate"} <= stored["optimizer"].keys()
+    (folder / "recipe.json").write_text(json.dumps(stored), "utf-8")
+    checkpoint = folder / "checkpoints" / "step-00000003"
+    state = json.loads((checkpoint / "state.json").read_text("utf-8"))
+    origin = with_old_names({**state["origin"], "tokenizer": {}}) | {"tokenizer": state["origin"]["tokenizer"]}
+    assert {"batch", "length", "tokens", "accumulate"} <= origin["train"].keys()
+    (checkpoint / "state.json").write_text(json.dumps({**state, "origin": origin}), "utf-8")
+    seal(checkpoint)
+    ended = ask("train", "old", "train.steps=5", "--resume")
+    assert ended.code == 0, ended.err
+    assert "Finished at step 5" in ended.out
+    assert ended.out.count("Changed since") == 2, "train.steps and train.out"
+    assert "batch_tokens" in json.loads((folder / "recipe.json").read_text("utf-8"))["train"]
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new"), [(name, old, new) for name, table in TABLES.items() for old, new in table.FORMER.items()]
+)
+def test_an_old_key_in_a_recipe_is_refused_with_the_new_name(table: str, old: str, new: str, ask: Ask) -> None:
+    Path("old.toml").write_text(f"[model]\npreset = 'tiny-decoder'\n[{table}]\n{old} = 1\n", "utf-8")
+    ended = ask("train", "old.toml")
+    assert ended.code == 2
+    assert f"{table}.{old}: there is no such key; here this is called {table}.{new}." in ended.err

@@ -134,8 +134,15 @@ def test_the_same_recipe_gives_the_same_run(corpora: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_accumulated_batches_are_one_large_batch(kind: str, corpora: Path, tmp_path: Path) -> None:
     """Hidden tokens are more in one row than in another, so a mean of means would show."""
-    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
-    go(recipe_for(kind, corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}))
+    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
+    go(
+        recipe_for(
+            kind,
+            corpora,
+            tmp_path / "small",
+            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
+        )
+    )
     assert losses(tmp_path / "small") == pytest.approx(losses(tmp_path / "large"), rel=1e-5)
 
 
@@ -146,11 +153,14 @@ def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: p
         count = (batch["labels"] != -100).sum()
         return plain(self, batch) / count * 23.0  # each batch divided by its own tokens
 
-    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
+    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
     monkeypatch.setattr(Objective, "forward", own_mean)
     go(
         recipe_for(
-            "encoder", corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}
+            "encoder",
+            corpora,
+            tmp_path / "small",
+            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
         )
     )
     large, small = losses(tmp_path / "large"), losses(tmp_path / "small")
@@ -169,12 +179,12 @@ def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"model": {"width": 15}}, "model.width: 12 then, 15 now"),
-        ({"train": {"batch": 31}}, "train.batch: 29 then, 31 now"),
+        ({"train": {"batch_size": 31}}, "train.batch_size: 29 then, 31 now"),
         ({"train": {"seed": 5}}, "train.seed: 0 then, 5 now"),
         ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: adamw then, sgd now"),
         ({"tokenizer": {"kind": "character"}}, "tokenizer: "),
-        ({"data": {"separate": True}}, "data.separate: False then, True now"),
-        ({"data": {"validation": 0.3}}, "data.validation: 0.1 then, 0.3 now"),
+        ({"data": {"separate_documents": True}}, "data.separate_documents: False then, True now"),
+        ({"data": {"validation_share": 0.3}}, "data.validation_share: 0.1 then, 0.3 now"),
         ({"train": {"precision": "bf16"}}, "train.precision: float32 then, bf16 now"),
         ({"data": {"files": "other"}}, "corpus: "),
     ],
@@ -237,7 +247,7 @@ def test_damage_everywhere_is_no_beginning(corpora: Path, tmp_path: Path) -> Non
 
 
 def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
-    recipe = recipe_for("decoder", corpora, tmp_path, train={"average": 3})
+    recipe = recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 3})
     go(recipe)
     (tmp_path / "checkpoints" / "step-00000036" / "config.json").write_text("{}")
     heard = Heard()
@@ -274,7 +284,7 @@ def test_a_full_disk_is_refused_before_the_first_step(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(RoomError, match=r"will need [\d,]+ bytes for checkpoints and 1,000 are free"):
+    with pytest.raises(RoomError, match=r"needs [\d,]+ bytes for checkpoints and 1,000 are free"):
         go(recipe_for("decoder", corpora, tmp_path))
     assert not (tmp_path / "metrics.jsonl").exists()
 
@@ -286,7 +296,7 @@ def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.Monkey
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "file").write_bytes(bytes(5000))
     checkpoint.check_room(tmp_path, 6000)
-    with pytest.raises(RoomError, match="will need 6,001 bytes"):
+    with pytest.raises(RoomError, match="needs 6,001 bytes"):
         checkpoint.check_room(tmp_path, 6001)
 
 
@@ -435,14 +445,14 @@ def test_a_bad_step_changes_nothing(
 def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, set(range(6, 100)), math.nan)
     with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good state is .*step-00000006"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3}))
+        go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3}))
     assert read_state(newest(tmp_path)).step == 6
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
 def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, {3, 4, 6, 7, 9}, math.nan)
-    assert go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3})).finished
+    assert go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3})).finished
 
 
 def test_a_validation_without_numbers_is_never_the_best(
@@ -463,8 +473,11 @@ def test_a_validation_without_numbers_is_never_the_best(
 
 def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> None:
     """w ← w − r · g with |g| ≤ 0.001: so far apart can two steps be, and no further."""
-    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
-    changes |= {"train": {"clip": 0.001, "steps": 8, "save_every": 1}, "schedule": {"kind": "constant", "warmup": 0}}
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
+    changes |= {
+        "train": {"max_grad_norm": 0.001, "steps": 8, "save_every": 1},
+        "schedule": {"kind": "constant", "warmup": 0},
+    }
     go(recipe_for("decoder", corpora, tmp_path, **changes))
     one, other = (read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").model for step in (7, 8))
     moved = sum(float((one[name] - other[name]).double().square().sum()) for name in one) ** 0.5
@@ -473,9 +486,9 @@ def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> Non
 
 def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
     """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
-    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.0}}
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}}
     for bits in ("float32", "fp16"):
-        settings = {"precision": bits, "clip": 0.0, "log_every": 1}
+        settings = {"precision": bits, "max_grad_norm": 0.0, "log_every": 1}
         go(recipe_for("decoder", corpora, tmp_path / bits, train=settings, **changes))
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
@@ -512,7 +525,7 @@ def test_nothing_goes_before_the_new_one_is_read_back(
 
 
 def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path, train={"accumulate": 2, "steps": 5}, schedule={"warmup": 1}))
+    go(recipe_for("decoder", corpora, tmp_path, train={"gradient_accumulation": 2, "steps": 5}, schedule={"warmup": 1}))
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["tokens"] == 5 * 2 * 29 * 11
 
 
@@ -564,7 +577,7 @@ def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> 
 
 def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
-    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average": 4}), heard=heard)
+    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 4}), heard=heard)
     steps = Checkpoints(tmp_path / "checkpoints", keep=4, here=HERE, say=print).steps()
     assert steps == [30, 33, 36, 37], "as many are kept as are averaged"
     paths = [tmp_path / "checkpoints" / f"step-{step:08}" for step in steps]
@@ -578,7 +591,7 @@ def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None
 
 
 def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
     recipe = recipe_for(
         "decoder", corpora, tmp_path, train={"patience": 2, "validate_every": 3, "steps": 90}, **changes
     )
@@ -592,7 +605,7 @@ def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
     settings = {"patience": 2, "validate_every": 3, "steps": 90}
     before = go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes)).step
     assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step == before
@@ -605,7 +618,7 @@ def test_a_signal_during_validation_loses_none(
     step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
-    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch": 7}))
+    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch_size": 7}))
     plain = WindowBatches.batch
     calls = {"left": 1}
 
@@ -622,9 +635,9 @@ def test_a_signal_during_validation_loses_none(
         return plain(self, epoch, index, *share)
 
     monkeypatch.setattr(WindowBatches, "batch", batch)
-    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}))
+    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}))
     assert (stopped.finished, stopped.step) == (False, step)
-    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}), resume=True)
+    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}), resume=True)
     assert finished.finished
     lines = [
         [
@@ -686,7 +699,7 @@ def test_a_cast_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        *((kind, {"recompute": True}) for kind in KINDS),
+        *((kind, {"activation_checkpointing": True}) for kind in KINDS),
         *((kind, {"compile": True}) for kind in KINDS),
         ("decoder", {"compile": True, "precision": "bf16"}),
     ],
@@ -794,7 +807,7 @@ def together(folder: Path, tables: dict[str, Any], *words: str, processes: int =
 @pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
 def test_two_processes_are_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
     """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
-    settings = {"log_every": 1, "accumulate": 2, "parallel": parallel, "sharded": sharded}
+    settings = {"log_every": 1, "gradient_accumulation": 2, "parallel": parallel, "sharded": sharded}
     out = tmp_path / "two"
 
     def steps(count: int) -> dict[str, Any]:

@@ -24,7 +24,7 @@ def test_inverse_sqrt_is_the_papers_formula(step: int, warmup: int, width: int) 
 
 
 def test_each_schedule_rises_stays_and_falls_as_it_says() -> None:
-    cosine = Schedule("cosine", warmup=10, steps=110, floor=0.1)
+    cosine = Schedule("cosine", warmup=10, steps=110, min_ratio=0.1)
     assert [cosine(1), cosine(5), cosine(10)] == [0.1, 0.5, 1.0]
     assert math.isclose(cosine(60), 0.55)
     assert math.isclose(cosine(110), 0.1)
@@ -41,7 +41,7 @@ def test_each_schedule_rises_stays_and_falls_as_it_says() -> None:
     warmup=st.integers(0, 300),
 )
 def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warmup: int) -> None:
-    rate = Schedule(kind, warmup=warmup, steps=1000, decay=500, floor=0.01)(step)  # type: ignore[arg-type]
+    rate = Schedule(kind, warmup=warmup, steps=1000, decay=500, min_ratio=0.01)(step)  # type: ignore[arg-type]
     assert 0 < rate <= 1
 
 
@@ -50,7 +50,7 @@ def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warm
     [
         ({"kind": "linear"}, "There is no schedule 'linear'"),
         ({"warmup": 700, "steps": 500}, "700 steps of warm-up and 0 of decay do not fit into a run of 500"),
-        ({"floor": 2.0}, "a floor from 0 to 1"),
+        ({"min_ratio": 2.0}, "min_ratio from 0 to 1"),
         ({"steps": 0}, "1 step or more"),
     ],
 )
@@ -76,7 +76,7 @@ def batch_for(kind: str, rows: int = 4) -> dict[str, torch.Tensor]:
 def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
     batch = batch_for(kind)
     model = model_of(Cell(kind), torch.float32)
-    objective = Objective(model, smoothing=smoothing).train()
+    objective = Objective(model, label_smoothing=smoothing).train()
     total = objective(batch)
     logs = forward(model, batch).logits.log_softmax(-1)
     expected, count = 0.0, 0
@@ -136,4 +136,4 @@ def test_a_model_without_logits_cannot_learn_tokens() -> None:
     with pytest.raises(UsageError, match="its head gives a vector"):
         Objective(model_of(Cell("encoder"), head="vector"))(batch_for("encoder"))
     with pytest.raises(UsageError, match=r"label smoothing of 1\.5"):
-        Objective(model_of(Cell("encoder")), smoothing=1.5)
+        Objective(model_of(Cell("encoder")), label_smoothing=1.5)

@@ -77,13 +77,13 @@ def change(model: Model, objective: Objective, batches: list[Batch]) -> dict[str
 
 def step(model: Model, objective: Objective) -> Run:
     """A run of one step, of which only what `learn` touches is there."""
-    settings = TrainSettings(steps=1, clip=0.0)
+    settings = TrainSettings(steps=1, max_grad_norm=0.0)
     recipe = Recipe(
         {},
         TokenizerSettings(),
         DataSettings(kind="embedded"),
         settings,
-        OptimizerSettings(kind="sgd", rate=RATE, momentum=0.0, weight_decay=0.0),
+        OptimizerSettings(kind="sgd", learning_rate=RATE, momentum=0.0, weight_decay=0.0),
         ScheduleSettings(kind="constant"),
     )
     nothing = cast(Any, None)

@@ -58,7 +58,7 @@ def run(patient: Patient) -> Iterator[Finding]:
 
 def loss(model: Model, objective: Objective | None, batch: Batch) -> torch.Tensor:
     if model.config.head_kind != "vector":
-        total: torch.Tensor = (objective or Objective(model, balance=0.01))(batch)
+        total: torch.Tensor = (objective or Objective(model, balance_loss=0.01))(batch)
         return total
     hidden = forward(model, batch).hidden
     random = torch.Generator().manual_seed(3)

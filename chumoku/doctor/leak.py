@@ -24,7 +24,7 @@ OFTEN = 5  # a prompt or a notice in every document is not what a validation par
 MOST, MOST_HELD = 200_000, 2000
 LETTERS = 30_000_000
 Numbers = NDArray[np.uint64]
-TODO = "Take them out of training, or divide again (data.validation divides by content)."
+TODO = "Take them out of training, or divide again (data.validation_share divides by content)."
 
 
 def run(patient: Patient) -> Iterator[Finding]:

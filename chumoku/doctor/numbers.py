@@ -69,7 +69,8 @@ def run_dead(patient: Patient) -> Iterator[Finding]:
                 f"{dead:.0%} of the {what}.",
                 f"{address}, {seen:,} tokens",
                 0.8,
-                "Lower the rate, lengthen the warm-up, or begin with smaller biases; for experts raise train.balance.",
+                "Lower the learning rate, lengthen the warm-up, or start with smaller biases; for experts raise "
+                "train.balance_loss.",
             )
 
 

@@ -6,7 +6,6 @@ that lies in a run's folder is examined with that run's corpus, if its files are
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,8 +29,8 @@ from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.text import Tokenizer
 from chumoku.training.dataset import Material, prepare
 from chumoku.training.outputs import made
-from chumoku.training.recipe import RECIPE, SHIPPED, Recipe, load_recipe, read_recipe
-from chumoku.training.settings import TrainSettings, listed
+from chumoku.training.recipe import RECIPE, SHIPPED, Recipe, load_recipe
+from chumoku.training.settings import TrainSettings, as_list
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
@@ -94,7 +93,7 @@ def run_of(folder: Path) -> Path | None:
 def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say: Say) -> Patient:
     say(f"Reading the corpus of {run} …")
     try:
-        recipe = read_recipe(json.loads((run / RECIPE).read_text(encoding="utf-8")))
+        recipe = load_recipe(run)
         seen = with_originals(of_material(prepare(placed(recipe, working), bundle), working), recipe, working)
     except (ChumokuError, OSError, ValueError, TypeError, RecursionError) as error:
         say(f"Its corpus cannot be examined: {str(error)[:300]}")
@@ -130,10 +129,10 @@ def with_originals(patient: Patient, recipe: Recipe, folder: Path) -> Patient:
     """With lines as the files have them: in what was prepared, whatever a tokenizer loses is lost already."""
     data, names = recipe.data, list(patient.tokenizers())
     if data.kind == "text":
-        corpus = Corpus(listed(data.files), documents=data.documents, field=data.field)
+        corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
         return replace(patient, originals={names[0]: list(islice(lines, ASKED))})
-    files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else listed(data.files)
+    files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else as_list(data.files)
     columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
     pairs, _ = read_pairs(files, columns=columns)
     pairs = pairs[:: max(1, len(pairs) // ASKED)]

@@ -154,7 +154,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str =
 def bytes_kept(numbers: int, recipe: Recipe) -> int:
     """What a run of so many numbers keeps at its most: checkpoints, one more than is kept, and two bundles."""
     moments = {"adamw": 2, "sgd": 1, "muon": 2}[recipe.optimizer.kind]
-    keep = max(recipe.train.keep, recipe.train.average)
+    keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     return 4 * numbers * ((keep + 1) * (1 + moments + bool(recipe.train.ema)) + 2)
 
 
@@ -165,8 +165,8 @@ def check_room(folder: Path, needed: int) -> None:
     free = shutil.disk_usage(folder).free
     if there + free < needed:
         raise RoomError(
-            f"{folder} will need {needed:,} bytes for checkpoints and {free:,} are free. Free some, lower train.keep, "
-            "or choose another train.out."
+            f"{folder} needs {needed:,} bytes for checkpoints and {free:,} are free. Free some disk space, lower "
+            "train.keep_checkpoints, or choose another train.out."
         )
 
 

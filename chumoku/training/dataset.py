@@ -26,7 +26,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.text import Tokenizer, load
 from chumoku.text.progress import Progress, silent
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import DataSettings, Files, listed
+from chumoku.training.settings import DataSettings, Files, as_list
 from chumoku.weights.bundle import Bundle
 
 MEASURED = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
@@ -68,17 +68,19 @@ def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress)
     if data.validation_files:
         held_corpus = _corpus(data, data.validation_files)
         judged, start = prepare_text(held_corpus, tokenizer, folder / "validation", progress=progress), 0.0
-    length = train.length or config.context
-    shape: dict[str, Any] = {"length": length, "documents": data.separate}
+    length = train.sequence_length or config.context
+    shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
     learned: Batches = WindowBatches(
-        shards, rows=train.batch, seed=train.seed, part=(0.0, start if judged is shards else 1.0), **shape
+        shards, rows=train.batch_size, seed=train.seed, part=(0.0, start if judged is shards else 1.0), **shape
     )
-    held: Batches = WindowBatches(judged, rows=_rows(judged, start, length, train.batch), part=(start, 1.0), **shape)
+    held: Batches = WindowBatches(
+        judged, rows=_rows(judged, start, length, train.batch_size), part=(start, 1.0), **shape
+    )
     if config.kind == "encoder":
         hiding: dict[str, Any] = {
             "roles": tokenizer.roles,
             "vocabulary": tokenizer.size,
-            "share_hidden": data.hidden,
+            "share_hidden": data.mask_probability,
         }
         learned, held = (MaskedBatches(windows, **hiding) for windows in (learned, held))  # type: ignore[arg-type]
     return Material(
@@ -89,7 +91,7 @@ def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress)
         held,
         corpus=_digest(shards.manifest["shards"], judged.manifest["shards"]),
         length=length,
-        fewest_rows=train.batch,
+        fewest_rows=train.batch_size,
         bytes_a_token=_bytes_a_token(judged, start, tokenizer),
     )
 
@@ -116,7 +118,7 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress
     reading: dict[str, Any] = {"columns": columns, "cleaning": Cleaning(languages=languages)}
 
     def texts(*sides: int) -> Iterator[str]:
-        pairs, _ = read_pairs(listed(files), **reading, progress=progress)
+        pairs, _ = read_pairs(as_list(files), **reading, progress=progress)
         for index in split_pairs(pairs, validation=held_out, progress=progress)[0]:
             for side in sides:
                 yield pairs[index][side]
@@ -125,8 +127,8 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress
         source, target = init.source_tokenizer, init.tokenizer
     else:
         read_as = {"columns": list(columns), "cleaning": asdict(reading["cleaning"]), "validation": held_out}
-        paths = expand(listed(files))
-        sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.separate else {"tokenizer": (0, 1)}
+        paths = expand(as_list(files))
+        sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.has_target else {"tokenizer": (0, 1)}
         tokenizers = [
             _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023
             for name, which in sides.items()
@@ -135,13 +137,17 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress
     own = _filled(source.size, recipe) if source is not target else None
     config = recipe.config(_filled(target.size, recipe), own)
     reading |= {"target_tokenizer": target, "progress": progress}
-    prepared = prepare_pairs(listed(files), source, folder / "pairs", validation=held_out, **reading)
+    prepared = prepare_pairs(as_list(files), source, folder / "pairs", validation=held_out, **reading)
     judged, part = prepared, "validation"
     if validation_files is not None:
-        judged = prepare_pairs(listed(validation_files), source, folder / "validation", validation=0.0, **reading)
+        judged = prepare_pairs(as_list(validation_files), source, folder / "validation", validation=0.0, **reading)
         part = "train"
     learned = _fitting(open_pairs(prepared), config)
-    roles: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles, "tokens": recipe.train.tokens}
+    roles: dict[str, Any] = {
+        "source_roles": source.roles,
+        "target_roles": target.roles,
+        "tokens": recipe.train.batch_tokens,
+    }
     batches = PairBatches(learned, seed=recipe.train.seed, **roles)
     return Material(
         config,
@@ -207,11 +213,11 @@ def _trained(
 
 def _filled(size: int, recipe: Recipe) -> int:
     """A vocabulary filled up to a multiple: matrix products like round numbers."""
-    return -(-size // recipe.tokenizer.multiple) * recipe.tokenizer.multiple
+    return -(-size // recipe.tokenizer.pad_to_multiple) * recipe.tokenizer.pad_to_multiple
 
 
 def _corpus(data: DataSettings, files: Any) -> Corpus:
-    return Corpus(listed(files), documents=data.documents, field=data.field)
+    return Corpus(as_list(files), documents=data.documents, field=data.field)
 
 
 def _read_as(data: DataSettings) -> dict[str, Any]:

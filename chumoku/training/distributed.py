@@ -110,7 +110,7 @@ def choose_device(name: str | None) -> torch.device:
 def wrap(objective: Objective, settings: TrainSettings, here: World) -> nn.Module:
     """The objective as it runs: cast, shared among processes, compiled."""
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
-    if settings.recompute:
+    if settings.activation_checkpointing:
         for block in blocks:
             block.forward = _recomputed(block.forward)  # type: ignore[method-assign]
     sharding = here.size > 1 and settings.parallel == "fsdp"

@@ -97,11 +97,13 @@ class Run:
         """The batches of each step that is left, on this process's device."""
         settings, train = self.recipe.train, self.material.train
         workers = settings.workers if settings.workers is not None else 2 * (self.here.device.type == "cuda")
-        start, stop = (Cursor.at(step * settings.accumulate, len(train)) for step in (self.state.step, settings.steps))
+        start, stop = (
+            Cursor.at(step * settings.gradient_accumulation, len(train)) for step in (self.state.step, settings.steps)
+        )
         batches: list[Batch] = []
         for _, batch in load(train, start, workers=workers, share=self.here.share, stop=stop):
             batches.append(batch)
-            if len(batches) == settings.accumulate:
+            if len(batches) == settings.gradient_accumulation:
                 yield batches
                 batches = []
 
@@ -127,7 +129,7 @@ class Run:
         (summed,) = self.here.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
         if math.isfinite(summed) and math.isfinite(norm.item()):
-            self.optimizer.scale(norm, settings.clip, self.scale.value)
+            self.optimizer.scale(norm, settings.max_grad_norm, self.scale.value)
             self.optimizer.step(rate)
             self.average.update()
             state.bad = 0
@@ -154,10 +156,10 @@ class Run:
         state.bad += 1
         where = first_bad(self.module, [self.here.place(batch) for batch in batches])
         self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
-        if state.bad >= settings.bad_steps:
+        if state.bad >= settings.max_bad_steps:
             raise DivergedError(
-                f"{counted(state.bad, 'step')} in a row gave numbers that are not finite, first in {where}. Nothing of "
-                f"them was saved; {self.checkpoints.described}. Lower optimizer.rate or lengthen schedule.warmup."
+                f"{counted(state.bad, 'step')} in a row were not finite (NaN or infinity), first in {where}. They were "
+                f"not saved; {self.checkpoints.described}. Lower optimizer.learning_rate or lengthen schedule.warmup."
             )
 
     def validate(self) -> None:
@@ -200,8 +202,8 @@ class Run:
         epsilon = "" if settings.kind == "sgd" else f", raise optimizer.epsilon (it is {settings.epsilon:g})"
         raise DivergedError(
             f"Step {self.state.step:,} was not saved: its weights are not finite, first in "
-            f"{bad or 'the part of another process'}; {self.checkpoints.described}. Lower optimizer.rate (its peak is "
-            f"{self.recipe.peak:g}){epsilon} or lengthen schedule.warmup, and go on with --resume."
+            f"{bad or 'the part of another process'}; {self.checkpoints.described}. Lower optimizer.learning_rate (the "
+            f"peak is {self.recipe.peak:g}){epsilon} or lengthen schedule.warmup, then continue with --resume."
         )
 
     def surviving(self, write: Callable[[], object]) -> bool:

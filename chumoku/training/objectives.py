@@ -28,11 +28,16 @@ def learned(batch: dict[str, Tensor]) -> int:
 class Objective(nn.Module):
     """A model and its loss: a batch goes in, the summed loss comes out. In eval mode nothing is smoothed or added."""
 
-    def __init__(self, model: Model, *, smoothing: float = 0.0, balance: float = 0.0, router_z: float = 0.0) -> None:
+    def __init__(
+        self, model: Model, *, label_smoothing: float = 0.0, balance_loss: float = 0.0, router_z_loss: float = 0.0
+    ) -> None:
         super().__init__()
-        if not 0 <= smoothing < 1:
-            raise UsageError(f"A label smoothing of {smoothing} cannot be; it lies from 0 to below 1.")
-        self.model, self.smoothing, self.balance, self.router_z = model, smoothing, balance, router_z
+        if not 0 <= label_smoothing < 1:
+            raise UsageError(
+                f"A label smoothing of {label_smoothing} is not allowed; it must be at least 0 and below 1."
+            )
+        self.model, self.label_smoothing = model, label_smoothing
+        self.balance_loss, self.router_z_loss = balance_loss, router_z_loss
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         output = forward(self.model, batch)
@@ -44,10 +49,10 @@ class Objective(nn.Module):
             labels.flatten(),
             ignore_index=IGNORE,
             reduction="sum",
-            label_smoothing=self.smoothing if self.training else 0.0,
+            label_smoothing=self.label_smoothing if self.training else 0.0,
         )
         if output.losses is not None:
-            routers = self.balance * output.losses.balance + self.router_z * output.losses.z
+            routers = self.balance_loss * output.losses.balance + self.router_z_loss * output.losses.z
             total = total + routers * (labels != IGNORE).sum()
         return total
 

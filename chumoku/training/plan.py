@@ -35,7 +35,7 @@ from chumoku.training.optimizer import Optimizer, orthogonalized
 from chumoku.training.outputs import trained_numbers
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import TrainSettings, listed
+from chumoku.training.settings import TrainSettings, as_list
 from chumoku.training.vocabulary import assumed_sizes
 
 TIMED_TOKENS = 256  # on a CPU, where a whole batch of a large model would take minutes; at least one row
@@ -48,7 +48,7 @@ PAIR_LENGTH = 24  # tokens a sentence, as a guess
 def plan(recipe: Recipe) -> dict[str, Any]:
     """Sizes, memory and time of a run."""
     files = [
-        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(listed(named))
+        path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(as_list(named))
     ]
     sizes = assumed_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
@@ -56,7 +56,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     counted = count(config, length=length, batch=rows)
     trained = trained_numbers(recipe, config)
     device = choose_device(recipe.train.device)
-    tokens = recipe.train.accumulate * rows * length
+    tokens = recipe.train.gradient_accumulation * rows * length
     timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
         seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), running()
@@ -85,9 +85,9 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind == "text":
-        return recipe.train.batch, recipe.train.length or config.context
-    length = min(PAIR_LENGTH, recipe.train.tokens)
-    return recipe.train.tokens // length, length
+        return recipe.train.batch_size, recipe.train.sequence_length or config.context
+    length = min(PAIR_LENGTH, recipe.train.batch_tokens)
+    return recipe.train.batch_tokens // length, length
 
 
 class Seconds(NamedTuple):
@@ -195,7 +195,7 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
 
 
 def _rate_line(recipe: Recipe) -> str:
-    if recipe.optimizer.rate is not None:
+    if recipe.optimizer.learning_rate is not None:
         return ""
     return f"Learning rate: {recipe.peak:g} at its highest, the default for this optimizer, schedule and width."
 

@@ -93,9 +93,9 @@ class Recipe:
 
     @functools.cached_property
     def peak(self) -> float:
-        """The highest learning rate: optimizer.rate, or a default that fits optimizer, schedule and model."""
-        if self.optimizer.rate is not None:
-            return self.optimizer.rate
+        """The highest learning rate: optimizer.learning_rate, or a default that fits optimizer, schedule and model."""
+        if self.optimizer.learning_rate is not None:
+            return self.optimizer.learning_rate
         width = self.config().width
         if self.schedule.kind == "inverse_sqrt" and self.schedule.warmup > 0 and self.init is None:
             return paper_peak(width, self.schedule.warmup)
@@ -111,7 +111,7 @@ class Recipe:
         tables = {name: write(table) for name in TABLES if (table := getattr(self, name)) is not None}
         if self.init is not None:
             del tables["tokenizer"]  # it is that of model.init, and a recipe with both is refused
-        tables["optimizer"]["rate"] = self.peak
+        tables["optimizer"]["learning_rate"] = self.peak
         return {"model": dict(self.model), **tables}
 
 
@@ -240,7 +240,7 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
         )
     elif config.head_kind == "vector":
         yield Problem("model.head", "'vector' has nothing to learn from here; train with head = 'masked', then embed.")
-    if recipe.tokenizer.separate and (config.kind != "encoder-decoder" or config.share_embeddings):
+    if recipe.tokenizer.has_target and (config.kind != "encoder-decoder" or config.share_embeddings):
         why = "a model that shares one table" if config.share_embeddings else f"a model of kind '{config.kind}'"
         yield Problem("tokenizer.target_kind", f"{why} has one tokenizer; leave the target's keys out.")
     if recipe.tokenizer.target_vocabulary is not None and recipe.tokenizer.target_kind is None:
@@ -249,11 +249,13 @@ def _clashes(recipe: Recipe) -> Iterator[Problem]:
         yield Problem("lora", "an adapter is trained beside a model that is there: name it with model.init.")
     if recipe.lora is not None and train.parallel == "fsdp":
         yield Problem("train.parallel", "an adapter is small enough for ddp, which every process keeps whole.")
-    if config.norm == "batch" and (train.precision != "float32" or train.recompute):
-        key = "recompute" if train.precision == "float32" else "precision"
+    if config.norm == "batch" and (train.precision != "float32" or train.activation_checkpointing):
+        key = "activation_checkpointing" if train.precision == "float32" else "precision"
         yield Problem(f"train.{key}", "batch norm is there to be compared, in float32 and without recomputing.")
-    if train.length is not None and train.length > config.context:
-        yield Problem("train.length", f"{train.length} is longer than model.context = {config.context}.")
+    if train.sequence_length is not None and train.sequence_length > config.context:
+        yield Problem(
+            "train.sequence_length", f"{train.sequence_length} is longer than model.context = {config.context}."
+        )
     busy = recipe.schedule.warmup + recipe.schedule.decay
     if recipe.schedule.kind in ("cosine", "wsd") and busy > train.steps:
         sentence = (

@@ -107,7 +107,7 @@ def train(
 def _train(
     recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool, examine: Examine | None = None
 ) -> Trained:
-    keep = max(recipe.train.keep, recipe.train.average)
+    keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say, sharded=recipe.train.sharded)
     if checkpoints.steps() and not resume:
         raise UsageError(
@@ -175,7 +175,12 @@ def assemble(
     model = result.model
     if examine is not None:  # while the model is nobody else's
         examine(material, model)
-    objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
+    objective = Objective(
+        model,
+        label_smoothing=settings.label_smoothing,
+        balance_loss=settings.balance_loss,
+        router_z_loss=settings.router_z_loss,
+    )
     module = wrap(objective, settings, here)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
@@ -246,12 +251,12 @@ def take_up(run: Run) -> None:
 def finish(run: Run, folder: Path) -> None:
     """Write the result: the last weights, or the average that was asked for."""
     settings = run.recipe.train
-    if settings.average > 1:
+    if settings.average_checkpoints > 1:
         if run.here.main:
             for step in run.checkpoints.steps():
                 run.checkpoints.is_whole(run.checkpoints.path(step))
         run.here.wait()
-        steps = run.checkpoints.steps()[-settings.average :]
+        steps = run.checkpoints.steps()[-settings.average_checkpoints :]
         restore(run.result, mean([run.checkpoints.path(step) for step in steps], run.result.tensors()))
         with run.judge.at_rest():
             loss = run.judge.loss()
@@ -278,13 +283,17 @@ def changed_settings(path: Path, recipe: Recipe) -> list[str]:
 def origin(recipe: Recipe, material: Material, result: Result) -> dict[str, Any]:
     """What a run is made of: with any of this changed, it would be another run."""
     train = write(recipe.train)
-    same = ("batch", "length", "tokens", "accumulate", "seed", "ema", "precision")
+    same = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
         "model": write(material.config),
         "tokenizer": material.tokenizer.fingerprint,
         "source_tokenizer": material.source_tokenizer.fingerprint,
         "corpus": material.corpus,
-        "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden, "validation": recipe.data.held_out},
+        "data": {
+            "separate_documents": recipe.data.separate_documents,
+            "mask_probability": recipe.data.mask_probability,
+            "validation_share": recipe.data.held_out,
+        },
         "train": {key: train.get(key) for key in same},
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.lora is None else {"lora": {**write(recipe.lora), **digest(result)}}),
@@ -296,6 +305,6 @@ def check_shareable(material: Material, here: World) -> None:
     rows = material.fewest_rows
     if rows < here.size:
         raise UsageError(
-            f"The smallest batch has {rows} rows and {here.size} processes are to share it. Raise train.batch (text) "
-            "or train.tokens (pairs), or start fewer processes."
+            f"The smallest batch has {rows} rows, too few for {here.size} processes. Raise train.batch_size (text) or "
+            "train.batch_tokens (pairs), or start fewer processes."
         )

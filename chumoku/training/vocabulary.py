@@ -29,10 +29,10 @@ def assumed_sizes(model: Mapping[str, Any], tokenizer: TokenizerSettings, *, giv
     if "init" in model or ("vocabulary" in model and given is None):
         return Sizes(None, None, "")
     if given is not None:
-        return Sizes(given, given if tokenizer.separate else None, f"Vocabulary: {given:,}, as given.")
+        return Sizes(given, given if tokenizer.has_target else None, f"Vocabulary: {given:,}, as given.")
     preset = PRESETS.get(str(model.get("preset")), {}).get("vocabulary")
     first, reason = _one(tokenizer.file, tokenizer.kind, tokenizer.vocabulary, preset)
-    if not tokenizer.separate:
+    if not tokenizer.has_target:
         size = _filled(first, tokenizer)
         return Sizes(size, None, f"Vocabulary: {size:,} tokens, {reason}.")
     kind, asked = tokenizer.target_kind or tokenizer.kind, tokenizer.target_vocabulary or tokenizer.vocabulary
@@ -56,4 +56,4 @@ def _one(file: str | None, kind: str, asked: int, preset: int | None) -> tuple[i
 
 
 def _filled(size: int, tokenizer: TokenizerSettings) -> int:
-    return -(-size // tokenizer.multiple) * tokenizer.multiple
+    return -(-size // tokenizer.pad_to_multiple) * tokenizer.pad_to_multiple
