@@ -20,7 +20,7 @@ import torch
 import chumoku
 from chumoku.config import read
 from chumoku.training.distributed import World, wrap
-from chumoku.training.log import matrix_peak
+from chumoku.training.log import measure_matmul_flops
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.settings import OptimizerSettings, TrainSettings
@@ -34,7 +34,7 @@ def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torc
     tokens = batch["labels"].numel()
 
     def step() -> None:
-        optimizer.forget()
+        optimizer.zero_grad()
         (module(batch) / tokens).backward()
         norm = optimizer.norm()
         norm.item()  # the trainer looks at every norm before it applies a step
@@ -102,7 +102,7 @@ def main() -> None:
     for name, make in contestants.items():
         step = make()
         times = seconds(step)
-        rate = matrix_peak(DEVICE, torch.bfloat16)
+        rate = measure_matmul_flops(DEVICE, torch.bfloat16)
         speeds = sorted(chosen.batch * LENGTH / one for one in times)
         found[name] = {
             "tokens_per_second": round(statistics.median(speeds)),

@@ -104,7 +104,7 @@ def finish(recipe: dict[str, Any]) -> float:
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a finished run: its last checkpoint's, and its result's."""
-    newest = Checkpoints(out / "checkpoints", keep=1, here=World(torch.device("cpu")), say=print).newest()
+    newest = Checkpoints(out / "checkpoints", keep=1, world=World(torch.device("cpu")), notify=print).newest()
     if newest is None:
         raise SystemExit(f"{out} has no checkpoint.")
     found = read_tensors(newest).named()

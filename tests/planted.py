@@ -41,7 +41,7 @@ from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
-from chumoku.training.objectives import IGNORE, Objective, learned
+from chumoku.training.objectives import IGNORE, Objective, count_labels
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000
@@ -326,14 +326,14 @@ def experts_lose_a_token(ward: Ward, patch: Patch) -> Patient:
 
 
 def mean_of_means(ward: Ward, patch: Patch) -> Patient:
-    def learn(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
+    def train_step(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
         run.optimizer.forget()
         for batch in batches:
-            (run.module(batch) / learned(batch) / len(batches)).backward()
+            (run.module(batch) / count_labels(batch) / len(batches)).backward()
         run.optimizer.step(run.recipe.peak)
         return True
 
-    patch.setattr(Run, "learn", learn)
+    patch.setattr(Run, "train_step", train_step)
     return ward.decoder()
 
 
@@ -461,12 +461,12 @@ def sources_cut(ward: Ward, patch: Patch) -> Patient:
 
 
 def optimizer_without_feedforwards(ward: Ward, patch: Patch) -> Patient:
-    usual = optimizer._made
+    usual = optimizer._build
 
     def made(parameters: dict[str, Any], settings: Any) -> Any:
         return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
 
-    patch.setattr(optimizer, "_made", made)
+    patch.setattr(optimizer, "_build", made)
     return ward.decoder()
 
 

@@ -95,15 +95,15 @@ def test_an_adapter_goes_on_as_if_nothing_had_been(
     base = made(tmp_path / "base", "decoder", context=127)
     options: dict[str, Any] = {"lora": {"rank": 3, "dropout": 0.2, "dora": True}}
     go(recipe_on(base, corpora, tmp_path / "whole", **options))
-    learn, seen = loop.Run.learn, []
+    train_step, seen = loop.Run.train_step, []
 
     def stopped(run: loop.Run, *args: Any) -> bool:
         seen.append(1)
         if len(seen) == 8:
             signal.raise_signal(signal.SIGTERM)
-        return learn(run, *args)
+        return train_step(run, *args)
 
-    monkeypatch.setattr(loop.Run, "learn", stopped)
+    monkeypatch.setattr(loop.Run, "train_step", stopped)
     cut = recipe_on(base, corpora, tmp_path / "cut", **options)
     assert not go(cut).finished
     monkeypatch.undo()

@@ -23,10 +23,10 @@ import chumoku
 from chumoku.errors import DamagedError, DivergedError
 from chumoku.training import checkpoint
 from chumoku.training.checkpoint_files import read_state, read_tensors
-from chumoku.training.interrupt import first_not_finite
+from chumoku.training.interrupt import first_non_finite_tensor
 from chumoku.training.log import read_metrics
-from chumoku.training.run import Trained, train
-from chumoku.training.validation import Judge
+from chumoku.training.run import TrainedRun, train
+from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 from chumoku.weights.checksums import seal
 
@@ -38,7 +38,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[Trained, str]:
+def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainedRun, str]:
     said = io.StringIO()
     return train(recipe, resume=resume, console=Console(file=said, width=300)), said.getvalue()
 
@@ -132,11 +132,11 @@ def test_every_optimizer_resumes(kind: str, momentum: float, corpora: Path, tmp_
 
 def test_the_first_tensor_that_is_not_finite_is_named() -> None:
     fine = {"a": torch.full((3, 5), 3e38), "b": torch.tensor([1, 2]), "c": torch.empty(0), "d": torch.ones(7).half()}
-    assert first_not_finite(fine) is None, "a sum that overflows is no proof"
+    assert first_non_finite_tensor(fine) is None, "a sum that overflows is no proof"
     for value in (math.nan, math.inf, -math.inf):
         bad = torch.ones(11)
         bad[5] = value
-        assert first_not_finite({**fine, "e": bad, "f": bad}) == "e"
+        assert first_non_finite_tensor({**fine, "e": bad, "f": bad}) == "e"
 
 
 DIVERGING: dict[str, dict[str, Any]] = {
@@ -197,7 +197,7 @@ def test_a_run_that_diverges_leaves_a_good_checkpoint(name: str, corpora: Path, 
     with pytest.raises(DivergedError, match=r"Step \d+ was not saved: its weights are not finite, first in decoder"):
         go(recipe_for("decoder", corpora, tmp_path, **changes))
     for path in (tmp_path / "checkpoints").glob("step-*"):
-        assert first_not_finite(read_tensors(path).model) is None
+        assert first_non_finite_tensor(read_tensors(path).model) is None
 
 
 # The best that could be written
@@ -205,12 +205,12 @@ def test_a_run_that_diverges_leaves_a_good_checkpoint(name: str, corpora: Path, 
 
 def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best validation falls on a full disk; best/ then holds the best of the others, and the run says so."""
-    plain, export, save = Judge.loss, checkpoint.export, bundle.save_file
+    plain, export, save = Evaluator.loss, checkpoint.export, bundle.save_file
     losses = iter([5.0, 3.0, 4.0, 4.5, 4.2, 4.1])
     judged: list[float] = []
     full = {"now": False}
 
-    def loss(self: Judge, **words: Any) -> float | None:
+    def loss(self: Evaluator, **words: Any) -> float | None:
         plain(self, **words)
         judged.append(next(losses))
         return judged[-1]
@@ -227,7 +227,7 @@ def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, mon
             raise SafetensorError("I/O error: No space left on device (os error 28)")
         save(*given)
 
-    monkeypatch.setattr(Judge, "loss", loss)
+    monkeypatch.setattr(Evaluator, "loss", loss)
     monkeypatch.setattr(checkpoint, "export", exported)
     monkeypatch.setattr(bundle, "save_file", saved)
     trained, said = go(recipe_for("decoder", corpora, tmp_path, train={"log_every": 1}))

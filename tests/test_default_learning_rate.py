@@ -9,7 +9,7 @@ import pytest
 from bundles import made
 from commands import Ask, command
 
-from chumoku.training.default_learning_rate import default_rate
+from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.recipe import load_recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -22,27 +22,27 @@ def test_the_default_is_near_the_rates_that_were_tuned(path: Path, tmp_path: Pat
     recipe = load_recipe(path, [f"model.init={model}"] if path.stem == "lora" else [])
     bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
     if path.stem == "transformer-base":
-        assert read_recipe(bare).peak == recipe.peak, "the paper's own"
+        assert read_recipe(bare).peak_learning_rate == recipe.peak_learning_rate, "the paper's own"
         return
     chosen = read_recipe({**bare, "schedule": {"kind": "cosine"}})
-    assert 0.5 <= chosen.peak / recipe.peak <= 2.0
+    assert 0.5 <= chosen.peak_learning_rate / recipe.peak_learning_rate <= 2.0
 
 
 def test_what_is_already_trained_is_changed_more_gently(tmp_path: Path) -> None:
     model = made(tmp_path / "model", "decoder", width=576, heads=9)
     tables = {"model": {"init": str(model)}, "data": {"files": "text.txt"}}
-    assert read_recipe(tables).peak == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
-    assert read_recipe({**tables, "lora": {}}).peak == pytest.approx(8e-4, rel=0.1)
+    assert read_recipe(tables).peak_learning_rate == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
+    assert read_recipe({**tables, "lora": {}}).peak_learning_rate == pytest.approx(8e-4, rel=0.1)
 
 
 def test_rates_fall_with_the_width() -> None:
     widths = (16, 64, 128, 256, 768, 2048, 12288)
     for kind in ("adamw", "muon"):
-        rates = [default_rate(kind, width) for width in widths]
+        rates = [default_learning_rate(kind, width) for width in widths]
         assert rates == sorted(rates, reverse=True)
-    assert default_rate("adamw", 768) == 6e-4
-    assert default_rate("adamw", 12288) == pytest.approx(0.6e-4, rel=0.15)
-    assert default_rate("adamw", 16) == 5e-3, "the highest"
+    assert default_learning_rate("adamw", 768) == 6e-4
+    assert default_learning_rate("adamw", 12288) == pytest.approx(0.6e-4, rel=0.15)
+    assert default_learning_rate("adamw", 16) == 5e-3, "the highest"
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ import chumoku
 from chumoku.cli.train import examined
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.training.dataset import Material
+from chumoku.training.dataset import TrainingData
 from chumoku.training.recipe import read_recipe
 
 TOLD = Console(quiet=True)
@@ -44,10 +44,10 @@ def test_an_examined_run_is_the_same_run(kind: str, ward: Ward, tmp_path: Path) 
 
 
 def test_what_is_broken_is_not_trained(ward: Ward, tmp_path: Path) -> None:
-    def leaking(material: Material, model: Model) -> None:
+    def leaking(data: TrainingData, model: Model) -> None:
         assert isinstance(model, DecoderModel)
         model.decoder.causal = False
-        examined(material, model, TOLD)
+        examined(data, model, TOLD)
 
     with pytest.raises(ChumokuError, match=r"something broken \(.*future.*--unexamined"):
         chumoku.train(read_recipe(recipe_in(ward, tmp_path / "run")), console=TOLD, examine=leaking)
@@ -58,7 +58,7 @@ def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) ->
     asked: list[Model] = []
     recipe = read_recipe(recipe_in(ward, tmp_path / "run"))
     for _ in range(2):
-        chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda material, model: asked.append(model))
+        chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda data, model: asked.append(model))
     assert len(asked) == 1
 
 

@@ -16,8 +16,8 @@ from chumoku.errors import ConfigError, UsageError
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.nn.tap import matches
-from chumoku.training.optimizer import Optimizer, decays, orthogonalized
-from chumoku.training.plan import duration, plan
+from chumoku.training.optimizer import Optimizer, decays, uses_muon
+from chumoku.training.plan import format_duration, plan
 from chumoku.training.recipe import load_recipe, read_recipe
 from chumoku.training.settings import OptimizerSettings
 
@@ -43,8 +43,8 @@ def test_there_is_a_recipe_for_each_need() -> None:
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
     there = made(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
     recipe = load_recipe(path, [f"model.init={there}"] if path.stem == "lora" else [])
-    assert 1e-5 < recipe.peak < 0.1
-    assert 0 < recipe.curve(1) <= 1
+    assert 1e-5 < recipe.peak_learning_rate < 0.1
+    assert 0 < recipe.lr_schedule(1) <= 1
     assert count(recipe.config()).parameters > 10**5
     assert f"runs/{path.stem}" == recipe.train.out
 
@@ -58,8 +58,8 @@ def test_recipes_explain_their_keys(path: Path) -> None:
 
 def test_the_papers_recipe_is_the_papers() -> None:
     recipe = load_recipe("transformer-base")
-    assert recipe.peak * recipe.curve(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
-    assert recipe.peak * recipe.curve(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
+    assert recipe.peak_learning_rate * recipe.lr_schedule(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert recipe.peak_learning_rate * recipe.lr_schedule(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
     assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.label_smoothing) == (0.98, 1e-9, 0.1)
 
 
@@ -108,9 +108,9 @@ def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
 def test_the_papers_schedule_has_the_papers_rate() -> None:
     values = shortest()
     del values["optimizer"]
-    assert read_recipe({**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}).peak == pytest.approx(
-        (64 * 50) ** -0.5
-    )
+    assert read_recipe(
+        {**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}
+    ).peak_learning_rate == pytest.approx((64 * 50) ** -0.5)
 
 
 def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
@@ -138,8 +138,8 @@ def test_decay_is_for_what_multiplies() -> None:
                 ("experts.up", "experts.down", "embedding.table")
             )
             assert decays(name, parameter) == multiplies, name
-            assert not orthogonalized(name, parameter) or parameter.ndim == 2
-            assert orthogonalized(name, parameter) == (
+            assert not uses_muon(name, parameter) or parameter.ndim == 2
+            assert uses_muon(name, parameter) == (
                 multiplies and ".blocks." in name and "router" not in name and "experts" not in name
             ), name
 
@@ -225,8 +225,8 @@ def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["seconds"] == pytest.approx(1000 * 87 / found["tokens_per_second"], rel=0.01, abs=1.0)
     assert not out.exists()
     assert json.dumps(found)
-    assert duration(90_000) == "25.0 hours"
-    assert duration(50) == "50 seconds"
+    assert format_duration(90_000) == "25.0 hours"
+    assert format_duration(50) == "50 seconds"
 
 
 def test_comments_and_keys_of_recipes_are_toml() -> None:

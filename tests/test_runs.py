@@ -27,19 +27,19 @@ from chumoku.decoding.generate import generate
 from chumoku.errors import BusyError, DamagedError, DivergedError, MissingExtraError, RoomError, UsageError
 from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
-from chumoku.training.checkpoint import Checkpoints, differences
-from chumoku.training.checkpoint_files import mean, read_state, read_tensors
+from chumoku.training.checkpoint import Checkpoints, find_differences
+from chumoku.training.checkpoint_files import average_weights, read_state, read_tensors
 from chumoku.training.dataset import prepare
 from chumoku.training.distributed import World, wrap
-from chumoku.training.interrupt import first_bad, locked
+from chumoku.training.interrupt import find_non_finite, lock_folder
 from chumoku.training.log import read_metrics
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import read_recipe
-from chumoku.training.run import Trained, train
+from chumoku.training.run import TrainedRun, train
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
-from chumoku.training.validation import Judge
+from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 
 HERE = World(torch.device("cpu"))
@@ -64,12 +64,12 @@ class Heard:
         return self.file.getvalue()
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> Trained:
+def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> TrainedRun:
     return train(recipe, resume=resume, console=(heard or Heard()).console)
 
 
 def newest(out: Path) -> Path:
-    found = Checkpoints(out / "checkpoints", keep=1, here=HERE, say=print).newest()
+    found = Checkpoints(out / "checkpoints", keep=1, world=HERE, notify=print).newest()
     assert found is not None
     return found
 
@@ -106,7 +106,7 @@ def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").stat().st_size > 5000
     for path in (trained.last, trained.best, newest(tmp_path)):
         assert chumoku.load(path).config.kind == kind
-    assert Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps() == [27, 30, 31]
+    assert Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps() == [27, 30, 31]
     assert "of peak" in heard.text
     assert heard.text.count("\n  ") == 2 * len(judged), "two samples at each validation"
     assert {"encoder": "[", "decoder": "▸", "encoder-decoder": "→"}[kind] in heard.text
@@ -268,7 +268,7 @@ def test_nothing_to_resume_is_a_beginning(corpora: Path, tmp_path: Path) -> None
 
 
 def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
+    with lock_folder(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
         go(recipe_for("decoder", corpora, tmp_path))
     go(recipe_for("decoder", corpora, tmp_path))
 
@@ -295,9 +295,9 @@ def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.Monkey
     for place in ("data", "checkpoints/step-00000003"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "file").write_bytes(bytes(5000))
-    checkpoint.check_room(tmp_path, 6000)
+    checkpoint.check_disk_space(tmp_path, 6000)
     with pytest.raises(RoomError, match="needs 6,001 bytes"):
-        checkpoint.check_room(tmp_path, 6001)
+        checkpoint.check_disk_space(tmp_path, 6001)
 
 
 def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -458,14 +458,14 @@ def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: py
 def test_a_validation_without_numbers_is_never_the_best(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, calls = Judge.loss, {"count": 0}
+    plain, calls = Evaluator.loss, {"count": 0}
 
-    def loss(self: Judge, **words: Any) -> float | None:
+    def loss(self: Evaluator, **words: Any) -> float | None:
         calls["count"] += 1
         found = plain(self, **words)
         return math.nan if calls["count"] == 1 else found
 
-    monkeypatch.setattr(Judge, "loss", loss)
+    monkeypatch.setattr(Evaluator, "loss", loss)
     trained = go(recipe_for("decoder", corpora, tmp_path))
     assert trained.best_loss is not None
     assert math.isfinite(trained.best_loss)
@@ -508,7 +508,7 @@ def test_nothing_goes_before_the_new_one_is_read_back(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
-    seen = Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps()
+    seen = Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps()
     whole = checkpoint.verify_bundle
 
     def verify(path: Path) -> None:
@@ -521,7 +521,7 @@ def test_nothing_goes_before_the_new_one_is_read_back(
     with pytest.raises(RoomError, match="came back otherwise"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, heard=heard)
     assert "step-00000012 could not be saved" in heard.text
-    assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps())
+    assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps())
 
 
 def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
@@ -537,7 +537,7 @@ def test_the_first_bad_module_is_named() -> None:
         objective = Objective(chumoku.build(config)).train()
         with torch.no_grad():
             change(objective.model)
-        return first_bad(objective, [batch])
+        return find_non_finite(objective, [batch])
 
     def nothing(model: Any) -> None:
         model.decoder.blocks[0].attention.value.bias[3] = math.nan
@@ -562,7 +562,7 @@ def test_the_average_is_its_formula() -> None:
     for name, tensor in average.tensors.items():
         torch.testing.assert_close(tensor, expected[name])
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    with average.in_place():
+    with average.swapped_in():
         torch.testing.assert_close(dict(model.named_parameters()), expected, check_stride=False)
     assert equal(before, dict(model.named_parameters()))
 
@@ -578,14 +578,14 @@ def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> 
 def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     trained = go(recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 4}), heard=heard)
-    steps = Checkpoints(tmp_path / "checkpoints", keep=4, here=HERE, say=print).steps()
+    steps = Checkpoints(tmp_path / "checkpoints", keep=4, world=HERE, notify=print).steps()
     assert steps == [30, 33, 36, 37], "as many are kept as are averaged"
     paths = [tmp_path / "checkpoints" / f"step-{step:08}" for step in steps]
     expected = {
         name: torch.stack([read_tensors(path).model[name].double() for path in paths]).mean(0).float()
         for name in read_tensors(paths[0]).model
     }
-    torch.testing.assert_close(mean(paths, expected), expected)
+    torch.testing.assert_close(average_weights(paths, expected), expected)
     torch.testing.assert_close(dict(chumoku.load(trained.last).model.named_parameters()), expected, check_stride=False)
     assert "The mean of the last 4 checkpoints: validation loss" in heard.text
 
@@ -776,7 +776,7 @@ def test_a_state_that_is_none(text: str, tmp_path: Path) -> None:
 
 def test_differences_are_named() -> None:
     before = {"model": {"width": 3, "bias": True}, "corpus": "a"}
-    assert differences(before, {"model": {"width": 5, "bias": True}, "corpus": "a", "new": 1}) == [
+    assert find_differences(before, {"model": {"width": 5, "bias": True}, "corpus": "a", "new": 1}) == [
         "model.width: 3 then, 5 now",
         "new: not given then, 1 now",
     ]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chumoku.errors import UsageError
-from chumoku.training.objectives import IGNORE, Objective, forward, learned
+from chumoku.training.objectives import IGNORE, Objective, count_labels, forward
 from chumoku.training.schedule import Schedule, paper_peak
 
 
@@ -87,7 +87,7 @@ def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
                 here = logs[row, place]
                 expected += -(1 - smoothing) * float(here[label].detach()) - smoothing * float(here.mean().detach())
                 count += 1
-    assert learned(batch) == count
+    assert count_labels(batch) == count
     assert math.isclose(float(total.detach()), expected, rel_tol=1e-5)
     if smoothing:
         assert float(objective.eval()(batch).detach()) != float(total.detach()), "nothing is smoothed when judged"
@@ -101,7 +101,7 @@ def test_small_batches_add_up_to_a_large_one(kind: str) -> None:
 
     def gradients(parts: list[slice], *, mean_of_means: bool = False) -> list[torch.Tensor]:
         batches = [{name: table[part] for name, table in batch.items()} for part in parts]
-        losses, counts = [Objective(model)(one) for one in batches], [learned(one) for one in batches]
+        losses, counts = [Objective(model)(one) for one in batches], [count_labels(one) for one in batches]
         if mean_of_means:
             total = sum(loss / count for loss, count in zip(losses, counts, strict=True)) / len(losses)
         else:

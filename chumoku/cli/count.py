@@ -73,11 +73,11 @@ def read_model(model: str, changes: list[str], vocabulary: int | None = None) ->
 def tables_of(model: str) -> dict[str, Any] | None:
     """The tables of a recipe or a preset; None where the name is a stored model's."""
     from chumoku.models.presets import PRESETS
-    from chumoku.training.recipe import SHIPPED, read_tables
+    from chumoku.training.recipe import BUILT_IN, read_tables
 
     place = Path(model)
     if place.suffix == ".toml" or (
-        model not in PRESETS and not place.exists() and (SHIPPED / f"{model}.toml").exists()
+        model not in PRESETS and not place.exists() and (BUILT_IN / f"{model}.toml").exists()
     ):
         return read_tables(model)
     if model in PRESETS or not (place.exists() or model.startswith("hf:")):
@@ -89,9 +89,9 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
     from chumoku.config import read
     from chumoku.errors import UsageError
     from chumoku.models.presets import model_config
-    from chumoku.training.recipe import started_from
+    from chumoku.training.recipe import config_from_init
     from chumoku.training.settings import TokenizerSettings
-    from chumoku.training.vocabulary import assumed_sizes
+    from chumoku.training.vocabulary import vocabulary_sizes
 
     table = tables["model"]
     init = table.get("init")
@@ -99,13 +99,13 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
         if vocabulary is None and "tokenizer" not in tables and "preset" in table:
             return model_config(table), ""
         tokenizer = read(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
-        sizes = assumed_sizes(table, tokenizer, given=vocabulary)
+        sizes = vocabulary_sizes(table, tokenizer, given=vocabulary)
         return model_config(sizes.over(table)), sizes.sentence
     if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
         raise UsageError(
             f"{name} starts from {init}, which is not here. Name the model, as in model.init=smollm2.gguf."
         )
-    return started_from(init, table), f"The shape is that of {init}."
+    return config_from_init(init, table), f"The shape is that of {init}."
 
 
 def of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:

@@ -79,7 +79,7 @@ def begin_anew(out: Path) -> None:
     import shutil
 
     from chumoku.errors import UsageError
-    from chumoku.training.interrupt import locked
+    from chumoku.training.interrupt import lock_folder
 
     old = [out / name for name in ("checkpoints", "best", "last") if (out / name).exists()]
     if not old:
@@ -90,7 +90,7 @@ def begin_anew(out: Path) -> None:
         kind = None
     if kind != "embedded":
         raise UsageError(f"{out} holds a run that is no demo. Choose another folder with --out; nothing was touched.")
-    with locked(out):
+    with lock_folder(out):
         for place in old:
             shutil.rmtree(place)
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chumoku.models.model import Model
-    from chumoku.training.dataset import Material
+    from chumoku.training.dataset import TrainingData
 
 
 def train(
@@ -47,8 +47,8 @@ def train(
 
     console = Console(stderr=as_json)
 
-    def examine(material: Material, model: Model) -> None:
-        examined(material, model, console)
+    def examine(data: TrainingData, model: Model) -> None:
+        examined(data, model, console)
 
     trained = run(loaded, resume=resume, console=console, examine=None if unexamined else examine)
     if as_json:
@@ -60,12 +60,12 @@ def train(
         raise typer.Exit(trained.exit_code)
 
 
-def examined(material: Material, model: Model, console: Console) -> None:
+def examined(data: TrainingData, model: Model, console: Console) -> None:
     """The cheap half of the doctor, a second or two: what it finds is told, and what is broken is not trained."""
     from chumoku.doctor import quick
 
     with console.status("The doctor looks at model and corpus …"):
-        findings = quick(material, model)
+        findings = quick(data, model)
     for one in findings:
         console.print(f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}", markup=False)
     broken = [one.check for one in findings if one.broken]

@@ -21,7 +21,7 @@ from chumoku.training.average import Average
 from chumoku.training.distributed import World
 from chumoku.training.log import Log
 from chumoku.training.loop import Run
-from chumoku.training.objectives import Objective, learned
+from chumoku.training.objectives import Objective, count_labels
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import (
@@ -46,7 +46,7 @@ def run(patient: Patient) -> Iterator[Finding]:
     if rows < 2:
         raise Skip("a batch has one row")
     parts = [{name: table[part] for name, table in batch.items()} for part in (slice(0, 1), slice(1, rows))]
-    if not all(map(learned, parts)):
+    if not all(map(count_labels, parts)):
         raise Skip("there is nothing to learn in one of the parts")
     with borrowed(model), learning(model):
         at_once, in_parts = change(model, objective, [batch]), change(model, objective, parts)
@@ -56,7 +56,7 @@ def run(patient: Patient) -> Iterator[Finding]:
     if apart[name] > APART:
         yield Finding(
             "accumulation",
-            f"Two batches of {learned(parts[0])} and {learned(parts[1])} tokens move the weights otherwise than both "
+            f"Two batches of {count_labels(parts[0])} and {count_labels(parts[1])} tokens move the weights otherwise than both "
             f"together: by {apart[name]:.1%} of the largest change.",
             f"the training step, first in {name}",
             0.97,
@@ -67,7 +67,7 @@ def run(patient: Patient) -> Iterator[Finding]:
 def change(model: Model, objective: Objective, batches: list[Batch]) -> dict[str, Tensor]:
     """What one step of the training loop does to each weight, which is then put back."""
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    step(model, objective).learn(batches, sum(map(learned, batches)))
+    step(model, objective).train_step(batches, sum(map(count_labels, batches)))
     moved = {name: parameter.detach() - before[name] for name, parameter in model.named_parameters()}
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -97,7 +97,7 @@ def step(model: Model, objective: Objective) -> Run:
         Average(model, 0.0),
         nothing,
         state=State(),
-        here=World(model.device),
+        world=World(model.device),
         log=Log(Path(), settings, None),
         checkpoints=nothing,
         result=nothing,

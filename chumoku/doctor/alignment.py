@@ -111,8 +111,8 @@ def fitting(rows: Rows) -> NDArray[np.float64]:
     number = np.repeat(np.arange(len(ends)), rows.blocks)
     fits = np.zeros(len(ends))
     for half in (0, 1):
-        learned = number % 2 == half
-        association = associations(x[learned], y[learned])
+        train_half = number % 2 == half
+        association = associations(x[train_half], y[train_half])
         for block in range(1 - half, len(ends), 2):
             place = slice(ends[block] - rows.blocks[block], ends[block])
             scores = x[place] @ association @ y[place].T

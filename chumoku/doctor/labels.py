@@ -40,8 +40,8 @@ def is_masked(batches: Batches, patient: Patient) -> bool:
 
 def following(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
     shares = {shift: share(batches, shift) for shift in SHIFTS}
-    learned = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
-    if learned == 0:
+    labeled = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
+    if labeled == 0:
         yield Finding("labels", "There is nothing to learn: no token has a label.", where, 0.97, "Look at the labels.")
     elif shares[1] < 0.999:
         best = max(SHIFTS, key=shares.__getitem__)

@@ -27,9 +27,9 @@ from chumoku.data.prepared import Pairs
 from chumoku.doctor.subject import Patient
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.text import Tokenizer
-from chumoku.training.dataset import Material, prepare
-from chumoku.training.outputs import made
-from chumoku.training.recipe import RECIPE, SHIPPED, Recipe, load_recipe
+from chumoku.training.dataset import TrainingData, prepare
+from chumoku.training.outputs import create_result
+from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
 from chumoku.training.settings import TrainSettings, as_list
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
@@ -61,16 +61,16 @@ def admitted(
 
 
 def is_recipe(name: str) -> bool:
-    return name.endswith(".toml") or (not open_model.exists(Path(name)) and (SHIPPED / f"{name}.toml").exists())
+    return name.endswith(".toml") or (not open_model.exists(Path(name)) and (BUILT_IN / f"{name}.toml").exists())
 
 
 def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
     say("Preparing the corpus as training would …")
     init = None if recipe.init is None else open_model.load(recipe.init)
-    material = prepare(placed(recipe, working), init)
-    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
-    model = made(recipe, material.config, tokenizers, init=init, device=torch.device("cpu")).model
-    return replace(with_originals(of_material(material, working), recipe, working), model=model, recipe=recipe)
+    data = prepare(placed(recipe, working), init)
+    tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
+    model = create_result(recipe, data.config, tokenizers, init=init, device=torch.device("cpu")).model
+    return replace(with_originals(of_material(data, working), recipe, working), model=model, recipe=recipe)
 
 
 def of_model(name: str, working: Path, say: Say, *, precision: str | None = None) -> Patient:
@@ -87,7 +87,7 @@ def of_model(name: str, working: Path, say: Say, *, precision: str | None = None
 
 def run_of(folder: Path) -> Path | None:
     """The run that a model belongs to: its folder, or the one that is given."""
-    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE).is_file()), None)
+    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE_FILE).is_file()), None)
 
 
 def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say: Say) -> Patient:
@@ -106,20 +106,20 @@ def placed(recipe: Recipe, folder: Path) -> Recipe:
     return replace(recipe, train=read(TrainSettings, {**write(recipe.train), "out": str(folder)}))
 
 
-def of_material(material: Material, folder: Path | None = None, *, most: int = MOST) -> Patient:
+def of_material(data: TrainingData, folder: Path | None = None, *, most: int = MOST) -> Patient:
     """What a run learns from, as batches and, up to `most` tokens of it, as text; `folder` is where it was prepared."""
     texts: dict[str, Any] = {}
-    for name, batches in (("", material.train), ("held_", material.validation)):
+    for name, batches in (("", data.train), ("held_", data.validation)):
         if isinstance(batches, PairBatches):
-            texts[f"{name}pairs"] = pairs_of(batches.pairs, material, most)
+            texts[f"{name}pairs"] = pairs_of(batches.pairs, data, most)
         else:
-            texts[f"{name}texts"] = lines_of(batches, material.tokenizer, most)
+            texts[f"{name}texts"] = lines_of(batches, data.tokenizer, most)
     return Patient(
         None,
-        material.tokenizer,
-        material.source_tokenizer,
-        material.train,
-        material.validation,
+        data.tokenizer,
+        data.source_tokenizer,
+        data.train,
+        data.validation,
         dropped={} if folder is None else dropped(folder / "data"),
         **texts,
     )
@@ -141,11 +141,11 @@ def with_originals(patient: Patient, recipe: Recipe, folder: Path) -> Patient:
     return replace(patient, originals={name: [pair[side] for pair in pairs] for side, name in enumerate(names)})
 
 
-def pairs_of(pairs: Pairs, material: Material, most: int) -> list[Pair]:
+def pairs_of(pairs: Pairs, data: TrainingData, most: int) -> list[Pair]:
     count = min(len(pairs), most // USUAL)
     sides = [
         tokenizer.decode_batch([side[index].tolist() for index in range(count)])
-        for side, tokenizer in ((pairs.source, material.source_tokenizer), (pairs.target, material.tokenizer))
+        for side, tokenizer in ((pairs.source, data.source_tokenizer), (pairs.target, data.tokenizer))
     ]
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
 

@@ -8,7 +8,7 @@ from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Patient
 from chumoku.doctor.tools import borrowed, check_trainable, learning, named, sample, size
 from chumoku.nn.lora import Adapted
-from chumoku.training.objectives import learned
+from chumoku.training.objectives import count_labels
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.settings import OptimizerSettings
 
@@ -29,7 +29,7 @@ def run(patient: Patient) -> Iterator[Finding]:
             for parameter in model.parameters():
                 parameter.requires_grad_(parameter.is_floating_point())
         optimizer = Optimizer(model, settings)
-        (objective(batch) / max(1, learned(batch))).backward()
+        (objective(batch) / max(1, count_labels(batch))).backward()
         moving = {name: (p, float(p.grad.abs().max())) for name, p in model.named_parameters() if p.grad is not None}
         before = {name: parameter.detach().clone() for name, (parameter, _) in moving.items()}
         optimizer.step(RATE)

@@ -9,7 +9,7 @@ import torch
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Patient
 from chumoku.doctor.tools import borrowed, check_trainable, learning, sample, size
-from chumoku.training.objectives import Objective, learned
+from chumoku.training.objectives import Objective, count_labels
 
 STEPS, LARGEST = 80, 60_000_000
 ENOUGH = 0.2  # nats a token: nothing is left to be halved
@@ -21,7 +21,7 @@ def run(patient: Patient) -> Iterator[Finding]:
     if size(model) > LARGEST:
         raise Skip("this model is too large to be trained here, even on one batch")
     batch = sample(patient, length=12)
-    tokens = learned(batch)
+    tokens = count_labels(batch)
     if tokens == 0:
         raise Skip("there is nothing to learn in the first rows")
     rate = min(3e-3, max(1e-4, 0.2 / model.config.width))

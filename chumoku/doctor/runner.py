@@ -42,7 +42,7 @@ from chumoku.doctor.open_subject import of_material
 from chumoku.doctor.subject import Patient
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model
-from chumoku.training.dataset import Material
+from chumoku.training.dataset import TrainingData
 
 FEW = 100_000  # tokens that the cheap half reads
 CHECKS: tuple[Check, ...] = (
@@ -131,7 +131,7 @@ def made(check: Check, patient: Patient) -> tuple[list[Finding], str | None]:
         ], None
 
 
-def quick(material: Material, model: Model) -> list[Finding]:
+def quick(data: TrainingData, model: Model) -> list[Finding]:
     """The cheap half, for a training that is about to begin. The model, and all random numbers, stay as they are."""
-    patient = replace(of_material(material, most=FEW), model=model)
+    patient = replace(of_material(data, most=FEW), model=model)
     return examine(patient, checks=[check for check in CHECKS if check.cheap]).findings

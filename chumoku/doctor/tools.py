@@ -181,8 +181,8 @@ def named(names: list[str]) -> str:
 
 def cut(batch: Batch, rows: int, length: int) -> Batch:
     """The first rows with something to learn, and their first columns."""
-    learned = (batch["labels"][:, :length] != IGNORE).sum(1)
-    best = learned.argsort(descending=True, stable=True)[:rows]
+    labeled = (batch["labels"][:, :length] != IGNORE).sum(1)
+    best = labeled.argsort(descending=True, stable=True)[:rows]
     return {name: table[best][:, :length].clone() for name, table in batch.items()}
 
 

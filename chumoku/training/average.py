@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
@@ -18,7 +18,7 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._parameters = _trained(model) if decay else {}
+        self._parameters = _trainable(model) if decay else {}
         self.tensors = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def update(self) -> None:
@@ -31,7 +31,7 @@ class Average:
             tensor.copy_(tensors[name])
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
+    def swapped_in(self) -> Iterator[None]:
         """Inside, the model has the average's weights."""
         self._swap()
         try:
@@ -42,6 +42,6 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self._parameters.items():
-            kept = parameter.detach().clone()
+            current = parameter.detach().clone()
             parameter.copy_(self.tensors[name])
-            self.tensors[name].copy_(kept)
+            self.tensors[name].copy_(current)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError, RoomError
 from chumoku.training.checkpoint_files import Tensors, write_files, write_part
-from chumoku.training.distributed import World, whole
+from chumoku.training.distributed import World, gather
 from chumoku.training.outputs import Result
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
@@ -33,9 +33,9 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(
-        self, folder: Path, *, keep: int, here: World, say: Callable[[str], None], sharded: bool = False
+        self, folder: Path, *, keep: int, world: World, notify: Callable[[str], None], sharded: bool = False
     ) -> None:
-        self.folder, self.keep, self.here, self.say, self.sharded = folder, keep, here, say, sharded
+        self.folder, self.keep, self.world, self.notify, self.sharded = folder, keep, world, notify, sharded
 
     def steps(self) -> list[int]:
         """The steps there are checkpoints of, oldest first."""
@@ -43,7 +43,7 @@ class Checkpoints:
         return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{8,12}", name))
 
     @property
-    def described(self) -> str:
+    def last_good(self) -> str:
         steps = self.steps()
         return f"the last good state is {self.path(steps[-1])}" if steps else "nothing had been saved before"
 
@@ -57,45 +57,45 @@ class Checkpoints:
 
     def newest(self) -> Path | None:
         """The newest checkpoint that is whole; damaged ones are set aside."""
-        return next((path for step in reversed(self.steps()) if self.is_whole(path := self.path(step))), None)
+        return next((path for step in reversed(self.steps()) if self.check_or_set_aside(path := self.path(step))), None)
 
-    def is_whole(self, path: Path) -> bool:
+    def check_or_set_aside(self, path: Path) -> bool:
         """Whether a checkpoint is what was saved; if not, it is set aside."""
         try:
             verify_bundle(path)
         except DamagedError as error:
-            aside = _free_name(path)
+            aside = _unused_name(path)
             path.replace(aside)
-            self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
+            self.notify(f"A checkpoint is damaged and was set aside as {aside}. {error}")
             return False
         return True
 
     def save(self, state: State, tensors: Tensors, result: Result) -> Path:
         """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises RoomError."""
         path = self.path(state.step)
-        gathered = None if self.sharded else _gathered(tensors, self.here)
+        gathered = None if self.sharded else _gather(tensors, self.world)
         with contextlib.ExitStack() as stack:
             working = beside(path, "writing")
 
             def begin() -> None:
-                if self.here.main:
+                if self.world.main:
                     stack.enter_context(sealed(path))
 
             def fill() -> None:
                 if gathered is None:
-                    write_part(working, tensors, self.here)
-                if self.here.main:
+                    write_part(working, tensors, self.world)
+                if self.world.main:
                     write_files(working, state, gathered, result)
 
             def finish() -> None:
                 stack.close()
-                if self.here.main:
+                if self.world.main:
                     self._rotate(path)
 
             for work in (begin, fill, finish):
                 problem = _attempt(work)
-                if self.here.sum(float(problem is not None))[0]:  # all go on, or all give up
-                    raise _no_room(path, tensors.named().values(), problem)
+                if self.world.sum(float(problem is not None))[0]:  # all go on, or all give up
+                    raise _disk_error(path, tensors.named().values(), problem)
         return path
 
     def _rotate(self, path: Path) -> None:
@@ -104,18 +104,18 @@ class Checkpoints:
             remove(self.path(step))
 
 
-def export(result: Result, folder: Path, here: World) -> None:
+def export(result: Result, folder: Path, world: World) -> None:
     """What was learned, as it is now; everyone takes part, the first process writes."""
-    weights = {name: whole(tensor.detach()) for name, tensor in result.tensors().items()}
+    weights = {name: gather(tensor.detach()) for name, tensor in result.tensors().items()}
 
     def write() -> None:
-        if here.main:
+        if world.main:
             with sealed(folder) as working:
                 result.write(working, weights)
 
     problem = _attempt(write)
-    if here.sum(float(problem is not None))[0]:
-        raise _no_room(folder, weights.values(), problem)
+    if world.sum(float(problem is not None))[0]:
+        raise _disk_error(folder, weights.values(), problem)
 
 
 def _attempt(work: Callable[[], None]) -> OSError | DamagedError | None:
@@ -126,39 +126,39 @@ def _attempt(work: Callable[[], None]) -> OSError | DamagedError | None:
     return None
 
 
-def _gathered(tensors: Tensors, here: World) -> Tensors:
+def _gather(tensors: Tensors, world: World) -> Tensors:
     """Whole tensors in main memory on the first process; every process must take part."""
     groups = []
     for group in (tensors.model, tensors.optimizer, tensors.average):
         made = {}
         for name, tensor in group.items():
-            together = whole(tensor.detach())
-            if here.main:
+            together = gather(tensor.detach())
+            if world.main:
                 made[name] = together.cpu()
         groups.append(made)
     return Tensors(*groups)
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+def find_differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
     """What a run was made of and is now made of, where they differ: `model.width: 64 then, 128 now`."""
     found = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{prefix}{key}.")
+            found += find_differences(old, new, f"{prefix}{key}.")
         elif old != new:
-            found.append(f"{prefix}{key}: {_shown(old)} then, {_shown(new)} now")
+            found.append(f"{prefix}{key}: {_show(old)} then, {_show(new)} now")
     return found
 
 
-def bytes_kept(numbers: int, recipe: Recipe) -> int:
+def disk_needed(numbers: int, recipe: Recipe) -> int:
     """What a run of so many numbers keeps at its most: checkpoints, one more than is kept, and two bundles."""
     moments = {"adamw": 2, "sgd": 1, "muon": 2}[recipe.optimizer.kind]
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     return 4 * numbers * ((keep + 1) * (1 + moments + bool(recipe.train.ema)) + 2)
 
 
-def check_room(folder: Path, needed: int) -> None:
+def check_disk_space(folder: Path, needed: int) -> None:
     """Refuse, before the first step, a disk that cannot hold what the run will keep."""
     kept = [*(folder / "checkpoints").glob("step-*"), folder / "best", folder / "last"]
     there = sum(file.stat().st_size for place in kept for file in place.glob("*"))
@@ -170,14 +170,14 @@ def check_room(folder: Path, needed: int) -> None:
         )
 
 
-def _no_room(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> RoomError:
+def _disk_error(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> RoomError:
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = shutil.disk_usage(path.parent).free
     why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or str(problem)
     return RoomError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
 
 
-def _free_name(path: Path) -> Path:
+def _unused_name(path: Path) -> Path:
     aside = path.with_name(path.name + ".bad")
     number = 2
     while aside.exists():
@@ -186,5 +186,5 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return "not given" if value is None else f"{value}"[:80]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError
 from chumoku.safe_files import check_header
-from chumoku.training.distributed import World, laid_out_as, part
+from chumoku.training.distributed import World, distribute_like, local_part
 from chumoku.training.outputs import Result
 from chumoku.training.state import State
 from chumoku.weights.bundle import WEIGHTS, store
@@ -61,15 +61,15 @@ def write_files(folder: Path, state: State, tensors: Tensors | None, result: Res
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def write_part(folder: Path, tensors: Tensors, here: World) -> None:
+def write_part(folder: Path, tensors: Tensors, world: World) -> None:
     mine = {}
     for name, tensor in tensors.named().items():
-        divided = part(tensor.detach())
+        divided = local_part(tensor.detach())
         if divided is not None:
             mine[name] = divided
-        elif here.main:
+        elif world.main:
             mine[name] = tensor
-    store(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+    store(mine, folder / f"part-{world.rank:05}-of-{world.size:05}.safetensors")
 
 
 def read_state(path: Path) -> State:
@@ -101,11 +101,11 @@ def read_tensors(path: Path) -> Tensors:
         group, _, name = key.partition("/")
         if group not in groups:
             raise DamagedError(f"{path} has the tensor {key[:200]}, which is not part of a checkpoint.")
-        groups[group][name] = _joined(path, key, [piece[key] for piece in pieces if key in piece])
+        groups[group][name] = _concatenate(path, key, [piece[key] for piece in pieces if key in piece])
     return Tensors(**groups)
 
 
-def _joined(path: Path, key: str, rows: list[Tensor]) -> Tensor:
+def _concatenate(path: Path, key: str, rows: list[Tensor]) -> Tensor:
     if len(rows) == 1:
         return rows[0]
     if len({(row.dtype, row.ndim, row.shape[1:]) for row in rows}) > 1 or rows[0].ndim == 0:
@@ -148,14 +148,14 @@ def check_group(path: Path, found: Mapping[str, Tensor], needed: Mapping[str, Te
             raise DamagedError(f"{path}: {name} is {kinds[0]}, and this run needs {kinds[1]}.")
 
 
-def restore(result: Result, values: Mapping[str, Tensor]) -> None:
+def load_weights(result: Result, values: Mapping[str, Tensor]) -> None:
     """Put whole tensors into what is trained, divided as it is."""
     with torch.no_grad():
         for name, tensor in result.tensors().items():
-            tensor.copy_(laid_out_as(tensor.detach(), values[name]))
+            tensor.copy_(distribute_like(tensor.detach(), values[name]))
 
 
-def mean(paths: Sequence[Path], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def average_weights(paths: Sequence[Path], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The mean of the weights of several checkpoints, summed in float64; all are of the names and shapes of `like`."""
     total = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in like.items()}
     for path in paths:

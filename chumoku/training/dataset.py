@@ -29,11 +29,11 @@ from chumoku.training.recipe import Recipe
 from chumoku.training.settings import DataSettings, Files, as_list
 from chumoku.weights.bundle import Bundle
 
-MEASURED = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
+DECODED_TOKENS = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     config: ModelConfig
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer  # the same, where there is one
@@ -45,36 +45,38 @@ class Material:
     bytes_a_token: float | None = None  # of the validation text
 
 
-def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> Material:
+def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:
     """Read, tokenize and lay out what the recipe names, or open it when nothing has changed.
 
     Where the model is there already (`init`), it brings its tokenizers. `progress` is told how far it is.
     """
     folder = Path(recipe.train.out) / "data"
-    laid_out = _text if recipe.data.kind == "text" else _pairs
+    laid_out = _prepare_text if recipe.data.kind == "text" else _prepare_pairs
     return laid_out(recipe, folder, init, progress)
 
 
-def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
+def _prepare_text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
     data, train = recipe.data, recipe.train
-    corpus = _corpus(data, data.files)
+    corpus = _open_corpus(data, data.files)
     if init is not None:
         tokenizer = init.tokenizer
     else:
-        tokenizer = _trained(recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data), progress=progress)
-    config = recipe.config(_filled(tokenizer.size, recipe))
+        tokenizer = _load_or_train(
+            recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data), progress=progress
+        )
+    config = recipe.config(_padded_size(tokenizer.size, recipe))
     shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
     judged, start = shards, 1 - data.held_out
     if data.validation_files:
-        held_corpus = _corpus(data, data.validation_files)
+        held_corpus = _open_corpus(data, data.validation_files)
         judged, start = prepare_text(held_corpus, tokenizer, folder / "validation", progress=progress), 0.0
     length = train.sequence_length or config.context
     shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
-    learned: Batches = WindowBatches(
+    train_batches: Batches = WindowBatches(
         shards, rows=train.batch_size, seed=train.seed, part=(0.0, start if judged is shards else 1.0), **shape
     )
-    held: Batches = WindowBatches(
-        judged, rows=_rows(judged, start, length, train.batch_size), part=(start, 1.0), **shape
+    validation: Batches = WindowBatches(
+        judged, rows=_validation_rows(judged, start, length, train.batch_size), part=(start, 1.0), **shape
     )
     if config.kind == "encoder":
         hiding: dict[str, Any] = {
@@ -82,36 +84,36 @@ def _text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress)
             "vocabulary": tokenizer.size,
             "share_hidden": data.mask_probability,
         }
-        learned, held = (MaskedBatches(windows, **hiding) for windows in (learned, held))  # type: ignore[arg-type]
-    return Material(
+        train_batches, validation = (MaskedBatches(windows, **hiding) for windows in (train_batches, validation))  # type: ignore[arg-type]
+    return TrainingData(
         config,
         tokenizer,
         tokenizer,
-        learned,
-        held,
-        corpus=_digest(shards.manifest["shards"], judged.manifest["shards"]),
+        train_batches,
+        validation,
+        corpus=_hash(shards.manifest["shards"], judged.manifest["shards"]),
         length=length,
         fewest_rows=train.batch_size,
-        bytes_a_token=_bytes_a_token(judged, start, tokenizer),
+        bytes_a_token=_bytes_per_token(judged, start, tokenizer),
     )
 
 
-def _rows(shards: Shards, start: float, length: int, most: int) -> int:
+def _validation_rows(shards: Shards, start: float, length: int, most: int) -> int:
     """As many windows at a time as the validation part has, up to the batch of training."""
     return max(1, min(most, (round((1 - start) * shards.tokens) - 1) // length))
 
 
-def _bytes_a_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
+def _bytes_per_token(shards: Shards, start: float, tokenizer: Tokenizer) -> float:
     first = min(round(start * shards.tokens), shards.tokens - 1)
-    tokens = shards.read(first, min(shards.tokens, first + MEASURED))
+    tokens = shards.read(first, min(shards.tokens, first + DECODED_TOKENS))
     return len(tokenizer.decode(tokens.tolist()).encode("utf-8", "replace")) / len(tokens)
 
 
-def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> Material:
+def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
     data = recipe.data
     files, validation_files = data.files, data.validation_files or None
     if data.kind == "embedded":
-        files, validation_files = _embedded(recipe, folder)
+        files, validation_files = _write_embedded(recipe, folder)
     held_out = 0.0 if validation_files is not None else data.held_out
     columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
     languages = (data.languages[0], data.languages[1]) if data.languages else (None, None)
@@ -130,38 +132,38 @@ def _pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress
         paths = expand(as_list(files))
         sides = {"source": (0,), "target": (1,)} if recipe.tokenizer.has_target else {"tokenizer": (0, 1)}
         tokenizers = [
-            _trained(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023
+            _load_or_train(recipe, lambda: texts(*which), paths, folder, read_as=read_as, side=name, progress=progress)  # noqa: B023
             for name, which in sides.items()
         ]
         source, target = tokenizers[0], tokenizers[-1]
-    own = _filled(source.size, recipe) if source is not target else None
-    config = recipe.config(_filled(target.size, recipe), own)
+    own = _padded_size(source.size, recipe) if source is not target else None
+    config = recipe.config(_padded_size(target.size, recipe), own)
     reading |= {"target_tokenizer": target, "progress": progress}
     prepared = prepare_pairs(as_list(files), source, folder / "pairs", validation=held_out, **reading)
     judged, part = prepared, "validation"
     if validation_files is not None:
         judged = prepare_pairs(as_list(validation_files), source, folder / "validation", validation=0.0, **reading)
         part = "train"
-    learned = _fitting(open_pairs(prepared), config)
+    train_batches = _check_lengths(open_pairs(prepared), config)
     roles: dict[str, Any] = {
         "source_roles": source.roles,
         "target_roles": target.roles,
         "tokens": recipe.train.batch_tokens,
     }
-    batches = PairBatches(learned, seed=recipe.train.seed, **roles)
-    return Material(
+    batches = PairBatches(train_batches, seed=recipe.train.seed, **roles)
+    return TrainingData(
         config,
         target,
         source,
         batches,
-        PairBatches(_fitting(open_pairs(judged, part), config), **roles),
-        corpus=_digest(read_manifest(prepared)["parts"], read_manifest(judged)["parts"]),
-        length=max(1, round(float(learned.target.lengths.mean()))),
+        PairBatches(_check_lengths(open_pairs(judged, part), config), **roles),
+        corpus=_hash(read_manifest(prepared)["parts"], read_manifest(judged)["parts"]),
+        length=max(1, round(float(train_batches.target.lengths.mean()))),
         fewest_rows=batches.fewest_rows,
     )
 
 
-def _fitting(pairs: Pairs, config: ModelConfig) -> Pairs:
+def _check_lengths(pairs: Pairs, config: ModelConfig) -> Pairs:
     """Pairs that a model with a table of positions can take."""
     longest = max(int(side.lengths.max(initial=0)) for side in (pairs.source, pairs.target)) + 1
     if config.position == "learned" and longest > config.context:
@@ -172,22 +174,22 @@ def _fitting(pairs: Pairs, config: ModelConfig) -> Pairs:
     return pairs
 
 
-def _embedded(recipe: Recipe, folder: Path) -> tuple[Files, Files]:
+def _write_embedded(recipe: Recipe, folder: Path) -> tuple[Files, Files]:
     """The embedded corpus as files: training, validation, and a test part for later."""
     parts = grammar.split(recipe.data.count)
     folder.mkdir(parents=True, exist_ok=True)
     for name in parts._fields:
-        path, lines = folder / f"{name}.tsv", _table(getattr(parts, name))
+        path, lines = folder / f"{name}.tsv", _as_tsv(getattr(parts, name))
         if not path.exists() or path.read_bytes() != lines:
             path.write_bytes(lines)
     return [str(folder / "train.tsv")], [str(folder / "validation.tsv")]
 
 
-def _table(pairs: Sequence[Pair]) -> bytes:
+def _as_tsv(pairs: Sequence[Pair]) -> bytes:
     return "".join(f"{pair.source}\t{pair.target}\n" for pair in pairs).encode()
 
 
-def _trained(
+def _load_or_train(
     recipe: Recipe,
     texts: Any,
     files: list[Path],
@@ -211,12 +213,12 @@ def _trained(
     )
 
 
-def _filled(size: int, recipe: Recipe) -> int:
+def _padded_size(size: int, recipe: Recipe) -> int:
     """A vocabulary filled up to a multiple: matrix products like round numbers."""
     return -(-size // recipe.tokenizer.pad_to_multiple) * recipe.tokenizer.pad_to_multiple
 
 
-def _corpus(data: DataSettings, files: Any) -> Corpus:
+def _open_corpus(data: DataSettings, files: Any) -> Corpus:
     return Corpus(as_list(files), documents=data.documents, field=data.field)
 
 
@@ -224,18 +226,18 @@ def _read_as(data: DataSettings) -> dict[str, Any]:
     return {"documents": data.documents, "field": data.field}
 
 
-def _digest(*entries: Any) -> str:
+def _hash(*entries: Any) -> str:
     """What the tokens of a corpus hash to, training and validation in this order, wherever they lie."""
-    return hashlib.sha256("\n".join(_sums(entries)).encode()).hexdigest()
+    return hashlib.sha256("\n".join(_find_hashes(entries)).encode()).hexdigest()
 
 
-def _sums(value: Any) -> Iterator[str]:
+def _find_hashes(value: Any) -> Iterator[str]:
     if isinstance(value, dict):
         if "sha256" in value:
             yield value["sha256"]
         else:
             for inner in value.values():
-                yield from _sums(inner)
+                yield from _find_hashes(inner)
     elif isinstance(value, (list, tuple)):
         for inner in value:
-            yield from _sums(inner)
+            yield from _find_hashes(inner)

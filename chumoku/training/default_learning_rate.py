@@ -16,7 +16,7 @@ SGD = 0.01
 FINE_TUNING = 0.25
 
 
-def default_rate(kind: str, width: int, *, fine_tuning: bool = False) -> float:
+def default_learning_rate(kind: str, width: int, *, fine_tuning: bool = False) -> float:
     """The peak learning rate for an optimizer kind and a model width, rounded to two digits."""
     adamw = min(HIGHEST, 6e-4 * (768 / width) ** 0.8)
     rate = {"adamw": adamw, "muon": 2 * adamw, "sgd": SGD}[kind]

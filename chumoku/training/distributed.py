@@ -51,7 +51,7 @@ class World:
     def share(self) -> Share:
         return Share(self.rank, self.size)
 
-    def place(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    def to_device(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
         """A batch where it is computed."""
         if self.device.type != "cuda":
             return batch
@@ -65,14 +65,14 @@ class World:
         dist.all_reduce(table)
         return table.tolist()
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until everyone is here."""
         if self.size > 1:
             self.sum(1.0)
 
 
 @contextlib.contextmanager
-def world(settings: TrainSettings) -> Iterator[World]:
+def join_world(settings: TrainSettings) -> Iterator[World]:
     """This process's place: alone, or among those that torchrun started."""
     size = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     device = choose_device(settings.device)
@@ -107,19 +107,19 @@ def choose_device(name: str | None) -> torch.device:
     return device
 
 
-def wrap(objective: Objective, settings: TrainSettings, here: World) -> nn.Module:
+def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Module:
     """The objective as it runs: cast, shared among processes, compiled."""
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
     if settings.activation_checkpointing:
         for block in blocks:
-            block.forward = _recomputed(block.forward)  # type: ignore[method-assign]
-    sharding = here.size > 1 and settings.parallel == "fsdp"
+            block.forward = _with_checkpointing(block.forward)  # type: ignore[method-assign]
+    sharding = world.size > 1 and settings.parallel == "fsdp"
     module: nn.Module = objective
     if sharding:
         _shard(objective, blocks, DTYPES[settings.precision])
     elif settings.precision != "float32":
         module = Cast(objective, DTYPES[settings.precision])
-    if here.size > 1 and not sharding:
+    if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
     if settings.compile:
         # Sentence pairs come in many shapes, windows in one.
@@ -128,7 +128,7 @@ def wrap(objective: Objective, settings: TrainSettings, here: World) -> nn.Modul
     return module
 
 
-def _recomputed(run: Any) -> Any:
+def _with_checkpointing(run: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             # A GPU's backward pass has its own thread, which would not know whether plain formulas run.
@@ -147,7 +147,7 @@ def _shard(objective: nn.Module, blocks: list[Block], dtype: torch.dtype) -> Non
 
 
 @contextlib.contextmanager
-def sharing(module: nn.Module, *, now: bool) -> Iterator[None]:
+def gradient_sync(module: nn.Module, *, now: bool) -> Iterator[None]:
     """Gradients of what runs inside are exchanged now, or kept until a later batch of the same step."""
     inner = getattr(module, "_orig_mod", module)  # beneath torch.compile
     if isinstance(inner, DistributedDataParallel) and not now:
@@ -159,17 +159,17 @@ def sharing(module: nn.Module, *, now: bool) -> Iterator[None]:
     yield
 
 
-def whole(tensor: Tensor) -> Tensor:
+def gather(tensor: Tensor) -> Tensor:
     """A tensor put together from all processes' parts; everyone must ask."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def part(tensor: Tensor) -> Tensor | None:
+def local_part(tensor: Tensor) -> Tensor | None:
     """This process's part of a divided tensor; None where it is not divided."""
     return tensor.to_local() if isinstance(tensor, DTensor) else None
 
 
-def laid_out_as(model: Tensor, value: Tensor) -> Tensor:
+def distribute_like(model: Tensor, value: Tensor) -> Tensor:
     """A whole tensor, divided as another is."""
     if not isinstance(model, DTensor):
         return value.to(model.device)

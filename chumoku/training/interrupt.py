@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import BusyError, RoomError, UsageError
-from chumoku.training.distributed import part
+from chumoku.training.distributed import local_part
 
 
 class Interrupt:
@@ -28,7 +28,7 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
-                self._before[number] = signal.signal(number, self._heard)
+                self._before[number] = signal.signal(number, self._on_signal)
             except ValueError:  # not the main thread: its owner hears the signals
                 return self
         return self
@@ -37,7 +37,7 @@ class Interrupt:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -45,7 +45,7 @@ class Interrupt:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def lock_folder(folder: Path) -> Iterator[None]:
     """Hold a run's folder: a second run is refused, and a run that died holds nothing."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"{folder} is a file, and a folder is needed for a run. Choose another train.out.")
@@ -69,7 +69,7 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
+def find_non_finite(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
     """The address where numbers first cease to be finite: in the weights, going forward, or in the gradients."""
     objective = getattr(objective, "_orig_mod", objective)  # beneath torch.compile
     for name, parameter in objective.named_parameters():
@@ -102,7 +102,7 @@ def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
     return "the gradient as a whole"
 
 
-def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
+def first_non_finite_tensor(tensors: Mapping[str, Tensor]) -> str | None:
     """The name of the first tensor that holds NaN or infinity: of a divided one, in this process's part.
 
     A sum with NaN or infinity in it is not finite, so all sums are asked for at once. A sum of finite numbers may
@@ -111,7 +111,7 @@ def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
     local: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
-            divided = part(tensor.detach())
+            divided = local_part(tensor.detach())
             local[name] = tensor.detach() if divided is None else divided
     sums = torch.stack([tensor.sum().float().cpu() for tensor in local.values()]) if local else torch.zeros(0)
     suspects = (name for name, finite in zip(local, torch.isfinite(sums).tolist(), strict=True) if not finite)

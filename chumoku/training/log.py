@@ -25,7 +25,7 @@ METRICS = "metrics.jsonl"
 QUIET_SECONDS = 10.0  # between lines where there is no bar
 
 
-def started_bar(console: Console, *, total: int, done: int) -> Progress:
+def start_progress_bar(console: Console, *, total: int, done: int) -> Progress:
     """How many of how many, what is said beside it, and the time left."""
     bar = Progress(
         TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
@@ -46,11 +46,11 @@ class Log:
     def __init__(self, folder: Path, settings: TrainSettings, console: Console | None) -> None:
         self.folder, self.console = folder, console
         self.steps, self._every = settings.steps, settings.log_every
-        self.tokens_at_peak = math.nan  # tokens a second, were everything as fast as a matrix product
-        self._board = _board(folder) if settings.tensorboard and console is not None else None
+        self.peak_tokens_per_second = math.nan  # tokens a second, were everything as fast as a matrix product
+        self._tensorboard = _tensorboard(folder) if settings.tensorboard and console is not None else None
         self._file: Any = None
         self._bar: Progress | None = None
-        self._told, self._deaf = 0.0, False
+        self._last_line_at, self._console_closed = 0.0, False
 
     def open(self, state: State) -> None:
         """Begin, or go on after a step: what an interrupted run wrote beyond it is dropped."""
@@ -63,7 +63,7 @@ class Log:
         fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
         if self.console.is_terminal:
-            self._bar = started_bar(self.console, total=self.steps, done=state.step)
+            self._bar = start_progress_bar(self.console, total=self.steps, done=state.step)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -72,16 +72,16 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
-    def say(self, sentence: str) -> None:
-        if self.console is None or self._deaf:
+    def info(self, sentence: str) -> None:
+        if self.console is None or self._console_closed:
             return
         try:
             self.console.print(escape(sentence), highlight=False, soft_wrap=True)
         except (OSError, SystemExit):  # rich leaves when nobody reads any more; that is no reason to stop training
-            self._deaf = True
+            self._console_closed = True
 
     def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
         """The numbers of a training step."""
@@ -89,16 +89,16 @@ class Log:
             return
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
         # The peak is the fastest arithmetic seen in this run: the product measured at the start, or a step since then.
-        self.tokens_at_peak = max(self.tokens_at_peak, speed)
-        values |= {"tokens_per_second": speed, "peak_share": speed / self.tokens_at_peak}
+        self.peak_tokens_per_second = max(self.peak_tokens_per_second, speed)
+        values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_tokens_per_second}
         self._write({"step": state.step, **values})
         shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · rate {rate:.1e}"
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
-        elif self.console is not None and time.monotonic() - self._told > QUIET_SECONDS:
-            self._told = time.monotonic()
+        elif self.console is not None and time.monotonic() - self._last_line_at > QUIET_SECONDS:
+            self._last_line_at = time.monotonic()
             left = (self.steps - state.step) * state.seconds / state.step
-            self.say(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
+            self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
     def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
         values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
@@ -107,7 +107,7 @@ class Log:
             values["bits_per_byte"] = loss / math.log(2) / bytes_a_token
             words.append(f"{values['bits_per_byte']:.3f} bits a byte")
         self._write({"step": step, **values})
-        self.say(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
+        self.info(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
 
     def _write(self, values: dict[str, float]) -> None:
         if self._file is None:
@@ -117,10 +117,10 @@ class Log:
             self._file.write(json.dumps(finite) + "\n")
             self._file.flush()
         except OSError as error:  # a full disk costs a line, not the run
-            self.say(f"{self.folder / METRICS} could not be written: {error.strerror}.")
-        if self._board is not None:
+            self.info(f"{self.folder / METRICS} could not be written: {error.strerror}.")
+        if self._tensorboard is not None:
             for key in values.keys() - {"step"}:
-                self._board.add_scalar(key, values[key], int(values["step"]))
+                self._tensorboard.add_scalar(key, values[key], int(values["step"]))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
@@ -136,26 +136,26 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
+def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
     """The most arithmetic this machine does in a second: the best of a few square products."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = math.inf
     for _ in range(6):
-        _settle(device)
+        _synchronize(device)
         start = time.perf_counter()
         a @ b
-        _settle(device)
+        _synchronize(device)
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
 
 
-def _settle(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _board(folder: Path) -> Any:
+def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:

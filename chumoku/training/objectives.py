@@ -20,7 +20,7 @@ from chumoku.nn import masks
 IGNORE = -100
 
 
-def learned(batch: dict[str, Tensor]) -> int:
+def count_labels(batch: dict[str, Tensor]) -> int:
     """How many tokens of a batch have a label."""
     return int((batch["labels"] != IGNORE).sum())
 

@@ -27,7 +27,7 @@ def decays(name: str, parameter: Tensor) -> bool:
     return parameter.ndim >= 2 and not any(matches(pattern, name) for pattern in NOT_DECAYING)
 
 
-def orthogonalized(name: str, parameter: Tensor) -> bool:
+def uses_muon(name: str, parameter: Tensor) -> bool:
     """Whether Muon learns it: the matrices inside blocks. Stacked experts are three-dimensional, and are not."""
     return parameter.ndim == 2 and decays(name, parameter) and ".blocks." in name and ".router." not in name
 
@@ -39,7 +39,7 @@ class Optimizer:
         named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
         self.parameters = list(named.values())
         self._names = {id(parameter): name for name, parameter in named.items()}
-        self._inner = _made(named, settings)
+        self._inner = _build(named, settings)
 
     def step(self, rate: float) -> None:
         for inner in self._inner:
@@ -47,7 +47,7 @@ class Optimizer:
                 group["lr"] = rate
             inner.step()
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop the gradients."""
         for parameter in self.parameters:
             parameter.grad = None
@@ -76,15 +76,15 @@ class Optimizer:
             if isinstance(value, Tensor)
         }
 
-    def like(self) -> dict[str, Tensor]:
+    def empty_state(self) -> dict[str, Tensor]:
         """Everything that `state` can hold, as tensors without memory: each of its name, shape and type."""
         found = {}
         for inner in self._inner:
             for parameter in (parameter for group in inner.param_groups for parameter in group["params"]):
-                whole = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+                moment = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
                 step = torch.empty((), dtype=torch.float32, device="meta")
                 for kind in MOMENTS[type(inner).__name__]:
-                    found[f"{self._names[id(parameter)]}:{kind}"] = step if kind == "step" else whole
+                    found[f"{self._names[id(parameter)]}:{kind}"] = step if kind == "step" else moment
         return found
 
     def load(self, state: Mapping[str, Tensor]) -> None:
@@ -103,14 +103,14 @@ class Optimizer:
             inner.load_state_dict({"state": found, "param_groups": inner.state_dict()["param_groups"]})
 
 
-def _made(named: Mapping[str, Tensor], settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
+def _build(named: Mapping[str, Tensor], settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
     if settings.kind == "sgd":
         return [torch.optim.SGD(_groups(named, settings), lr=0.0, momentum=settings.momentum)]
     if settings.kind == "adamw":
         return [_adamw(named, settings)]
     if not hasattr(torch.optim, "Muon"):
         raise UsageError(f"muon needs PyTorch 2.9 or newer, and this is {torch.__version__}. Choose adamw, or update.")
-    matrices = {name: parameter for name, parameter in named.items() if orthogonalized(name, parameter)}
+    matrices = {name: parameter for name, parameter in named.items() if uses_muon(name, parameter)}
     rest = {name: parameter for name, parameter in named.items() if name not in matrices}
     muon = torch.optim.Muon(
         list(matrices.values()),

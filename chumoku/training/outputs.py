@@ -33,12 +33,12 @@ class Result(Protocol):
         """The result's files, into a folder that is there; `weights` are the tensors, put together and on the CPU."""
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """How much of the model is trained."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class ModelResult:
     """The model itself, as a bundle."""
 
     model: Model
@@ -51,12 +51,12 @@ class Whole:
         write_bundle(folder, self.model.config, weights, self.tokenizers)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{sum(parameter.numel() for parameter in self.model.parameters()):,} parameters"
 
 
 @dataclass(frozen=True)
-class Adapter:
+class AdapterResult:
     """Small matrices beside those of the model `base`, in PEFT's files."""
 
     model: Model
@@ -69,7 +69,7 @@ class Adapter:
         lora.save(self.model, folder, base=self.base, rows=rows_of(self.model.config))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         found = lora.saving(self.model)
         return (
             f"an adapter of {found.trained:,} parameters ({found.trained / found.total:.2%}) beside {found.total:,} "
@@ -77,22 +77,22 @@ class Adapter:
         )
 
 
-def made(
+def create_result(
     recipe: Recipe, config: ModelConfig, tokenizers: Tokenizers, *, init: Bundle | None, device: torch.device
 ) -> Result:
     """A fresh model, one that is there, or an adapter beside one that is there."""
     if init is None:
-        return Whole(build(config, seed=recipe.train.seed, device=device), tokenizers)
-    model = taken_up(init.model, config, device)
+        return ModelResult(build(config, seed=recipe.train.seed, device=device), tokenizers)
+    model = prepare_init_model(init.model, config, device)
     if recipe.lora is None or recipe.init is None:
-        return Whole(model, tokenizers)
+        return ModelResult(model, tokenizers)
     if recipe.lora.base != "float32":
         model = at_precision(model, recipe.lora.base)
     lora.attach(model, recipe.lora, seed=recipe.train.seed)
-    return Adapter(model, base_name(recipe.init))
+    return AdapterResult(model, base_name(recipe.init))
 
 
-def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
+def count_trained_parameters(recipe: Recipe, config: ModelConfig) -> int:
     """How many numbers change: all, or those of an adapter; targets that are not there are told of here."""
     if recipe.lora is None:
         return count(config).parameters
@@ -101,7 +101,7 @@ def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in lora.trainable(model).values())
 
 
-def taken_up(model: Model, config: ModelConfig, device: torch.device) -> Model:
+def prepare_init_model(model: Model, config: ModelConfig, device: torch.device) -> Model:
     """A model that is there, in float32, with what the recipe says of dropout and context."""
     fresh = build(config, device="meta")
     weights = {name: tensor.detach().to(device, torch.float32) for name, tensor in tensors_of(model).items()}
@@ -116,9 +116,9 @@ def base_name(init: str) -> str:
     return init if init.startswith("hf:") else str(Path(init).absolute())
 
 
-def digest(result: Result) -> dict[str, Any]:
+def hash_base_weights(result: Result) -> dict[str, Any]:
     """What an adapter's run depends on beside its own tensors: every weight beneath it."""
-    if not isinstance(result, Adapter):
+    if not isinstance(result, AdapterResult):
         return {}
     own, found = result.tensors(), hashlib.sha256()
     for name, tensor in tensors_of(result.model).items():

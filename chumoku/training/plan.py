@@ -28,15 +28,15 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.nn.plain import plain, plain_formulas, running
-from chumoku.training.checkpoint import bytes_kept
+from chumoku.training.checkpoint import disk_needed
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
-from chumoku.training.optimizer import Optimizer, orthogonalized
-from chumoku.training.outputs import trained_numbers
+from chumoku.training.optimizer import Optimizer, uses_muon
+from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
 from chumoku.training.settings import TrainSettings, as_list
-from chumoku.training.vocabulary import assumed_sizes
+from chumoku.training.vocabulary import vocabulary_sizes
 
 TIMED_TOKENS = 256  # on a CPU, where a whole batch of a large model would take minutes; at least one row
 TIMED_SECONDS = 2.0  # after the first measurement; no more are begun later
@@ -50,22 +50,22 @@ def plan(recipe: Recipe) -> dict[str, Any]:
     files = [
         path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(as_list(named))
     ]
-    sizes = assumed_sizes(recipe.model, recipe.tokenizer)
+    sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
-    trained = trained_numbers(recipe, config)
+    trained = count_trained_parameters(recipe, config)
     device = choose_device(recipe.train.device)
     tokens = recipe.train.gradient_accumulation * rows * length
     timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
-        seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), running()
+        seconds, runs = _step_time(recipe, config, device, rows=timed, length=length), running()
     step_seconds = tokens * seconds.token + seconds.update
     return {
         "kind": config.kind,
         "parameters": counted.parameters,
         "vocabulary": sizes.sentence,
-        "rate": recipe.peak,
+        "rate": recipe.peak_learning_rate,
         "files": len(files),
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
@@ -74,7 +74,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "trained": trained,
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
         "memory_activations": counted.activation_bytes,
-        "disk": bytes_kept(trained, recipe),
+        "disk": disk_needed(trained, recipe),
         "tokens_timed": timed * length if seconds.measured else 0,
         "tokens_per_second": round(tokens / step_seconds),
         "seconds": round(recipe.train.steps * step_seconds),
@@ -90,7 +90,7 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     return recipe.train.batch_tokens // length, length
 
 
-class Seconds(NamedTuple):
+class StepTime(NamedTuple):
     """How long a token (forward and backward) and an update of the weights take."""
 
     token: float
@@ -98,38 +98,38 @@ class Seconds(NamedTuple):
     measured: bool
 
 
-def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> Seconds:
+def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> StepTime:
     model = build(config, device=device)
     if recipe.lora is not None:
         lora.attach(model, recipe.lora)
     optimizer = Optimizer(model, recipe.optimizer)
     if device.type == "cpu":
-        token = count(config, length=length).training_flops / _product_rate(DTYPES[recipe.train.precision])
+        token = count(config, length=length).training_flops / _matmul_flops(DTYPES[recipe.train.precision])
         muon = recipe.optimizer.kind == "muon"
-        update = _muon_flops(model) / _product_rate(torch.bfloat16) if muon else 0.0
+        update = _muon_flops(model) / _matmul_flops(torch.bfloat16) if muon else 0.0
         if rows * length * token + update > LONGEST:
-            return Seconds(token, update, measured=False)
+            return StepTime(token, update, measured=False)
     settings = read(TrainSettings, {**write(recipe.train), "compile": False})
     module = wrap(Objective(model), settings, World(device)).train()
-    batch = _made_up(config, rows, length, device)
+    batch = _random_batch(config, rows, length, device)
     times: list[tuple[float, float]] = []
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
         start = time.perf_counter()
-        optimizer.forget()
+        optimizer.zero_grad()
         (module(batch) / (rows * length)).backward()
-        _settle(device)
+        _synchronize(device)
         middle = time.perf_counter()
         optimizer.norm().item()
         optimizer.step(1e-6)
-        _settle(device)
+        _synchronize(device)
         times.append((middle - start, time.perf_counter() - middle))
         end = min(end, time.perf_counter() + TIMED_SECONDS)
     times = times[1:] or times  # the first one warms up
-    return Seconds(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
 
 
-def _product_rate(dtype: torch.dtype) -> float:
+def _matmul_flops(dtype: torch.dtype) -> float:
     """Operations a second of a small matrix product, the better of two."""
     rows, inner, columns = PRODUCT
     left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
@@ -145,16 +145,16 @@ def _product_rate(dtype: torch.dtype) -> float:
 
 def _muon_flops(model: nn.Module) -> float:
     """Of an update: for each matrix of m ≤ n, five rounds of X Xᵀ, its square, and their product with X, in bf16."""
-    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and orthogonalized(name, p)]
+    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and uses_muon(name, p)]
     return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
 
 
-def _settle(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
+def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(0)
 
     def tokens(vocabulary: int) -> Tensor:
@@ -163,8 +163,8 @@ def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) 
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
     real = torch.ones(rows, length, dtype=torch.bool, device=device)
-    made = {"source": tokens(config.source_tokens), "source_mask": real}
-    return {**made, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
+    create_result = {"source": tokens(config.source_tokens), "source_mask": real}
+    return {**create_result, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
 
 
 def show(recipe: Recipe, *, as_json: bool = False) -> None:
@@ -180,11 +180,11 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     megabyte = 1 << 20
     print(
         f"\n{found['kind']} of {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
-        + "".join(f"{line}\n" for line in (found["vocabulary"], _rate_line(recipe)) if line)
+        + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
         + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
         f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']} with {found['runs']}: about {duration(found['seconds'])} for "
-        f"{number_of(recipe.train.steps, 'step')} ({_how(found)}"
+        f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
+        f"{number_of(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
@@ -194,19 +194,19 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     )
 
 
-def _rate_line(recipe: Recipe) -> str:
+def _learning_rate_line(recipe: Recipe) -> str:
     if recipe.optimizer.learning_rate is not None:
         return ""
-    return f"Learning rate: {recipe.peak:g} at its highest, the default for this optimizer, schedule and width."
+    return f"Learning rate: {recipe.peak_learning_rate:g} at its highest, the default for this optimizer, schedule and width."
 
 
-def _how(found: dict[str, Any]) -> str:
+def _timing_source(found: dict[str, Any]) -> str:
     if found["tokens_timed"]:
         return f"measured on a sample of {found['tokens_timed']:,} tokens"
     return "estimated from one small matrix product, because a sample of tokens would take long here"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"

@@ -37,18 +37,18 @@ class LossScale:
     FIRST, LEAST, PATIENCE = 2.0**16, 1.0, 2000
 
     def __init__(self, precision: str, state: State) -> None:
-        self.moves, self._state = precision == "fp16", state
-        if self.moves and state.step == 0:
+        self.enabled, self._state = precision == "fp16", state
+        if self.enabled and state.step == 0:
             state.scale = self.FIRST
 
     @property
     def value(self) -> float:
-        return self._state.scale if self.moves else 1.0
+        return self._state.scale if self.enabled else 1.0
 
     def update(self, *, finite: bool) -> bool:
         """Note how a step went; True when an overflow is explained by the scale alone, and nothing is wrong."""
         state = self._state
-        if not self.moves:
+        if not self.enabled:
             return False
         state.scale_good = state.scale_good + 1 if finite else 0
         if not finite and state.scale > self.LEAST:

@@ -31,7 +31,7 @@ from chumoku.errors import ChumokuError, ConfigError, Problem, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.presets import model_config, over
 from chumoku.safe_files import read_json
-from chumoku.training.default_learning_rate import default_rate
+from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.schedule import Schedule, paper_peak
 from chumoku.training.settings import (
     AdapterSettings,
@@ -42,11 +42,11 @@ from chumoku.training.settings import (
     TrainSettings,
 )
 
-SHIPPED = Path(__file__).parent.parent / "recipes"
+BUILT_IN = Path(__file__).parent.parent / "recipes"
 PLACEHOLDER = 1 << 13  # a vocabulary, until the tokenizer is there
-RECIPE = "recipe.json"  # in a run's folder: the recipe it was trained with
+RECIPE_FILE = "recipe.json"  # in a run's folder: the recipe it was trained with
 COMMA_LISTS = ("columns", "languages")  # keys of [data] that may be written with a comma
-BESIDE_INIT = ("dropout", "context")  # keys of [model] that a model which is there leaves open
+KEYS_WITH_INIT = ("dropout", "context")  # keys of [model] that a model which is there leaves open
 
 
 TABLES: dict[str, type[Settings]] = {
@@ -77,7 +77,7 @@ class Recipe:
     def config(self, vocabulary: int | None = None, source_vocabulary: int | None = None) -> ModelConfig:
         """The model, for tokenizers of these sizes; without one, of some size."""
         if self.init is not None:
-            return started_from(self.init, self.model)
+            return config_from_init(self.init, self.model)
         values = {"vocabulary": vocabulary or PLACEHOLDER, **self.model}
         if source_vocabulary is not None:
             values.setdefault("source_vocabulary", source_vocabulary)
@@ -92,7 +92,7 @@ class Recipe:
         return config
 
     @functools.cached_property
-    def peak(self) -> float:
+    def peak_learning_rate(self) -> float:
         """The highest learning rate: optimizer.learning_rate, or a default that fits optimizer, schedule and model."""
         if self.optimizer.learning_rate is not None:
             return self.optimizer.learning_rate
@@ -100,10 +100,10 @@ class Recipe:
         if self.schedule.kind == "inverse_sqrt" and self.schedule.warmup > 0 and self.init is None:
             return paper_peak(width, self.schedule.warmup)
         fine_tuning = self.init is not None and self.lora is None
-        return default_rate(self.optimizer.kind, width, fine_tuning=fine_tuning)
+        return default_learning_rate(self.optimizer.kind, width, fine_tuning=fine_tuning)
 
     @property
-    def curve(self) -> Schedule:
+    def lr_schedule(self) -> Schedule:
         return Schedule(**write(self.schedule), steps=self.train.steps)
 
     def as_dict(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class Recipe:
         tables = {name: write(table) for name in TABLES if (table := getattr(self, name)) is not None}
         if self.init is not None:
             del tables["tokenizer"]  # it is that of model.init, and a recipe with both is refused
-        tables["optimizer"]["learning_rate"] = self.peak
+        tables["optimizer"]["learning_rate"] = self.peak_learning_rate
         return {"model": dict(self.model), **tables}
 
 
@@ -122,7 +122,7 @@ def load_recipe(path: Path | str, changes: Sequence[str] = ()) -> Recipe:
 
 def read_tables(path: Path | str) -> dict[str, Any]:
     """The tables of a recipe as they are stored; `load_recipe` says where."""
-    place, shipped = Path(path), SHIPPED / f"{path}.toml"
+    place, shipped = Path(path), BUILT_IN / f"{path}.toml"
     if place.is_dir():
         return _tables_of_run(place)
     if not place.suffix and not place.exists() and shipped.exists():
@@ -132,11 +132,11 @@ def read_tables(path: Path | str) -> dict[str, Any]:
 
 def _tables_of_run(folder: Path) -> dict[str, Any]:
     """The recipe that a run stored in its folder. `train.out` is where the folder is now."""
-    if not (folder / RECIPE).is_file():
+    if not (folder / RECIPE_FILE).is_file():
         raise UsageError(
-            f"{folder} is a folder without {RECIPE}, so it is not a run. Name a recipe file (.toml) or a run's folder."
+            f"{folder} is a folder without {RECIPE_FILE}, so it is not a run. Name a recipe file (.toml) or a run's folder."
         )
-    tables = renamed_tables(read_json(folder / RECIPE, largest=LARGEST_FILE))
+    tables = renamed_tables(read_json(folder / RECIPE_FILE, largest=LARGEST_FILE))
     if isinstance(tables.get("train"), dict):
         tables["train"]["out"] = str(folder)
     return tables
@@ -154,13 +154,13 @@ def renamed_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
 def read_recipe(values: Mapping[str, Any]) -> Recipe:
     """A recipe from nested mappings; everything wrong with it is in the one error raised."""
     values = _with_lists(values)
-    problems = list(_problems(values))
+    problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
     named = [name for name in TABLES if name != "lora" or name in values]
     tables = {name: read(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in named}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
-    problems = list(_clashes(recipe))
+    problems = list(_find_conflicts(recipe))
     if problems:
         raise ConfigError(problems)
     return recipe
@@ -176,7 +176,7 @@ def _with_lists(values: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**values, "data": {**data, **split}}
 
 
-def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
+def _find_table_problems(values: Mapping[str, Any]) -> Iterator[Problem]:
     for name, table in values.items():
         if name not in ("model", *TABLES):
             yield Problem(name, f"there is no such table; a recipe has {', '.join(('model', *TABLES))}.")
@@ -184,7 +184,7 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(name, "this is a single value where a table of keys is needed.")
     model = values.get("model")
     if isinstance(model, Mapping) and "init" in model:
-        yield from _beside_init(model, values.get("tokenizer"))
+        yield from _find_init_problems(model, values.get("tokenizer"))
     elif isinstance(model, Mapping):
         try:
             model_config({"vocabulary": PLACEHOLDER, **model})
@@ -198,23 +198,23 @@ def _problems(values: Mapping[str, Any]) -> Iterator[Problem]:
             yield from find_problems(cls, table, prefix=f"{name}.")
 
 
-def _beside_init(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
+def _find_init_problems(model: Mapping[str, Any], tokenizer: Any) -> Iterator[Problem]:
     """Whether a model that is there can be had as asked."""
     for key in model:
-        if key not in ("init", *BESIDE_INIT):
-            open_keys = " and ".join(BESIDE_INIT)
+        if key not in ("init", *KEYS_WITH_INIT):
+            open_keys = " and ".join(KEYS_WITH_INIT)
             yield Problem(f"model.{key}", f"the shape is that of model.init; only {open_keys} may be given beside it.")
     if tokenizer:
         yield Problem("tokenizer", "the tokenizer is that of model.init; leave this table out.")
     try:
-        started_from(model["init"], {key: model[key] for key in BESIDE_INIT if key in model})
+        config_from_init(model["init"], {key: model[key] for key in KEYS_WITH_INIT if key in model})
     except ConfigError as error:
         yield from error.problems
     except ChumokuError as error:
         yield Problem("model.init", str(error))
 
 
-def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
+def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     """The shape of a model that is there, with the keys that it leaves open."""
     from chumoku.weights.open_model import config_of
 
@@ -225,10 +225,12 @@ def started_from(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
     if found["position"] == "learned" and context not in (None, found["context"]):
         sentence = f"model.init has a table of {found['context']:,} positions, and no other number can be asked for."
         raise ConfigError([Problem("model.context", sentence)])
-    return read(ModelConfig, over(found, {key: changes[key] for key in BESIDE_INIT if key in changes}), prefix="model.")
+    return read(
+        ModelConfig, over(found, {key: changes[key] for key in KEYS_WITH_INIT if key in changes}), prefix="model."
+    )
 
 
-def _clashes(recipe: Recipe) -> Iterator[Problem]:
+def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """What two tables say that cannot both be."""
     config, data, train = recipe.config(), recipe.data, recipe.train
     if (config.kind == "encoder-decoder") == (data.kind == "text"):

@@ -23,11 +23,11 @@ class State:
     scale_good: int = 0
     origin: dict[str, Any] = field(default_factory=dict)  # what the run was made of; see `differences`
 
-    def due(self, settings: TrainSettings) -> bool:
+    def validation_due(self, settings: TrainSettings) -> bool:
         """Whether this step is to be validated and was not."""
         last = self.step == settings.steps
         return self.judged < self.step and (last or self.step % settings.validate_every == 0)
 
-    def tired(self, settings: TrainSettings) -> bool:
+    def out_of_patience(self, settings: TrainSettings) -> bool:
         """Whether validations have brought nothing better for too long."""
         return settings.patience is not None and self.waited >= settings.patience

@@ -11,7 +11,7 @@ from chumoku.text import load, train
 from chumoku.training.settings import TokenizerSettings
 
 
-class Sizes(NamedTuple):
+class VocabularySizes(NamedTuple):
     """Vocabulary sizes and the sentence that says where they come from; None where the model has its own."""
 
     target: int | None
@@ -24,36 +24,38 @@ class Sizes(NamedTuple):
         return {**{key: size for key, size in sizes.items() if size is not None}, **model}
 
 
-def assumed_sizes(model: Mapping[str, Any], tokenizer: TokenizerSettings, *, given: int | None = None) -> Sizes:
+def vocabulary_sizes(
+    model: Mapping[str, Any], tokenizer: TokenizerSettings, *, given: int | None = None
+) -> VocabularySizes:
     """The sizes that a recipe's [model] and [tokenizer] tables lead to; `given` stands in for the tokenizer's."""
     if "init" in model or ("vocabulary" in model and given is None):
-        return Sizes(None, None, "")
+        return VocabularySizes(None, None, "")
     if given is not None:
-        return Sizes(given, given if tokenizer.has_target else None, f"Vocabulary: {given:,}, as given.")
+        return VocabularySizes(given, given if tokenizer.has_target else None, f"Vocabulary: {given:,}, as given.")
     preset = PRESETS.get(str(model.get("preset")), {}).get("vocabulary")
-    first, reason = _one(tokenizer.file, tokenizer.kind, tokenizer.vocabulary, preset)
+    first, reason = _tokenizer_size(tokenizer.file, tokenizer.kind, tokenizer.vocabulary, preset)
     if not tokenizer.has_target:
-        size = _filled(first, tokenizer)
-        return Sizes(size, None, f"Vocabulary: {size:,} tokens, {reason}.")
-    kind, asked = tokenizer.target_kind or tokenizer.kind, tokenizer.target_vocabulary or tokenizer.vocabulary
-    second, target_reason = _one(tokenizer.target_file, kind, asked, None)
-    source, target = _filled(first, tokenizer), _filled(second, tokenizer)
+        size = _padded(first, tokenizer)
+        return VocabularySizes(size, None, f"Vocabulary: {size:,} tokens, {reason}.")
+    kind, requested = tokenizer.target_kind or tokenizer.kind, tokenizer.target_vocabulary or tokenizer.vocabulary
+    second, target_reason = _tokenizer_size(tokenizer.target_file, kind, requested, None)
+    source, target = _padded(first, tokenizer), _padded(second, tokenizer)
     why = reason if reason == target_reason else f"{reason}; and {target_reason}"
-    return Sizes(target, source, f"Vocabulary: {source:,} source and {target:,} target tokens, {why}.")
+    return VocabularySizes(target, source, f"Vocabulary: {source:,} source and {target:,} target tokens, {why}.")
 
 
-def _one(file: str | None, kind: str, asked: int, preset: int | None) -> tuple[int, str]:
+def _tokenizer_size(file: str | None, kind: str, requested: int, preset: int | None) -> tuple[int, str]:
     """The size of one tokenizer, and why."""
     if file is not None and Path(file).exists():
         return load(file).size, f"as {file} has them"
     if file is not None and preset is not None:
         return preset, f"assumed from the preset because {file} is not here"
     if file is not None:
-        return asked, f"assumed because {file} is not here"
+        return requested, f"assumed because {file} is not here"
     if kind == "byte":
         return train(["a"], kind="byte").size, "the bytes and special tokens"
-    return asked, "as the recipe's tokenizer asks; a small corpus may give fewer"
+    return requested, "as the recipe's tokenizer asks; a small corpus may give fewer"
 
 
-def _filled(size: int, tokenizer: TokenizerSettings) -> int:
+def _padded(size: int, tokenizer: TokenizerSettings) -> int:
     return -(-size // tokenizer.pad_to_multiple) * tokenizer.pad_to_multiple
