@@ -111,7 +111,7 @@ def open_checkpoint(file: Path) -> None:
     read_state(folder)
     result, optimizer, average = parts()
     tensors = read_tensors(folder)
-    check_tensors(folder, tensors, Tensors(result.tensors(), optimizer.like(), average.tensors))
+    check_tensors(folder, tensors, Tensors(result.tensors(), optimizer.empty_state(), average.tensors))
     load_weights(result, tensors.model)
     optimizer.load(tensors.optimizer)
     average.load(tensors.average)

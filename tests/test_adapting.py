@@ -159,11 +159,11 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
 @pytest.mark.parametrize(
     ("tables", "key", "said"),
     [
-        ({"model": {"width": 24}}, "model.width", "the shape is that of model.init"),
-        ({"model": {"context": 999}}, "model.context", "table of 61 positions"),
+        ({"model": {"width": 24}}, "model.width", "model.init sets the config"),
+        ({"model": {"context": 999}}, "model.context", "61 learned positions"),
         ({"model": {"init": "nowhere"}}, "model.init", "There is no nowhere"),
         ({"model": {"init": 3}}, "model.init", "name of a model"),
-        ({"tokenizer": {"kind": "byte"}}, "tokenizer", "that of model.init"),
+        ({"tokenizer": {"kind": "byte"}}, "tokenizer", "model.init has its own tokenizer"),
         ({"lora": {"rnk": 3}}, "lora.rnk", "did you mean lora.rank"),
         ({"lora": {"rank": 0}}, "lora.rank", ""),
         ({"lora": {}, "train": {"parallel": "fsdp"}}, "train.parallel", "ddp"),

@@ -167,7 +167,7 @@ def test_train_and_evaluate_a_language_model(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
     planned = run("train", "recipe.toml", "--dry-run", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert "Nothing was done." in planned.stdout
+    assert "Nothing was trained." in planned.stdout
     assert not (tmp_path / "run").exists()
     trained = run("train", "recipe.toml", "train.steps=6", "--json", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr

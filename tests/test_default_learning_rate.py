@@ -57,9 +57,9 @@ def test_a_dry_run_says_which_rate_is_used(ask: Ask, tmp_path: Path) -> None:
     ended = ask("train", "r.toml", "--dry-run")
     assert ended.code == 0, ended.err
     assert "learning_rate = 0.0044" in ended.out
-    assert "Learning rate: 0.0044 at its highest, the default" in ended.out
-    assert "1 file, 700 bytes to learn from." in ended.out
-    assert "Vocabulary: 8,000 tokens, as the recipe's tokenizer asks" in ended.out
+    assert "Peak learning rate: 0.0044, the default" in ended.out
+    assert "1 file, 700 bytes of training data." in ended.out
+    assert "Vocabulary: 8,000 tokens, as set in the recipe's tokenizer" in ended.out
     given = ask("train", "r.toml", "optimizer.learning_rate=0.002", "--dry-run")
     assert "Learning rate" not in given.out
 

@@ -17,10 +17,10 @@ from bundles import made
 from planted import HEALTHY, LOOKS, PLANTS, Ward
 
 from chumoku.data.pairs import Pair
-from chumoku.doctor import CHECKS, Check, Finding, Patient, examine, quick
+from chumoku.doctor import CHECKS, Check, Finding, Subject, examine, run_quick_checks
 from chumoku.doctor.finding import Skip
-from chumoku.doctor.open_subject import admitted
-from chumoku.doctor.tools import borrowed, distance, learning
+from chumoku.doctor.open_subject import open_subject
+from chumoku.doctor.tools import distance, restore_after, train_mode
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.model import Model
 from chumoku.training.dataset import prepare
@@ -61,11 +61,11 @@ def test_what_may_be_meant_is_worth_a_look(title: str, ward: Ward, monkeypatch: 
 
 
 def test_one_bug_is_one_finding(ward: Ward) -> None:
-    patient = ward.translator()
-    assert patient.model is not None
-    for block in patient.model.decoder.blocks:
+    subject = ward.translator()
+    assert subject.model is not None
+    for block in subject.model.decoder.blocks:
         block.cross_attention.output.weight.data.zero_()
-    findings = [finding for finding in examine(patient).findings if finding.check == "gradients"]
+    findings = [finding for finding in examine(subject).findings if finding.check == "gradients"]
     assert len(findings) == 1
     assert re.match(r"4\d of \d+ parameters", findings[0].what)
     assert re.search(r" and 4\d more$", findings[0].where)
@@ -80,8 +80,8 @@ def test_there_are_enough_bugs_and_every_check_has_one() -> None:
 
 @pytest.mark.parametrize("title", HEALTHY)
 def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
-    with HEALTHY[title](ward) as patient:
-        report = examine(patient)
+    with HEALTHY[title](ward) as subject:
+        report = examine(subject)
     assert report.findings == []
     assert len(report.passed) >= 10
     assert set(report.passed) | set(report.skipped) == {check.name for check in CHECKS}
@@ -96,11 +96,11 @@ def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) 
             self.forget([length - 1 for length in self.lengths])
             return super().step(tokens)
 
-    patient = ward.decoder(initialization="xavier")
+    subject = ward.decoder(initialization="xavier")
     monkeypatch.setattr(cache, "open_engine", TorchEngine)
-    assert not list(cache.run_engine(patient))
+    assert not list(cache.run_engine(subject))
     monkeypatch.setattr(cache, "open_engine", Forgetful)
-    assert [finding.check for finding in cache.run_engine(patient)] == ["engine"]
+    assert [finding.check for finding in cache.run_engine(subject)] == ["engine"]
 
 
 def state(model: Model) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
 def test_an_examination_changes_nothing(kind: str, ward: Ward) -> None:
-    patient = ward.patient(kind, norm="batch", dropout={"attention": 0.3})
-    assert patient.model is not None
-    before = state(patient.model)
-    examine(patient)
-    assert same(before, state(patient.model))
+    subject = ward.subject(kind, norm="batch", dropout={"attention": 0.3})
+    assert subject.model is not None
+    before = state(subject.model)
+    examine(subject)
+    assert same(before, state(subject.model))
     torch.rand(1)
-    assert not same(before, state(patient.model)), "what would be noticed"
+    assert not same(before, state(subject.model)), "what would be noticed"
 
 
 def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
@@ -137,7 +137,7 @@ def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
     before = state(model)
 
     def roughly() -> None:
-        with borrowed(model), learning(model):
+        with restore_after(model), train_mode(model):
             assert model.dtype == torch.float64
             for parameter in model.parameters():
                 parameter.data.fill_(7.0)
@@ -154,15 +154,15 @@ def test_quick_is_the_cheap_half(ward: Ward, tmp_path: Path) -> None:
     model = ward.decoder().model
     assert model is not None
     before = state(model)
-    assert quick(material, model) == []
+    assert run_quick_checks(material, model) == []
     assert same(before, state(model))
     model.decoder.causal = False
-    assert spoke(quick(material, model)) >= {"future"}
+    assert spoke(run_quick_checks(material, model)) >= {"future"}
     assert 8 <= sum(check.cheap for check in CHECKS) < len(CHECKS) - 8
 
 
 def test_checks_without_anything_to_look_at_say_why() -> None:
-    report = examine(Patient())
+    report = examine(Subject())
     assert report.findings == []
     assert report.passed == []
     assert set(report.skipped) == {check.name for check in CHECKS}
@@ -170,39 +170,39 @@ def test_checks_without_anything_to_look_at_say_why() -> None:
 
 
 def test_a_check_that_breaks_down_is_a_finding() -> None:
-    def run(patient: Patient) -> Iterator[Finding]:
+    def run(subject: Subject) -> Iterator[Finding]:
         raise ShapeError("Tokens are of the wrong shape.")
         yield
 
-    def pause(patient: Patient) -> Iterator[Finding]:
+    def pause(subject: Subject) -> Iterator[Finding]:
         raise Skip("today is Sunday")
         yield
 
     checks = [Check("odd", "nothing is odd", True, run), Check("idle", "nothing", True, pause)]
-    told: list[Any] = []
-    report = examine(Patient(), checks=checks, told=lambda *done: told.append(done))
+    calls: list[Any] = []
+    report = examine(Subject(), checks=checks, on_check=lambda *done: calls.append(done))
     assert [finding.check for finding in report.findings] == ["odd"]
     assert "wrong shape" in report.findings[0].what
     assert not report.findings[0].measured
     assert report.skipped == {"idle": "today is Sunday"}
-    assert [done[2] for done in told] == [None, "today is Sunday"]
+    assert [done[2] for done in calls] == [None, "today is Sunday"]
 
 
 def test_what_decides_hides_the_rest(ward: Ward) -> None:
-    patient = ward.decoder()
-    assert patient.model is not None
-    patient.model.decoder.norm.gamma.data[0] = float("inf")
-    report = examine(patient)
+    subject = ward.decoder()
+    assert subject.model is not None
+    subject.model.decoder.norm.gamma.data[0] = float("inf")
+    report = examine(subject)
     assert spoke(report.findings) == {"numbers"}
     assert "numbers" in report.skipped["future"]
     assert "labels" in report.passed, "the corpus has nothing to do with it"
 
 
 def test_a_suspicion_is_not_a_break() -> None:
-    def run(patient: Patient) -> Iterator[Finding]:
+    def run(subject: Subject) -> Iterator[Finding]:
         yield Finding("odd", "It looks odd.", "here", 0.3, "Look.")
 
-    report = examine(Patient(), checks=[Check("odd", "nothing is odd", True, run)])
+    report = examine(Subject(), checks=[Check("odd", "nothing is odd", True, run)])
     assert report.findings
     assert not report.broken
 
@@ -211,12 +211,12 @@ def test_few_leaks_and_duplicates_are_forgiven(ward: Ward) -> None:
     """Thresholds from both sides: one line of many is no finding, one of ten is."""
     corpus = ward.corpus()
     assert corpus.pairs is not None
-    assert corpus.held_pairs is not None
+    assert corpus.validation_pairs is not None
     for many, expected in ((1, set()), (len(corpus.pairs) // 10, {"lines"})):
-        patient = Patient(pairs=[*corpus.pairs, *corpus.pairs[:many]])
-        assert spoke(examine(patient).findings) == expected
+        subject = Subject(pairs=[*corpus.pairs, *corpus.pairs[:many]])
+        assert spoke(examine(subject).findings) == expected
     swapped = [Pair(*reversed(pair)) for pair in corpus.pairs[:2]]
-    assert not examine(Patient(pairs=[*corpus.pairs, *swapped])).findings
+    assert not examine(Subject(pairs=[*corpus.pairs, *swapped])).findings
 
 
 def test_distances() -> None:
@@ -244,10 +244,10 @@ def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     finished = run(str(folder), "--json")
     assert finished.returncode == 1
-    told = json.loads(finished.stdout)
-    assert told["broken"] is True
-    assert [finding["check"] for finding in told["findings"]] == ["checkpoint"]
-    assert set(told["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
+    output = json.loads(finished.stdout)
+    assert output["broken"] is True
+    assert [finding["check"] for finding in output["findings"]] == ["checkpoint"]
+    assert set(output["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
     assert "✗ checkpoint" in finished.stderr
 
 
@@ -279,14 +279,14 @@ def test_a_run_without_its_corpus_is_examined_all_the_same(ward: Ward, tmp_path:
     recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
     said: list[str] = []
-    with admitted(str(tmp_path / "run"), say=said.append) as patient:
-        assert patient.model is not None
-        assert patient.train is None
-        assert not examine(replace(patient, recipe=None)).findings
+    with open_subject(str(tmp_path / "run"), notify=said.append) as subject:
+        assert subject.model is not None
+        assert subject.train is None
+        assert not examine(replace(subject, recipe=None)).findings
     assert "gone.txt" in said[-1]
 
 
 def test_changes_belong_to_recipes(tmp_path: Path) -> None:
     place = made(tmp_path / "model", "encoder")
-    with pytest.raises(UsageError, match="changes a recipe"), admitted(str(place), ["model.width=3"]):
+    with pytest.raises(UsageError, match="changes a recipe"), open_subject(str(place), ["model.width=3"]):
         pass

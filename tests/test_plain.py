@@ -433,7 +433,7 @@ def test_the_environment_switches_every_thread(value: str, expected: bool) -> No
 def test_the_doctor_still_finds_a_broken_kernel(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
-    patient = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
+    subject = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
     from chumoku.doctor import fused
 
-    assert examine(patient, checks=[fused.CHECK]).findings
+    assert examine(subject, checks=[fused.CHECK]).findings

@@ -71,7 +71,7 @@ def test_a_run_is_resumed_by_its_folder(ask: Ask, runs: Path) -> None:
     stored = json.loads((runs / "moved/recipe.json").read_text("utf-8"))
     assert stored["train"]["out"] == "moved", "where the folder is now, not where it was"
     assert load_recipe(runs / "moved").data.columns == [1, 0]
-    with pytest.raises(UsageError, match=r"already holds a run"):
+    with pytest.raises(UsageError, match=r"already contains a run"):
         chumoku.train("moved")
 
 

@@ -170,7 +170,7 @@ def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: p
 def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     before = everything(tmp_path)
-    with pytest.raises(UsageError, match=r"already holds a run, at step 37\. Go on with --resume"):
+    with pytest.raises(UsageError, match=r"already contains a run, at step 37\. Continue it with --resume"):
         go(recipe_for("decoder", corpora, tmp_path))
     assert equal(before, everything(tmp_path))
 
@@ -211,7 +211,7 @@ def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path / "parts", **constant), resume=True, heard=heard)
     assert "Resumed from" in heard.text
-    assert "Changed since it was last run: train.steps: 20 then, 37 now." in heard.text
+    assert "Changed since the last run: train.steps: 20 then, 37 now." in heard.text
     assert "step-00000020" in heard.text
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "parts"))
     steps = [line["step"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> Non
     file.write_bytes(bytes(data))
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path), resume=True, heard=heard)
-    assert f"set aside as {path}.bad" in heard.text
+    assert f"renamed to {path}.bad" in heard.text
     assert "optimizer.safetensors is damaged" in heard.text
     assert Path(f"{path}.bad").is_dir()
     assert equal(expected, everything(tmp_path))
@@ -428,7 +428,7 @@ def test_a_step_without_numbers_is_not_applied(
     recipe = recipe_for("decoder", corpora, tmp_path, model={"norm": "batch"}, train={"ema": 0.9})
     go(recipe, heard=heard)
     assert heard.text.count("It was not applied.") == 3
-    assert "Step 11 gave numbers that are not finite" in heard.text
+    assert "Step 11 was not finite" in heard.text
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
@@ -444,7 +444,7 @@ def test_a_bad_step_changes_nothing(
 
 def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, set(range(6, 100)), math.nan)
-    with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good state is .*step-00000006"):
+    with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good checkpoint is .*step-00000006"):
         go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3}))
     assert read_state(newest(tmp_path)).step == 6
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
@@ -597,7 +597,7 @@ def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
     )
     trained = go(recipe)
     judged = [line["validation_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "validation_loss" in line]
-    assert trained.ended == "stopped early: 2 validations brought nothing better"
+    assert trained.ended == "stopped early: no improvement in 2 validations"
     assert trained.finished
     assert trained.step < 90
     assert min(judged) == judged[-3] < min(judged[-2:])
@@ -770,7 +770,7 @@ def test_metrics_survive_a_crash(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"steps": 3}', '{"step": "3"}', '{"step": -1}', "{" * 5000])
 def test_a_state_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(text)
-    with pytest.raises(DamagedError, match=r"state\.json does not read as the state of a run"):
+    with pytest.raises(DamagedError, match=r"state\.json is not a valid state file"):
         read_state(tmp_path)
 
 

@@ -49,9 +49,9 @@ def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warm
     ("changes", "message"),
     [
         ({"kind": "linear"}, "There is no schedule 'linear'"),
-        ({"warmup": 700, "steps": 500}, "700 steps of warm-up and 0 of decay do not fit into a run of 500"),
+        ({"warmup": 700, "steps": 500}, "700 warm-up steps and 0 decay steps do not fit into a run of 500"),
         ({"min_ratio": 2.0}, "min_ratio from 0 to 1"),
-        ({"steps": 0}, "1 step or more"),
+        ({"steps": 0}, "at least 1 step"),
     ],
 )
 def test_impossible_schedules_are_refused(changes: dict[str, object], message: str) -> None:

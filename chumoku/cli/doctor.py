@@ -30,19 +30,19 @@ def doctor(
     """
     from rich.console import Console
 
-    from chumoku.doctor.open_subject import admitted
+    from chumoku.doctor.open_subject import open_subject
     from chumoku.doctor.runner import CHECKS, examine
     from chumoku.nn.plain import plain, plain_formulas, running
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
     chosen = [check for check in CHECKS if check.cheap or not quick]
-    with admitted(
-        patient, changes or [], say=lambda sentence: console.print(sentence, markup=False), precision=precision
+    with open_subject(
+        patient, changes or [], notify=lambda sentence: console.print(sentence, markup=False), precision=precision
     ) as found:
         wanted = found.recipe is not None and found.recipe.train.plain
         with plain(wanted or plain_formulas()):
             console.print(f"The model runs {running()}.", markup=False)
-            report = examine(found, checks=chosen, told=lambda *done: tell(console, *done))
+            report = examine(found, checks=chosen, on_check=lambda *done: tell(console, *done))
     if as_json:
         print(as_line(patient=patient, **report.as_dict()))
     else:

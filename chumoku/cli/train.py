@@ -62,10 +62,10 @@ def train(
 
 def examined(data: TrainingData, model: Model, console: Console) -> None:
     """The cheap half of the doctor, a second or two: what it finds is told, and what is broken is not trained."""
-    from chumoku.doctor import quick
+    from chumoku.doctor import run_quick_checks
 
     with console.status("The doctor looks at model and corpus …"):
-        findings = quick(data, model)
+        findings = run_quick_checks(data, model)
     for one in findings:
         console.print(f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}", markup=False)
     broken = [one.check for one in findings if one.broken]

@@ -1,4 +1,4 @@
-"""A running average of the weights:  a ← d · a + (1 − d) · w  after each step, d the decay."""
+"""Exponential moving average of the weights:  a ← d · a + (1 − d) · w  after each step, with decay d."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Average:
-    """The average beside a model; of nothing when the decay is 0."""
+    """The moving average of a model's trainable weights; disabled if the decay is 0."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
@@ -32,7 +32,7 @@ class Average:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Inside, the model has the average's weights."""
+        """Use the averaged weights in the model inside the block."""
         self._swap()
         try:
             yield

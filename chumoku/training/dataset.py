@@ -1,6 +1,6 @@
-"""Recipe → what a run learns from: tokenizers, batches to train on, batches to be judged by.
+"""Recipe → tokenizers, training batches and validation batches.
 
-Everything is prepared once, in the run's folder, and opened at once ever after.
+The data is prepared once in the run's folder and only opened after that.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ from chumoku.training.recipe import Recipe
 from chumoku.training.settings import DataSettings, Files, as_list
 from chumoku.weights.bundle import Bundle
 
-DECODED_TOKENS = 1 << 20  # tokens that are decoded to learn how many bytes a token stands for
+DECODED_TOKENS = 1 << 20  # tokens decoded to measure the bytes per token
 
 
 @dataclass(frozen=True)
 class TrainingData:
     config: ModelConfig
     tokenizer: Tokenizer
-    source_tokenizer: Tokenizer  # the same, where there is one
+    source_tokenizer: Tokenizer  # the same object if there is only one
     train: Batches
     validation: Batches
     corpus: str  # a hash of all training and validation tokens
-    length: int  # of a window, or of a usual target
-    fewest_rows: int  # in a batch
-    bytes_a_token: float | None = None  # of the validation text
+    length: int  # tokens in a window, or in an average target
+    fewest_rows: int  # rows of the smallest batch
+    bytes_a_token: float | None = None  # bytes per token of the validation text
 
 
 def prepare(recipe: Recipe, init: Bundle | None = None, progress: Progress = silent) -> TrainingData:
-    """Read, tokenize and lay out what the recipe names, or open it when nothing has changed.
+    """Read and tokenize the recipe's data, or open it if nothing has changed.
 
-    Where the model is there already (`init`), it brings its tokenizers. `progress` is told how far it is.
+    `init` is the model to start from, whose tokenizers are used. `progress` is called during long work.
     """
     folder = Path(recipe.train.out) / "data"
-    laid_out = _prepare_text if recipe.data.kind == "text" else _prepare_pairs
-    return laid_out(recipe, folder, init, progress)
+    prepare_kind = _prepare_text if recipe.data.kind == "text" else _prepare_pairs
+    return prepare_kind(recipe, folder, init, progress)
 
 
 def _prepare_text(recipe: Recipe, folder: Path, init: Bundle | None, progress: Progress) -> TrainingData:
@@ -66,40 +66,50 @@ def _prepare_text(recipe: Recipe, folder: Path, init: Bundle | None, progress: P
         )
     config = recipe.config(_padded_size(tokenizer.size, recipe))
     shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
-    judged, start = shards, 1 - data.held_out
+    validation_shards, start = shards, 1 - data.held_out
     if data.validation_files:
-        held_corpus = _open_corpus(data, data.validation_files)
-        judged, start = prepare_text(held_corpus, tokenizer, folder / "validation", progress=progress), 0.0
+        validation_corpus = _open_corpus(data, data.validation_files)
+        validation_shards, start = (
+            prepare_text(validation_corpus, tokenizer, folder / "validation", progress=progress),
+            0.0,
+        )
     length = train.sequence_length or config.context
     shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
     train_batches: Batches = WindowBatches(
-        shards, rows=train.batch_size, seed=train.seed, part=(0.0, start if judged is shards else 1.0), **shape
+        shards,
+        rows=train.batch_size,
+        seed=train.seed,
+        part=(0.0, start if validation_shards is shards else 1.0),
+        **shape,
     )
     validation: Batches = WindowBatches(
-        judged, rows=_validation_rows(judged, start, length, train.batch_size), part=(start, 1.0), **shape
+        validation_shards,
+        rows=_validation_rows(validation_shards, start, length, train.batch_size),
+        part=(start, 1.0),
+        **shape,
     )
     if config.kind == "encoder":
-        hiding: dict[str, Any] = {
+        masking: dict[str, Any] = {
             "roles": tokenizer.roles,
             "vocabulary": tokenizer.size,
             "share_hidden": data.mask_probability,
         }
-        train_batches, validation = (MaskedBatches(windows, **hiding) for windows in (train_batches, validation))  # type: ignore[arg-type]
+        train_batches, validation = (MaskedBatches(windows, **masking) for windows in (train_batches, validation))  # type: ignore[arg-type]
     return TrainingData(
         config,
         tokenizer,
         tokenizer,
         train_batches,
         validation,
-        corpus=_hash(shards.manifest["shards"], judged.manifest["shards"]),
+        corpus=_hash(shards.manifest["shards"], validation_shards.manifest["shards"]),
         length=length,
         fewest_rows=train.batch_size,
-        bytes_a_token=_bytes_per_token(judged, start, tokenizer),
+        bytes_a_token=_bytes_per_token(validation_shards, start, tokenizer),
     )
 
 
 def _validation_rows(shards: Shards, start: float, length: int, most: int) -> int:
-    """As many windows at a time as the validation part has, up to the batch of training."""
+    """The rows of a validation batch: those of a training batch, or fewer if the validation part is small."""
     return max(1, min(most, (round((1 - start) * shards.tokens) - 1) // length))
 
 
@@ -140,9 +150,11 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     config = recipe.config(_padded_size(target.size, recipe), own)
     reading |= {"target_tokenizer": target, "progress": progress}
     prepared = prepare_pairs(as_list(files), source, folder / "pairs", validation=held_out, **reading)
-    judged, part = prepared, "validation"
+    validation_folder, part = prepared, "validation"
     if validation_files is not None:
-        judged = prepare_pairs(as_list(validation_files), source, folder / "validation", validation=0.0, **reading)
+        validation_folder = prepare_pairs(
+            as_list(validation_files), source, folder / "validation", validation=0.0, **reading
+        )
         part = "train"
     train_batches = _check_lengths(open_pairs(prepared), config)
     roles: dict[str, Any] = {
@@ -156,26 +168,26 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
         target,
         source,
         batches,
-        PairBatches(_check_lengths(open_pairs(judged, part), config), **roles),
-        corpus=_hash(read_manifest(prepared)["parts"], read_manifest(judged)["parts"]),
+        PairBatches(_check_lengths(open_pairs(validation_folder, part), config), **roles),
+        corpus=_hash(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
         length=max(1, round(float(train_batches.target.lengths.mean()))),
         fewest_rows=batches.fewest_rows,
     )
 
 
 def _check_lengths(pairs: Pairs, config: ModelConfig) -> Pairs:
-    """Pairs that a model with a table of positions can take."""
+    """The pairs; CorpusError if one is longer than the model's table of learned positions."""
     longest = max(int(side.lengths.max(initial=0)) for side in (pairs.source, pairs.target)) + 1
     if config.position == "learned" and longest > config.context:
         raise CorpusError(
-            f"The longest pair has {longest:,} tokens and model.context is {config.context:,}. Raise model.context, "
-            "or choose another position than 'learned'."
+            f"The longest pair has {longest:,} tokens, but model.context is {config.context:,}. Raise model.context, "
+            "or choose a model.position other than 'learned'."
         )
     return pairs
 
 
 def _write_embedded(recipe: Recipe, folder: Path) -> tuple[Files, Files]:
-    """The embedded corpus as files: training, validation, and a test part for later."""
+    """Write the embedded corpus as train, validation and test files; returns the first two."""
     parts = grammar.split(recipe.data.count)
     folder.mkdir(parents=True, exist_ok=True)
     for name in parts._fields:
@@ -199,22 +211,22 @@ def _load_or_train(
     progress: Progress,
     side: str = "tokenizer",
 ) -> Tokenizer:
-    """The tokenizer of a side: the file that is named, or one trained on the texts."""
+    """The tokenizer of a side: opened from the recipe's file, or trained on the texts."""
     settings = recipe.tokenizer
     target = side == "target"
-    named = settings.target_file if target else settings.file
-    if named is not None:
-        return load(named)
+    file = settings.target_file if target else settings.file
+    if file is not None:
+        return load(file)
     kind = settings.target_kind if target and settings.target_kind else settings.kind
     vocabulary = settings.target_vocabulary if target and settings.target_vocabulary else settings.vocabulary
-    chosen: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary}
+    options: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary}
     return prepare_tokenizer(
-        texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **chosen
+        texts(), files, folder / side, read_as={**read_as, "side": side}, progress=progress, **options
     )
 
 
 def _padded_size(size: int, recipe: Recipe) -> int:
-    """A vocabulary filled up to a multiple: matrix products like round numbers."""
+    """The vocabulary size rounded up to tokenizer.pad_to_multiple, which makes matrix products faster."""
     return -(-size // recipe.tokenizer.pad_to_multiple) * recipe.tokenizer.pad_to_multiple
 
 
@@ -227,7 +239,7 @@ def _read_as(data: DataSettings) -> dict[str, Any]:
 
 
 def _hash(*entries: Any) -> str:
-    """What the tokens of a corpus hash to, training and validation in this order, wherever they lie."""
+    """A hash of the training and validation tokens that does not depend on where the files are."""
     return hashlib.sha256("\n".join(_find_hashes(entries)).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""The loop. A step takes a few batches, adds up their gradients, divides by all their tokens, and moves the weights:
+"""The training loop. A step sums the gradients of its batches, divides by all their tokens, and updates the weights:
 
-    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, clip / |g|),    w ← optimizer(w, g, rate(step))
+    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, max_grad_norm / |g|),   w ← optimizer(w, g, lr)
 
-Which batches, and which numbers dropout draws, follow from (seed, step) alone. So a run that is stopped anywhere and
-resumed from its last checkpoint takes the same steps as one that never stopped.
+The batches and the random numbers of dropout depend only on (seed, step). So a run that is interrupted and resumed from
+its last checkpoint takes the same steps as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ Batch = dict[str, Tensor]
 
 @dataclass
 class Run:
-    """Everything a loop works with."""
+    """A run: all parts of the training loop, and the loop itself."""
 
     recipe: Recipe
     data: TrainingData
     model: Model
     objective: Objective
-    module: nn.Module  # the objective as it runs: cast, shared, compiled
+    module: nn.Module  # the objective wrapped for casting, several processes and compiling
     optimizer: Optimizer
     average: Average
     evaluator: Evaluator
@@ -59,17 +59,17 @@ class Run:
     result: Result
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
-    stopped_by: int | None = None  # the signal
+    stopped_by: int | None = None  # the signal that stopped the run
 
     def __post_init__(self) -> None:
         self.interrupt = Interrupt()
         self.scale = LossScale(self.recipe.train.precision, self.state)
 
-    def train_to_end(self) -> str:
-        """Train until the last step, a reason to stop, or a signal; returns which."""
+    def train(self) -> str:
+        """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
         settings, state = self.recipe.train, self.state
         with self.interrupt:
-            if state.validation_due(settings):  # a signal came before this step was judged
+            if state.validation_due(settings):  # interrupted before this step was validated
                 self.validate()
             for batches in () if state.out_of_patience(settings) else self.batches_by_step():
                 tokens, stopping = self.world.sum(sum(map(count_labels, batches)), self.interrupted)
@@ -85,7 +85,7 @@ class Run:
             if state.validation_due(settings):
                 return self.stop()
         if state.out_of_patience(settings):
-            return f"stopped early: {counted(state.waited, 'validation')} brought nothing better"
+            return f"stopped early: no improvement in {counted(state.waited, 'validation')}"
         return "finished"
 
     def stop(self) -> str:
@@ -94,7 +94,7 @@ class Run:
         return f"stopped by {signal.Signals(self.stopped_by).name}"
 
     def batches_by_step(self) -> Iterator[list[Batch]]:
-        """The batches of each step that is left, on this process's device."""
+        """This process's batches for each remaining step."""
         settings, train = self.recipe.train, self.data.train
         workers = settings.workers if settings.workers is not None else 2 * (self.world.device.type == "cuda")
         start, stop = (
@@ -108,7 +108,7 @@ class Run:
                 batches = []
 
     def train_step(self, batches: list[Batch], tokens: int) -> bool:
-        """One step; False when a signal came before it was complete, and nothing has changed."""
+        """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
         settings, state = self.recipe.train, self.state
         began, step = time.perf_counter(), state.step + 1
         torch.manual_seed(int(random_numbers(1, settings.seed, step, self.world.rank)[0]) >> 1)
@@ -125,11 +125,11 @@ class Run:
                 loss = self.module(self.world.to_device(batch))
                 (loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += loss.detach()
-        norm = self.optimizer.norm() / self.scale.value
-        (summed,) = self.world.sum(total.item())
+        norm = self.optimizer.grad_norm() / self.scale.value
+        (total_loss,) = self.world.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
-        if math.isfinite(summed) and math.isfinite(norm.item()):
-            self.optimizer.scale(norm, settings.max_grad_norm, self.scale.value)
+        if math.isfinite(total_loss) and math.isfinite(norm.item()):
+            self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
             self.optimizer.step(rate)
             self.average.update()
             state.bad = 0
@@ -141,7 +141,7 @@ class Run:
                 self.restore_buffers(buffers)
         seconds = time.perf_counter() - began
         state.seconds += seconds
-        self.log.step(state, loss=summed / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
+        self.log.step(state, loss=total_loss / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
         return True
 
     def restore_buffers(self, buffers: list[Tensor]) -> None:
@@ -149,13 +149,13 @@ class Run:
             buffer.copy_(before)
 
     def skip_step(self, batches: list[Batch]) -> None:
-        """A step whose numbers are not finite is not applied; too many in a row end the run."""
+        """Count and report a non-finite step, which is not applied; too many in a row end the run."""
         if self.scale.update(finite=False):
             return
         state, settings = self.state, self.recipe.train
         state.bad += 1
         where = find_non_finite(self.module, [self.world.to_device(batch) for batch in batches])
-        self.log.info(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
+        self.log.info(f"Step {state.step:,} was not finite (NaN or infinity), first in {where}. It was skipped.")
         if state.bad >= settings.max_bad_steps:
             raise DivergedError(
                 f"{counted(state.bad, 'step')} in a row were not finite (NaN or infinity), first in {where}. They were "
@@ -163,7 +163,7 @@ class Run:
             )
 
     def validate(self) -> None:
-        """The loss on what is not learned from; the best weights so far are kept."""
+        """Compute the validation loss, and save the weights if they are the best so far."""
         state = self.state
         with self.evaluator.eval_mode():
             loss = self.evaluator.loss(stop=lambda: self.world.sum(self.interrupted)[0] > 0)
@@ -175,7 +175,7 @@ class Run:
             self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best)
             if best:
                 self.check_finite()
-                if self.keep_going_if_disk_full(self.keep_best):  # best/ holds what `state.best` says
+                if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
                     state.best = loss
             for line in self.samples():
                 self.log.info(line)
@@ -193,8 +193,8 @@ class Run:
             self.keep_going_if_disk_full(write)
 
     def check_finite(self) -> None:
-        """End the run before weights that are not finite replace good ones: an optimizer's step can make them."""
-        averages = {f"{name} (its average)": tensor for name, tensor in self.average.tensors.items()}
+        """Raise DivergedError before non-finite weights, which an optimizer step can produce, overwrite good ones."""
+        averages = {f"{name} (moving average)": tensor for name, tensor in self.average.tensors.items()}
         bad = first_non_finite_tensor({**self.result.tensors(), **averages})
         if not self.world.sum(float(bad is not None))[0]:
             return
@@ -202,16 +202,16 @@ class Run:
         epsilon = "" if settings.kind == "sgd" else f", raise optimizer.epsilon (it is {settings.epsilon:g})"
         raise DivergedError(
             f"Step {self.state.step:,} was not saved: its weights are not finite, first in "
-            f"{bad or 'the part of another process'}; {self.checkpoints.last_good}. Lower optimizer.learning_rate (the "
-            f"peak is {self.recipe.peak_learning_rate:g}){epsilon} or lengthen schedule.warmup, then continue with --resume."
+            f"{bad or 'the part of another process'}; {self.checkpoints.last_good}. Lower optimizer.learning_rate "
+            f"(the peak is {self.recipe.peak_learning_rate:g}){epsilon} or lengthen schedule.warmup, then continue with --resume."
         )
 
     def keep_going_if_disk_full(self, write: Callable[[], object]) -> bool:
-        """Whether it was written. A disk that is full now may have room later; what was saved before stays."""
+        """Call `write`; returns False if the disk is full, since there may be space later."""
         try:
             write()
         except RoomError as error:
-            self.log.info(f"{error} The run goes on; what was saved before stays.")
+            self.log.info(f"{error} Training continues; earlier checkpoints are kept.")
             return False
         return True
 

@@ -1,11 +1,11 @@
-"""The dry run: what a recipe would do on this machine, before it does anything.
+"""The dry run: the size, memory and time of a recipe on this machine, without training.
 
-time ≈ steps × (accumulate × tokens of a batch × seconds a token + seconds of an update)
+time ≈ steps × (gradient_accumulation × tokens per batch × seconds per token + seconds per update)
 
-Both are measured on a small sample of made-up tokens and without torch.compile, whose own start takes minutes. A run
-that compiles is usually faster. Where one sample would take long (on a CPU without bf16, say), both are estimated:
+Both are measured on a small sample of random tokens, without torch.compile, which takes minutes to start; a compiled
+run is usually faster. If a sample would take too long (for example bf16 on a CPU without it), both are estimated:
 
-seconds = operations / operations a second of one small matrix product
+seconds = FLOPs / FLOP/s of one small matrix product
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from chumoku.training.recipe import Recipe
 from chumoku.training.settings import TrainSettings, as_list
 from chumoku.training.vocabulary import vocabulary_sizes
 
-TIMED_TOKENS = 256  # on a CPU, where a whole batch of a large model would take minutes; at least one row
-TIMED_SECONDS = 2.0  # after the first measurement; no more are begun later
-LONGEST = 4.0  # seconds for a sample; what would take longer is estimated
+TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
+TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
+LONGEST = 4.0  # seconds; a longer sample is estimated instead
 PRODUCT = (16, 256, 256)  # a small matrix product: rows, inner, columns
-PAIR_LENGTH = 24  # tokens a sentence, as a guess
+PAIR_LENGTH = 24  # assumed tokens per sentence
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
-    """Sizes, memory and time of a run."""
+    """The size, memory, disk space and time of a run, by name."""
     files = [
         path for named in (recipe.data.files, recipe.data.validation_files) if named for path in expand(as_list(named))
     ]
@@ -91,7 +91,7 @@ def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
 
 
 class StepTime(NamedTuple):
-    """How long a token (forward and backward) and an update of the weights take."""
+    """Seconds per token (forward and backward) and per weight update."""
 
     token: float
     update: float
@@ -120,7 +120,7 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         (module(batch) / (rows * length)).backward()
         _synchronize(device)
         middle = time.perf_counter()
-        optimizer.norm().item()
+        optimizer.grad_norm().item()
         optimizer.step(1e-6)
         _synchronize(device)
         times.append((middle - start, time.perf_counter() - middle))
@@ -130,12 +130,12 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
 
 
 def _matmul_flops(dtype: torch.dtype) -> float:
-    """Operations a second of a small matrix product, the better of two."""
+    """FLOP/s of a small matrix product, the better of two."""
     rows, inner, columns = PRODUCT
     left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
     times = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch tells at length that this CPU has no bf16
+        warnings.simplefilter("ignore")  # PyTorch warns if this CPU has no bf16
         for _ in range(2):
             start = time.perf_counter()
             left @ right
@@ -144,7 +144,7 @@ def _matmul_flops(dtype: torch.dtype) -> float:
 
 
 def _muon_flops(model: nn.Module) -> float:
-    """Of an update: for each matrix of m ≤ n, five rounds of X Xᵀ, its square, and their product with X, in bf16."""
+    """FLOPs of a Muon update: for each m × n matrix, m ≤ n, five rounds of X Xᵀ, its square, and a product with X."""
     sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and uses_muon(name, p)]
     return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
 
@@ -179,31 +179,31 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     megabyte = 1 << 20
     print(
-        f"\n{found['kind']} of {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
+        f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
         + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
-        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
-        f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
+        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} of training data.\n"
+        f"{found['tokens_a_step']:,} tokens per step, {found['tokens_per_second']:,} tokens per second on "
         f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
         f"{number_of(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
-        f"{', which already holds a run: --resume goes on with it' if found['out_exists'] else ''}.\n"
-        "Nothing was done."
+        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}.\n"
+        "Nothing was trained."
     )
 
 
 def _learning_rate_line(recipe: Recipe) -> str:
     if recipe.optimizer.learning_rate is not None:
         return ""
-    return f"Learning rate: {recipe.peak_learning_rate:g} at its highest, the default for this optimizer, schedule and width."
+    return f"Peak learning rate: {recipe.peak_learning_rate:g}, the default for this optimizer, schedule and width."
 
 
 def _timing_source(found: dict[str, Any]) -> str:
     if found["tokens_timed"]:
         return f"measured on a sample of {found['tokens_timed']:,} tokens"
-    return "estimated from one small matrix product, because a sample of tokens would take long here"
+    return "estimated from one small matrix product, because a sample would take too long here"
 
 
 def format_duration(seconds: float) -> str:

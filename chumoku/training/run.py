@@ -1,8 +1,8 @@
-"""`chumoku.train`: a recipe becomes a run, and a run becomes a model.
+"""`chumoku.train`: trains the model of a recipe.
 
 runs/name/
-    checkpoints/step-…   what a run goes on from         metrics.jsonl   every number that was told
-    best/                the lowest validation loss      loss.png        the same as a picture
+    checkpoints/step-…   to resume from                  metrics.jsonl   all logged metrics
+    best/                the lowest validation loss      loss.png        the loss curve
     last/                the result: the last weights,   data/           tokenizer and tokens
                          or their average
 """
@@ -53,19 +53,19 @@ from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import heal
 from chumoku.weights.open_model import load
 
-Examine = Callable[[TrainingData, Model], None]  # raises where a model should not be trained
+Examine = Callable[[TrainingData, Model], None]  # raises an error to prevent training
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """What a run left."""
+    """The outcome of a run."""
 
     folder: Path
-    ended: str  # "finished", or why it stopped before
+    ended: str  # "finished", or why it stopped early
     step: int
     best_loss: float | None  # the lowest validation loss
     seconds: float  # spent training
-    signal: int | None = None  # that ended it
+    signal: int | None = None  # the signal that stopped it
 
     @property
     def finished(self) -> bool:
@@ -92,9 +92,10 @@ def train(
     console: Console | None = None,
     examine: Examine | None = None,
 ) -> TrainedRun:
-    """Train what a recipe (a TOML file, or nested mappings) describes; `resume` goes on where it stopped.
+    """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
-    `examine` is shown corpus and model before a run's first step.
+    `changes` are key=value overrides. `resume` continues from the newest checkpoint in train.out. `examine` is called
+    with the data and the model before the first step of a new run, and may raise an error.
     """
     if isinstance(recipe, (str, Path)):
         recipe = load_recipe(recipe, changes)
@@ -120,12 +121,12 @@ def _train(
     )
     if checkpoints.steps() and not resume:
         raise UsageError(
-            f"{folder} already holds a run, at step {checkpoints.steps()[-1]:,}. Go on with --resume, or choose "
-            "another folder with train.out=…"
+            f"{folder} already contains a run, at step {checkpoints.steps()[-1]:,}. Continue it with --resume, or "
+            "choose another folder with train.out=…"
         )
     init = None if recipe.init is None else load(recipe.init)
     if init is not None:
-        count_trained_parameters(recipe, init.config)  # before the corpus is prepared
+        count_trained_parameters(recipe, init.config)  # reports wrong LoRA targets before the corpus is prepared
     if world.main:
         with ShowProgress(log.console) as progress:
             data = prepare(recipe, init, progress)
@@ -145,23 +146,23 @@ def _train(
         resume_from_checkpoint(run)
     if world.main:
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
-            log.info(f"Changed since it was last run: {line}.")
+            log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
     log.info(
         f"{data.config.kind}, {run.result.description}, on {world.device}"
         f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{counted(len(data.train), 'batch', 'batches')} an epoch, vocabulary {data.tokenizer.size:,}; "
+        f"{counted(len(data.train), 'batch', 'batches')} per epoch, vocabulary {data.tokenizer.size:,}; "
         f"runs {running()}."
     )
     log.open(run.state)
-    ended = run.train_to_end()
+    ended = run.train()
     if run.stopped_by is None:
         write_result(run, folder)
     log.close()
     if world.main:
         loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
-    where = folder / ("last" if run.stopped_by is None else "checkpoints; --resume goes on from there")
+    where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
     log.info(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
     )
@@ -177,12 +178,12 @@ def build_run(
     init: Bundle | None = None,
     examine: Examine | None = None,
 ) -> Run:
-    """The model and everything around it, before its first step."""
+    """The run before its first step: model, objective, optimizer and all other parts."""
     settings = recipe.train
     tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
     result = create_result(recipe, data.config, tokenizers, init=init, device=world.device)
     model = result.model
-    if examine is not None:  # while the model is nobody else's
+    if examine is not None:  # before the model is wrapped
         examine(data, model)
     objective = Objective(
         model,
@@ -195,7 +196,7 @@ def build_run(
     average = Average(model, settings.ema)
     flops = count(data.config, length=data.length).training_flops
     log.peak_tokens_per_second = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size / flops
-    divided = world.size > 1 and settings.parallel == "fsdp"
+    sharded = world.size > 1 and settings.parallel == "fsdp"
     return Run(
         recipe,
         data,
@@ -211,24 +212,24 @@ def build_run(
         checkpoints=checkpoints,
         result=result,
         keep_best=lambda: checkpoint.export(result, Path(settings.out) / "best", world),
-        samples=make_sampler(model, data, settings.samples if world.main and not divided else 0),
+        samples=make_sampler(model, data, settings.samples if world.main and not sharded else 0),
     )
 
 
 def resume_from_checkpoint(run: Run) -> None:
-    """Go on from the newest checkpoint that is whole; a run made of something else is refused."""
+    """Load the newest intact checkpoint; UsageError if it belongs to a run with other settings or data."""
     before = len(run.checkpoints.steps())
     run.world.barrier()
     if run.world.main:
-        run.checkpoints.newest()  # sets damaged ones aside
+        run.checkpoints.newest()  # renames damaged ones to .bad
     run.world.barrier()
     if before and not run.checkpoints.steps():
         raise UsageError(
-            f"Every checkpoint in {run.checkpoints.folder} is damaged; they are kept as .bad. To begin again, choose "
-            "another train.out, or move that folder away."
+            f"Every checkpoint in {run.checkpoints.folder} is damaged; they were renamed to .bad. To start again, "
+            "choose another train.out, or move that folder away."
         )
     if not before:
-        run.log.info("There is no checkpoint to resume; the run starts at its first step.")
+        run.log.info("There is no checkpoint to resume; the run starts at step 1.")
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
     state = read_state(path)
@@ -237,7 +238,7 @@ def resume_from_checkpoint(run: Run) -> None:
         raise UsageError(
             f"{path} belongs to another run, so it cannot be resumed:\n"
             + "\n".join(f"  {line}" for line in changed)
-            + "\nSet these back (corpus and tokenizer: the text has changed), or choose another train.out."
+            + "\nChange these back (corpus or tokenizer: the text has changed), or choose another train.out."
         )
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
@@ -254,11 +255,11 @@ def resume_from_checkpoint(run: Run) -> None:
     run.average.load({name: distribute_like(known[name], value) for name, value in tensors.average.items()})
     vars(run.state).update(vars(state))
     done = state.step == run.recipe.train.steps
-    run.log.info(f"Resumed from {path}.{' Nothing is left to do; raise train.steps to go on.' if done else ''}")
+    run.log.info(f"Resumed from {path}.{' It is finished; raise train.steps to continue.' if done else ''}")
 
 
 def write_result(run: Run, folder: Path) -> None:
-    """Write the result: the last weights, or the average that was asked for."""
+    """Write last/: the last weights, or the average of the last checkpoints."""
     settings = run.recipe.train
     if settings.average_checkpoints > 1:
         if run.world.main:
@@ -271,7 +272,7 @@ def write_result(run: Run, folder: Path) -> None:
             loss = run.evaluator.loss()
         if loss is not None:
             worse = run.state.best is not None and loss > run.state.best
-            warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
+            warning = f", worse than the best single one ({run.state.best:.4f}) in {folder / 'best'}" if worse else ""
             run.log.info(
                 f"The mean of the last {counted(len(steps), 'checkpoint')}: validation loss {loss:.4f}{warning}."
             )
@@ -280,7 +281,7 @@ def write_result(run: Run, folder: Path) -> None:
 
 
 def find_changed_settings(path: Path, recipe: Recipe) -> list[str]:
-    """Where a recipe differs from the one that a run was last run with."""
+    """The differences between a recipe and the one stored at `path`."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -290,7 +291,7 @@ def find_changed_settings(path: Path, recipe: Recipe) -> list[str]:
 
 
 def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]:
-    """What a run is made of: with any of this changed, it would be another run."""
+    """The settings and data of a run that must not change when it is resumed."""
     train = write(recipe.train)
     same = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
@@ -310,7 +311,7 @@ def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]
 
 
 def check_batch_share(data: TrainingData, world: World) -> None:
-    """Refuse, before the first step, batches that are too small to be shared out."""
+    """Raise UsageError if a batch has fewer rows than there are processes."""
     rows = data.fewest_rows
     if rows < world.size:
         raise UsageError(

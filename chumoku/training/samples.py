@@ -1,4 +1,4 @@
-"""Sample outputs: what the model says, in words, at each validation."""
+"""Sample outputs of the model, shown at each validation."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.training.dataset import TrainingData
 from chumoku.training.objectives import IGNORE, forward
 
-PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with holes
+PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with masks
 
 
 def make_sampler(model: Model, data: TrainingData, count: int) -> Callable[[], list[str]]:
-    """A function that gives `count` sample outputs of the model as it then is, as lines to be shown."""
+    """A function that returns `count` sample outputs of the current model as printable lines."""
     if count == 0:
         return list
 
     def samples() -> list[str]:
         with warnings.catch_warnings():
-            # A model under an adapter decodes slowly. Whoever trains one cannot change that, nor needs to.
+            # A model with an adapter decodes slowly; the warning about that does not help during training.
             warnings.filterwarnings("ignore", "This model differs from its config")
             if isinstance(model, EncoderDecoderModel):
                 return _translations(model, data, count)
             if isinstance(model, DecoderModel):
                 return _continuations(model, data, count)
-            return _guesses(model, data, count)
+            return _masked_predictions(model, data, count)
 
     return samples
 
@@ -40,33 +40,33 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
         return []
     source = data.validation.pairs.source
     texts = [data.source_tokenizer.decode(source[i].tolist()) for i in range(min(count, len(source)))]
-    said = translate(model, texts, source_tokenizer=data.source_tokenizer, tokenizer=data.tokenizer, beam=1)
-    return [f"  {text} → {translation}" for text, translation in zip(texts, said, strict=True)]
+    outputs = translate(model, texts, source_tokenizer=data.source_tokenizer, tokenizer=data.tokenizer, beam=1)
+    return [f"  {text} → {translation}" for text, translation in zip(texts, outputs, strict=True)]
 
 
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:
     rows = data.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
     end = data.tokenizer.roles.end
-    said = generate(model, rows, new=NEW, temperature=0.8, top_p=0.95, end=end)
+    outputs = generate(model, rows, new=NEW, temperature=0.8, top_p=0.95, end=end)
 
     def words(ids: list[int]) -> str:
         return _flat(data.tokenizer.decode([number for number in ids if number < data.tokenizer.size]))
 
-    return [f"  {words(row)} ▸ {words(new)}" for row, new in zip(rows, said, strict=True)]
+    return [f"  {words(row)} ▸ {words(new)}" for row, new in zip(rows, outputs, strict=True)]
 
 
 @torch.no_grad()
-def _guesses(model: Model, data: TrainingData, count: int) -> list[str]:
+def _masked_predictions(model: Model, data: TrainingData, count: int) -> list[str]:
     batch = {name: table[:count].to(model.device) for name, table in data.validation.batch(0, 0).items()}
     logits = forward(model, batch).logits
     if logits is None:
         return []
     decode, lines = data.tokenizer.decode, []
-    for truth, guess, labels in zip(batch["tokens"], logits.argmax(-1), batch["labels"], strict=True):
+    for tokens, prediction, labels in zip(batch["tokens"], logits.argmax(-1), batch["labels"], strict=True):
         words = []
-        for token, guessed, label in zip(truth[:SHOWN], guess, labels, strict=False):
-            hidden, guessed = int(label) != IGNORE, min(int(guessed), data.tokenizer.size - 1)
-            words.append(f"[{decode([int(label)])}→{decode([int(guessed)])}]" if hidden else decode([int(token)]))
+        for token, predicted, label in zip(tokens[:SHOWN], prediction, labels, strict=False):
+            hidden, predicted = int(label) != IGNORE, min(int(predicted), data.tokenizer.size - 1)
+            words.append(f"[{decode([int(label)])}→{decode([int(predicted)])}]" if hidden else decode([int(token)]))
         lines.append(f"  {_flat(''.join(words))}")
     return lines
 

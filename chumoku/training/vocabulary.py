@@ -1,4 +1,4 @@
-"""The size of a vocabulary before its tokenizer exists, for counting and planning."""
+"""Vocabulary sizes before the tokenizer exists, for `count` and the dry run."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from chumoku.training.settings import TokenizerSettings
 
 
 class VocabularySizes(NamedTuple):
-    """Vocabulary sizes and the sentence that says where they come from; None where the model has its own."""
+    """Vocabulary sizes and a sentence about their source; None if the [model] table sets them itself."""
 
     target: int | None
     source: int | None
     sentence: str
 
     def over(self, model: Mapping[str, Any]) -> dict[str, Any]:
-        """A recipe's [model] table with these sizes where it has none."""
+        """A recipe's [model] table with these sizes added where they are missing."""
         sizes = {"vocabulary": self.target, "source_vocabulary": self.source}
         return {**{key: size for key, size in sizes.items() if size is not None}, **model}
 
@@ -27,7 +27,7 @@ class VocabularySizes(NamedTuple):
 def vocabulary_sizes(
     model: Mapping[str, Any], tokenizer: TokenizerSettings, *, given: int | None = None
 ) -> VocabularySizes:
-    """The sizes that a recipe's [model] and [tokenizer] tables lead to; `given` stands in for the tokenizer's."""
+    """The vocabulary sizes of a recipe's [model] and [tokenizer] tables; `given` replaces the tokenizer's size."""
     if "init" in model or ("vocabulary" in model and given is None):
         return VocabularySizes(None, None, "")
     if given is not None:
@@ -45,16 +45,16 @@ def vocabulary_sizes(
 
 
 def _tokenizer_size(file: str | None, kind: str, requested: int, preset: int | None) -> tuple[int, str]:
-    """The size of one tokenizer, and why."""
+    """The size of one tokenizer, and the reason as text."""
     if file is not None and Path(file).exists():
-        return load(file).size, f"as {file} has them"
+        return load(file).size, f"read from {file}"
     if file is not None and preset is not None:
-        return preset, f"assumed from the preset because {file} is not here"
+        return preset, f"assumed from the preset because {file} does not exist"
     if file is not None:
-        return requested, f"assumed because {file} is not here"
+        return requested, f"assumed because {file} does not exist"
     if kind == "byte":
         return train(["a"], kind="byte").size, "the bytes and special tokens"
-    return requested, "as the recipe's tokenizer asks; a small corpus may give fewer"
+    return requested, "as set in the recipe's tokenizer; a small corpus may give fewer"
 
 
 def _padded(size: int, tokenizer: TokenizerSettings) -> int:
