@@ -134,7 +134,7 @@ def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     assert str(out / "attention.png") in said
     assert "tok:13a" in said
     assert "こたつでみかんを食べる →" in said
-    assert re.search(r"looked at (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
+    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
 
 
 RECIPE = """
@@ -244,7 +244,9 @@ def test_tokenize_compares_all_kinds(tmp_path: Path) -> None:
     by_kind = {row["kind"]: row for row in found}
     assert by_kind["byte"]["tokens_per_character"] > by_kind["character"]["tokens_per_character"] > 0.9
     assert by_kind["bpe"]["unknown"] == by_kind["byte"]["unknown"] == by_kind["unigram"]["unknown"] == 0
-    assert "tokens a character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
+    assert (
+        "tokens per character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
+    )
 
 
 def test_prepare_text_and_pairs(tmp_path: Path) -> None:
@@ -310,7 +312,7 @@ def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str
 def test_the_demo_without_a_dictionary_reads_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert demo._cut() == []
+    assert demo._tokenizer_changes() == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert demo._cut() == ["tokenizer.kind=character"]
+    assert demo._tokenizer_changes() == ["tokenizer.kind=character"]
     assert "chumoku[ja]" in capsys.readouterr().out

@@ -82,11 +82,11 @@ def test_a_recipe_that_starts_from_a_model_is_counted_by_it(ask: Ask, tmp_path: 
     assert json.loads(ask("count", lora, "model.init=model", "--json").out) == {
         **json.loads(ask("count", "model", "--json").out),
         "model": lora,
-        "assumed": "The shape is that of model.",
+        "assumed": "The config is that of model.",
     }
     absent = ask("count", lora)
     assert absent.code == 2
-    assert "data/smollm2.gguf, which is not here. Name the model, as in model.init=" in absent.err
+    assert "data/smollm2.gguf, which does not exist. Name the model, for example model.init=" in absent.err
     changed = ask("count", "model", "model.width=24")
     assert changed.code == 2
-    assert "is a model that is already trained" in changed.err
+    assert "is already trained, so" in changed.err

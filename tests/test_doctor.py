@@ -234,9 +234,9 @@ def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
     finished = run(str(made(tmp_path / "model", "decoder")))
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "Nothing was found" in finished.stdout
+    assert "No findings" in finished.stdout
     assert "✓ future" in finished.stdout
-    assert "– leak          not made: " in finished.stdout
+    assert "– leak          skipped: " in finished.stdout
 
 
 def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from planted import Ward
 from rich.console import Console
 
 import chumoku
-from chumoku.cli.train import examined
+from chumoku.cli.train import check_before_training
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.training.dataset import TrainingData
@@ -36,7 +36,7 @@ def recipe_in(ward: Ward, folder: Path, kind: str = "decoder", **changes: Any) -
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
 def test_an_examined_run_is_the_same_run(kind: str, ward: Ward, tmp_path: Path) -> None:
     models = []
-    for name, examine in (("seen", lambda *given: examined(*given, TOLD)), ("unseen", None)):
+    for name, examine in (("seen", lambda *given: check_before_training(*given, TOLD)), ("unseen", None)):
         recipe = read_recipe(recipe_in(ward, tmp_path / name, kind, model={"dropout": {"sublayer": 0.1}}))
         models.append(chumoku.load(chumoku.train(recipe, console=TOLD, examine=examine).last).model)
     for seen, unseen in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -47,9 +47,9 @@ def test_what_is_broken_is_not_trained(ward: Ward, tmp_path: Path) -> None:
     def leaking(data: TrainingData, model: Model) -> None:
         assert isinstance(model, DecoderModel)
         model.decoder.causal = False
-        examined(data, model, TOLD)
+        check_before_training(data, model, TOLD)
 
-    with pytest.raises(ChumokuError, match=r"something broken \(.*future.*--unexamined"):
+    with pytest.raises(ChumokuError, match=r"found a problem \(.*future.*--unexamined"):
         chumoku.train(read_recipe(recipe_in(ward, tmp_path / "run")), console=TOLD, examine=leaking)
     assert not (tmp_path / "run" / "last").exists()
 
@@ -65,7 +65,9 @@ def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) ->
 def test_what_a_recipe_chooses_is_told_and_trained(ward: Ward, tmp_path: Path) -> None:
     recipe = recipe_in(ward, tmp_path / "run", "encoder", model={"norm": "batch"})
     told = Console(file=io.StringIO(), width=200)
-    assert chumoku.train(read_recipe(recipe), console=TOLD, examine=lambda *given: examined(*given, told)).finished
+    assert chumoku.train(
+        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, told)
+    ).finished
     assert "is a batch norm; sure: 40%" in told.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -74,7 +76,9 @@ def test_an_adapter_is_examined_too(ward: Ward, tmp_path: Path) -> None:
     recipe = recipe_in(ward, tmp_path / "adapter", lora={"rank": 2})
     recipe["model"] = {"init": str(base)}
     recipe.pop("tokenizer")
-    trained = chumoku.train(read_recipe(recipe), console=TOLD, examine=lambda *given: examined(*given, TOLD))
+    trained = chumoku.train(
+        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, TOLD)
+    )
     assert trained.finished
 
 

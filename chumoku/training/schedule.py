@@ -32,9 +32,7 @@ class Schedule:
         if self.kind not in KINDS:
             raise UsageError(f"There is no schedule '{self.kind}'; choose {', '.join(KINDS)}.")
         if self.steps < 1 or self.warmup < 0 or self.decay < 0 or not 0 <= self.min_ratio <= 1:
-            raise UsageError(
-                "A schedule needs at least 1 step, warm-up and decay of at least 0, and min_ratio from 0 to 1."
-            )
+            raise UsageError("A schedule needs at least 1 step, warmup and decay from 0, and min_ratio from 0 to 1.")
         if self.kind in ("cosine", "wsd") and self.warmup + self.decay > self.steps:
             raise UsageError(
                 f"{self.warmup} warm-up steps and {self.decay} decay steps do not fit into a run of {self.steps} steps. "
