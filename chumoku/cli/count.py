@@ -158,8 +158,8 @@ def show(name: str, config: ModelConfig, counted: Count) -> None:
     )
     rows.add_row(
         "memory, decoding",
-        f"{format_bytes(counted.weight_bytes)} weights ({counted.precision}) + {format_bytes(counted.cache_bytes)} cache"
-        f" at {where}, batch {counted.batch:,}",
+        f"{format_bytes(counted.weight_bytes)} weights ({counted.precision}) + "
+        f"{format_bytes(counted.cache_bytes)} cache at {where}, batch {counted.batch:,}",
     )
     console.print(rows)
 

@@ -38,7 +38,7 @@ def demo(
 
     bundle = chumoku.load(trained.last)
     test = split(recipe.data.count).test
-    print(f"\nTranslating {len(test):,} held-out sentences: every word is in the training data, but no combination of them.")
+    print(f"\nTranslating {len(test):,} held-out sentences: known words in new combinations.")
     translations = translate(
         bundle.model,
         [pair.source for pair in test],
@@ -69,7 +69,7 @@ def demo(
     )
     print(f"\nThe figure is {path} (above: its last block), the loss curve is {out / 'loss.png'}.")
     print(f'Next: chumoku translate {trained.last} "庭で花を植える", or your own sentence with similar words;')
-    print(f'chumoku look {trained.last} "{SOURCE}" draws the model's internals; chumoku serve {out} opens it in a browser;')
+    print(f'chumoku look {trained.last} "{SOURCE}" draws its internals; chumoku serve {out} opens it in a browser;')
     print(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
 
 
@@ -89,7 +89,7 @@ def delete_old_run(out: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         kind = None
     if kind != "embedded":
-        raise UsageError(f"{out} contains a run that is not a demo. Choose another folder with --out; nothing was deleted.")
+        raise UsageError(f"{out} contains a run that is not a demo. Choose another folder with --out.")
     with lock_folder(out):
         for place in old:
             shutil.rmtree(place)

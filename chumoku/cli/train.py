@@ -68,6 +68,6 @@ def check_before_training(data: TrainingData, model: Model, console: Console) ->
     broken = [one.check for one in findings if one.broken]
     if broken:
         raise ChumokuError(
-            f"Nothing was trained: the doctor found a problem ({', '.join(dict.fromkeys(broken))}). Fix it, see more with "
-            "`chumoku doctor`, or train anyway with --unexamined."
+            f"Nothing was trained: the doctor found a problem ({', '.join(dict.fromkeys(broken))}). Fix it, see more "
+            "with `chumoku doctor`, or train anyway with --unexamined."
         )

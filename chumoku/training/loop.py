@@ -203,8 +203,8 @@ class Run:
         raise DivergedError(
             f"Step {self.state.step:,} was not saved: its weights are not finite, first in "
             f"{bad or 'the part of another process'}; {self.checkpoints.last_good}. Lower optimizer.learning_rate "
-            f"(the peak is {self.recipe.peak_learning_rate:g}){epsilon} or lengthen schedule.warmup, then continue with "
-            "--resume."
+            f"(the peak is {self.recipe.peak_learning_rate:g}){epsilon} or lengthen schedule.warmup, then continue "
+            "with --resume."
         )
 
     def keep_going_if_disk_full(self, write: Callable[[], object]) -> bool:

@@ -35,8 +35,8 @@ class Schedule:
             raise UsageError("A schedule needs at least 1 step, warmup and decay from 0, and min_ratio from 0 to 1.")
         if self.kind in ("cosine", "wsd") and self.warmup + self.decay > self.steps:
             raise UsageError(
-                f"{self.warmup} warm-up steps and {self.decay} decay steps do not fit into a run of {self.steps} steps. "
-                "Shorten them, or train longer."
+                f"{self.warmup} warm-up steps and {self.decay} decay steps do not fit into a run of {self.steps} "
+                "steps. Shorten them, or train longer."
             )
 
     def __call__(self, step: int) -> float:
