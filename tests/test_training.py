@@ -133,7 +133,7 @@ def test_packed_documents_learn_as_if_alone() -> None:
 
 
 def test_a_model_without_logits_cannot_learn_tokens() -> None:
-    with pytest.raises(UsageError, match="its head gives a vector"):
+    with pytest.raises(UsageError, match="outputs vectors, not logits"):
         Objective(model_of(Cell("encoder"), head="vector"))(batch_for("encoder"))
     with pytest.raises(UsageError, match=r"label smoothing of 1\.5"):
         Objective(model_of(Cell("encoder")), label_smoothing=1.5)

@@ -86,7 +86,7 @@ def _text(
     found: dict[str, Any] = shards.manifest["report"]
     lines = _report_lines(found)
     lines.append(
-        f"{shards.documents:,} documents, {shards.tokens:,} tokens (vocabulary: {tokenizer.size:,}) in {out / 'shards'}."
+        f"{shards.documents:,} documents, {shards.tokens:,} tokens (vocabulary {tokenizer.size:,}) in {out / 'shards'}."
     )
     return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}, lines
 
