@@ -22,15 +22,13 @@ def count(
         typer.Argument(help=f"A preset (gpt2, transformer-base, …), a recipe (name or .toml), or a model: {KNOWN}."),
     ],
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="For example model.layers=2.")
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as model.layers=2.")
     ] = None,
     vocabulary: Annotated[
         int | None,
         typer.Option(min=1, max=LARGEST, help="Vocabulary size; default: the size in the recipe's [tokenizer]."),
     ] = None,
-    length: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Tokens per sequence; default: context.")
-    ] = None,
+    length: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Sequence length; default: context.")] = None,
     batch: Annotated[int, typer.Option(min=1, max=LARGEST, help="Sequences in a batch.")] = 1,
     precision: Annotated[
         str, typer.Option(help="Weight precision for decoding: float32, bf16, fp16, int8, int4.")
@@ -60,9 +58,7 @@ def read_model(model: str, changes: list[str], vocabulary: int | None = None) ->
 
     for word in changes:
         if "=" in word and not word.startswith("model."):
-            raise UsageError(
-                f"{word} does not change the model; its keys start with model., for example model.width=64."
-            )
+            raise UsageError(f"{word} does not change the model; use keys such as model.width=64.")
         if word.startswith("model.preset="):
             raise UsageError("The model to count is already named; give the other preset's name instead.")
     tables = read_model_tables(model)

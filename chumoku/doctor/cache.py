@@ -29,6 +29,7 @@ MANY = 8  # rows, for a small model
 ENGINE_TOLERANCE = 3e-3  # engines sum in another order, through many layers
 SPARE = 3  # extra positions, so that a token written too far is measured instead of causing an error
 GenerativeModel = DecoderModel | EncoderDecoderModel
+Sources = list[Tensor] | None
 TODO = "Check the positions of new tokens (past + i), where keys are written, and the mask over past tokens."
 
 
@@ -77,7 +78,7 @@ def require_generative(subject: Subject) -> GenerativeModel:
     return model
 
 
-def split_rows(model: Model, batch: Batch) -> tuple[list[Tensor], Tensor, list[Tensor] | None]:
+def split_rows(model: Model, batch: Batch) -> tuple[list[Tensor], Tensor, Sources]:
     """Prompts of different lengths, the tokens that follow each, and sources of different lengths."""
     key = "target" if "target" in batch else "tokens"
     table = batch[key]
@@ -94,9 +95,7 @@ def split_rows(model: Model, batch: Batch) -> tuple[list[Tensor], Tensor, list[T
     return rows, table[:, -later:], sources
 
 
-def full_logits(
-    model: GenerativeModel, rows: list[Tensor], later: Tensor, sources: list[Tensor] | None
-) -> Iterator[Tensor]:
+def full_logits(model: GenerativeModel, rows: list[Tensor], later: Tensor, sources: Sources) -> Iterator[Tensor]:
     """The logits of each row, computed in one pass without a cache."""
     for number, row in enumerate(rows):
         tokens = torch.cat([row, later[number]])[None]
@@ -127,13 +126,10 @@ def cache_difference(model: GenerativeModel, batch: Batch) -> tuple[float, str]:
     stepped = torch.cat(pieces, 1)
     worst = (0.0, "")
     for number, expected in enumerate(full_logits(model, rows, later, sources)):
-        prompt_length = len(rows[number])
-        worst = max(
-            worst, (distance(expected[:prompt_length], prompt.logits[number, :prompt_length]), "the logits of a prompt")
-        )
-        worst = max(
-            worst, (distance(expected[prompt_length:], stepped[number]), "the logits of the steps after a prompt")
-        )
+        length = len(rows[number])
+        in_prompt = distance(expected[:length], prompt.logits[number, :length])
+        worst = max(worst, (in_prompt, "the logits of a prompt"))
+        worst = max(worst, (distance(expected[length:], stepped[number]), "the logits of the steps after a prompt"))
     return worst
 
 

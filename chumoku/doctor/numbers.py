@@ -35,16 +35,11 @@ def run(subject: Subject) -> Iterator[Finding]:
             )
             return
     with restore_after(model, precise=False), torch.no_grad(), record(model) as tape:
-        run_model(model, test_batches(subject, model)[0])
+        run_model(model, sample_batches(subject, model)[0])
         for address in addresses(model):
             if address in tape and not bool(torch.isfinite(tape[address].float()).all()):
-                yield Finding(
-                    "numbers",
-                    "A forward pass gives NaN or infinity.",
-                    address,
-                    0.99,
-                    "Check the inputs of this module.",
-                )
+                what, todo = "A forward pass gives NaN or infinity.", "Check the inputs of this module."
+                yield Finding("numbers", what, address, 0.99, todo)
                 return
 
 
@@ -54,7 +49,7 @@ def run_dead(subject: Subject) -> Iterator[Finding]:
     seen = 0
     pattern = "**.feedforward.hidden" if model.config.experts == 0 else "**.feedforward.chosen"
     with restore_after(model, precise=False), torch.no_grad():
-        for batch in test_batches(subject, model):
+        for batch in sample_batches(subject, model):
             with record(model, pattern) as tape:
                 run_model(model, batch)
             for address in tape:
@@ -85,7 +80,7 @@ def count_active(tensor: torch.Tensor, model: Model) -> torch.Tensor:
     return (tensor.flatten(0, -2).abs() > 1e-9).sum(0)
 
 
-def test_batches(subject: Subject, model: Model) -> list[Batch]:
+def sample_batches(subject: Subject, model: Model) -> list[Batch]:
     """A few batches of the corpus, or random ones."""
     batches = subject.train if subject.train is not None else subject.validation
     length = min(64, model.config.context)

@@ -87,12 +87,10 @@ def check_batches(batches: Batches, subject: Subject, name: str) -> Iterator[Fin
             "masked source positions contain a token other than <pad>": _other(
                 batch["source"], ~batch["source_mask"], pad
             ),
-            "target positions after the last label contain a token other than <pad>": _other(
+            "target positions without a label contain a token other than <pad>": _other(
                 batch["target"], empty, target_pad
             ),
-            "source positions contain <pad> but are not masked": (
-                (batch["source"] == pad) & batch["source_mask"]
-            ).sum(),
+            "source positions with <pad> are not masked": ((batch["source"] == pad) & batch["source_mask"]).sum(),
         }
         for sentence, cells_found in sums.items():
             wrong[sentence] = wrong.get(sentence, 0) + int(cells_found)

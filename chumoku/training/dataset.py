@@ -61,45 +61,29 @@ def _prepare_text(recipe: Recipe, folder: Path, init: Bundle | None, progress: P
     if init is not None:
         tokenizer = init.tokenizer
     else:
-        tokenizer = _load_or_train(
-            recipe, corpus.documents, corpus.files, folder, read_as=_read_as(data), progress=progress
-        )
+        read_as = {"documents": data.documents, "field": data.field}
+        tokenizer = _load_or_train(recipe, corpus.documents, corpus.files, folder, read_as=read_as, progress=progress)
     config = recipe.config(_padded_size(tokenizer.size, recipe))
     shards = prepare_text(corpus, tokenizer, folder / "shards", progress=progress)
     validation_shards, start = shards, 1 - data.held_out
     if data.validation_files:
-        validation_corpus = _open_corpus(data, data.validation_files)
-        validation_shards, start = (
-            prepare_text(validation_corpus, tokenizer, folder / "validation", progress=progress),
-            0.0,
-        )
+        corpus, start = _open_corpus(data, data.validation_files), 0.0
+        validation_shards = prepare_text(corpus, tokenizer, folder / "validation", progress=progress)
     length = train.sequence_length or config.context
     shape: dict[str, Any] = {"length": length, "documents": data.separate_documents}
-    train_batches: Batches = WindowBatches(
-        shards,
-        rows=train.batch_size,
-        seed=train.seed,
-        part=(0.0, start if validation_shards is shards else 1.0),
-        **shape,
-    )
-    validation: Batches = WindowBatches(
-        validation_shards,
-        rows=_validation_rows(validation_shards, start, length, train.batch_size),
-        part=(start, 1.0),
-        **shape,
-    )
+    end = start if validation_shards is shards else 1.0
+    batches: Batches = WindowBatches(shards, rows=train.batch_size, seed=train.seed, part=(0.0, end), **shape)
+    rows = _validation_rows(validation_shards, start, length, train.batch_size)
+    validation: Batches = WindowBatches(validation_shards, rows=rows, part=(start, 1.0), **shape)
     if config.kind == "encoder":
-        masking: dict[str, Any] = {
-            "roles": tokenizer.roles,
-            "vocabulary": tokenizer.size,
-            "share_hidden": data.mask_probability,
-        }
-        train_batches, validation = (MaskedBatches(windows, **masking) for windows in (train_batches, validation))  # type: ignore[arg-type]
+        masking: dict[str, Any] = {"roles": tokenizer.roles, "vocabulary": tokenizer.size}
+        masking["share_hidden"] = data.mask_probability
+        batches, validation = (MaskedBatches(windows, **masking) for windows in (batches, validation))  # type: ignore[arg-type]
     return TrainingData(
         config,
         tokenizer,
         tokenizer,
-        train_batches,
+        batches,
         validation,
         corpus=_hash(shards.manifest["shards"], validation_shards.manifest["shards"]),
         length=length,
@@ -152,25 +136,20 @@ def _prepare_pairs(recipe: Recipe, folder: Path, init: Bundle | None, progress: 
     prepared = prepare_pairs(as_list(files), source, folder / "pairs", validation=held_out, **reading)
     validation_folder, part = prepared, "validation"
     if validation_files is not None:
-        validation_folder = prepare_pairs(
-            as_list(validation_files), source, folder / "validation", validation=0.0, **reading
-        )
-        part = "train"
-    train_batches = _check_lengths(open_pairs(prepared), config)
-    roles: dict[str, Any] = {
-        "source_roles": source.roles,
-        "target_roles": target.roles,
-        "tokens": recipe.train.batch_tokens,
-    }
-    batches = PairBatches(train_batches, seed=recipe.train.seed, **roles)
+        names, part = as_list(validation_files), "train"
+        validation_folder = prepare_pairs(names, source, folder / "validation", validation=0.0, **reading)
+    pairs = _check_lengths(open_pairs(prepared), config)
+    options: dict[str, Any] = {"source_roles": source.roles, "target_roles": target.roles}
+    options["tokens"] = recipe.train.batch_tokens
+    batches = PairBatches(pairs, seed=recipe.train.seed, **options)
     return TrainingData(
         config,
         target,
         source,
         batches,
-        PairBatches(_check_lengths(open_pairs(validation_folder, part), config), **roles),
+        PairBatches(_check_lengths(open_pairs(validation_folder, part), config), **options),
         corpus=_hash(read_manifest(prepared)["parts"], read_manifest(validation_folder)["parts"]),
-        length=max(1, round(float(train_batches.target.lengths.mean()))),
+        length=max(1, round(float(pairs.target.lengths.mean()))),
         fewest_rows=batches.fewest_rows,
     )
 
@@ -232,10 +211,6 @@ def _padded_size(size: int, recipe: Recipe) -> int:
 
 def _open_corpus(data: DataSettings, files: Any) -> Corpus:
     return Corpus(as_list(files), documents=data.documents, field=data.field)
-
-
-def _read_as(data: DataSettings) -> dict[str, Any]:
-    return {"documents": data.documents, "field": data.field}
 
 
 def _hash(*entries: Any) -> str:

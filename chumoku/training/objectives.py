@@ -33,9 +33,7 @@ class Objective(nn.Module):
     ) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
-            raise UsageError(
-                f"A label smoothing of {label_smoothing} is not allowed; it must be at least 0 and below 1."
-            )
+            raise UsageError(f"A label smoothing of {label_smoothing} is not possible; choose 0 or more, below 1.")
         self.model, self.label_smoothing = model, label_smoothing
         self.balance_loss, self.router_z_loss = balance_loss, router_z_loss
 

@@ -26,16 +26,9 @@ from chumoku.nn.plain import plain, plain_formulas, running
 from chumoku.probe.plot_style import loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
+from chumoku.training import checkpoint_files as files
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
-from chumoku.training.checkpoint_files import (
-    Tensors,
-    average_weights,
-    check_tensors,
-    load_weights,
-    read_state,
-    read_tensors,
-)
 from chumoku.training.dataset import TrainingData, prepare
 from chumoku.training.distributed import World, distribute_like, join_world, wrap
 from chumoku.training.interrupt import lock_folder
@@ -116,9 +109,8 @@ def _train(
     recipe: Recipe, folder: Path, world: World, log: Log, *, resume: bool, examine: Examine | None = None
 ) -> TrainedRun:
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
-    checkpoints = Checkpoints(
-        folder / "checkpoints", keep=keep, world=world, notify=log.info, sharded=recipe.train.sharded
-    )
+    options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
+    checkpoints = Checkpoints(folder / "checkpoints", **options)
     if checkpoints.steps() and not resume:
         raise UsageError(
             f"{folder} already contains a run, at step {checkpoints.steps()[-1]:,}. Continue it with --resume, or "
@@ -185,12 +177,8 @@ def build_run(
     model = result.model
     if examine is not None:  # before the model is wrapped
         examine(data, model)
-    objective = Objective(
-        model,
-        label_smoothing=settings.label_smoothing,
-        balance_loss=settings.balance_loss,
-        router_z_loss=settings.router_z_loss,
-    )
+    weights = {key: getattr(settings, key) for key in ("label_smoothing", "balance_loss", "router_z_loss")}
+    objective = Objective(model, **weights)
     module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
@@ -232,7 +220,7 @@ def resume_from_checkpoint(run: Run) -> None:
         run.log.info("There is no checkpoint to resume; the run starts at step 1.")
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
-    state = read_state(path)
+    state = files.read_state(path)
     changed = checkpoint.find_differences(renamed_tables(state.origin), run.state.origin)
     if changed:
         raise UsageError(
@@ -242,9 +230,10 @@ def resume_from_checkpoint(run: Run) -> None:
         )
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
-    tensors = read_tensors(path)
-    check_tensors(path, tensors, Tensors(run.result.tensors(), run.optimizer.empty_state(), run.average.tensors))
-    load_weights(run.result, tensors.model)
+    tensors = files.read_tensors(path)
+    needed = files.Tensors(run.result.tensors(), run.optimizer.empty_state(), run.average.tensors)
+    files.check_tensors(path, tensors, needed)
+    files.load_weights(run.result, tensors.model)
     known = dict(run.model.named_parameters())
     run.optimizer.load(
         {
@@ -267,7 +256,8 @@ def write_result(run: Run, folder: Path) -> None:
                 run.checkpoints.check_or_set_aside(run.checkpoints.path(step))
         run.world.barrier()
         steps = run.checkpoints.steps()[-settings.average_checkpoints :]
-        load_weights(run.result, average_weights([run.checkpoints.path(step) for step in steps], run.result.tensors()))
+        paths = [run.checkpoints.path(step) for step in steps]
+        files.load_weights(run.result, files.average_weights(paths, run.result.tensors()))
         with run.evaluator.eval_mode():
             loss = run.evaluator.loss()
         if loss is not None:
@@ -293,18 +283,15 @@ def find_changed_settings(path: Path, recipe: Recipe) -> list[str]:
 def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]:
     """The settings and data of a run that must not change when it is resumed."""
     train = write(recipe.train)
-    same = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
+    data_keys = ("separate_documents", "mask_probability")
+    train_keys = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
         "model": write(data.config),
         "tokenizer": data.tokenizer.fingerprint,
         "source_tokenizer": data.source_tokenizer.fingerprint,
         "corpus": data.corpus,
-        "data": {
-            "separate_documents": recipe.data.separate_documents,
-            "mask_probability": recipe.data.mask_probability,
-            "validation_share": recipe.data.held_out,
-        },
-        "train": {key: train.get(key) for key in same},
+        "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
+        "train": {key: train.get(key) for key in train_keys},
         "optimizer": {"kind": recipe.optimizer.kind},
         **({} if recipe.lora is None else {"lora": {**write(recipe.lora), **hash_base_weights(result)}}),
     }
