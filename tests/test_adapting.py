@@ -52,7 +52,7 @@ def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_of_a_model_goes_on_learning(kind: str, corpora: Path, tmp_path: Path) -> None:
+def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", kind, context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run"))
     before, after = load(base), chumoku.load(trained.last)
@@ -70,7 +70,7 @@ def test_all_of_a_model_goes_on_learning(kind: str, corpora: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", ["float32", "int8"])
-def test_an_adapter_learns_and_the_model_stays(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
+def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
     folder = made(tmp_path / "base", kind, context=127)
     heard = Heard()
     recipe = recipe_on(folder, corpora, tmp_path / "run", lora={"rank": 3, "base": base}, train={"ema": 0.5})
@@ -89,9 +89,7 @@ def test_an_adapter_learns_and_the_model_stays(kind: str, base: str, corpora: Pa
     assert changed == {"query", "value"}
 
 
-def test_an_adapter_goes_on_as_if_nothing_had_been(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_adapter_equals_uninterrupted(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     options: dict[str, Any] = {"lora": {"rank": 3, "dropout": 0.2, "dora": True}}
     go(recipe_on(base, corpora, tmp_path / "whole", **options))
@@ -169,7 +167,7 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
         ({"lora": {}, "train": {"parallel": "fsdp"}}, "train.parallel", "ddp"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_happens(
+def test_invalid_settings_with_init_are_refused(
     tables: dict[str, Any], key: str, said: str, corpora: Path, tmp_path: Path
 ) -> None:
     base = made(tmp_path / "base", "decoder", position="learned")
@@ -190,7 +188,7 @@ def test_an_adapter_needs_a_model(corpora: Path) -> None:
         })  # fmt: skip
 
 
-def test_a_target_that_is_not_there_is_named(corpora: Path, tmp_path: Path) -> None:
+def test_missing_lora_target_is_named(corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     with pytest.raises(UsageError, match="attention"):
         go(recipe_on(base, corpora, tmp_path / "run", lora={"targets": ["decoder.blocks.*.attention.querry"]}))
@@ -207,7 +205,7 @@ def test_the_dry_run_counts_what_is_trained(corpora: Path, tmp_path: Path) -> No
     assert small["disk"] < whole["disk"]
 
 
-def test_an_adapter_whose_model_is_gone(corpora: Path, tmp_path: Path) -> None:
+def test_adapter_with_missing_base_model(corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run", lora={}))
     base.rename(tmp_path / "elsewhere")

@@ -109,7 +109,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", [*TENSORS, *STATES])
-def test_a_resealed_checkpoint_that_does_not_fit_is_a_sentence(
+def test_wrong_checkpoint_with_valid_checksums_is_refused(
     name: str, trained: Path, corpora: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -203,7 +203,7 @@ def test_a_run_that_diverges_leaves_a_good_checkpoint(name: str, corpora: Path, 
 # The best that could be written
 
 
-def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_loss_is_set_only_after_writing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best validation falls on a full disk; best/ then holds the best of the others, and the run says so."""
     plain, export, save = Evaluator.loss, checkpoint.export, bundle.save_file
     losses = iter([5.0, 3.0, 4.0, 4.5, 4.2, 4.1])
@@ -241,7 +241,7 @@ def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, mon
     chumoku.load(trained.best)
 
 
-def test_a_file_system_that_refuses_costs_no_run(corpora: Path, tmp_path: Path) -> None:
+def test_failing_file_system_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     """No file may be larger than a limit of the operating system for a while: the writer's own error, not a made-up."""
     out = tmp_path / "run"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

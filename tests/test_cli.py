@@ -91,7 +91,7 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_wrong_use_ends_with_two_and_a_sentence(words: list[str], message: str) -> None:
+def test_wrong_use_exits_with_two_and_a_message(words: list[str], message: str) -> None:
     finished = run("count", *words)
     assert finished.returncode == 2
     assert message in " ".join(finished.stderr.replace("│", " ").split())
@@ -105,14 +105,14 @@ def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
     assert "has no [model] table" in finished.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence() -> None:
+def test_uncreatable_folder_gives_a_message() -> None:
     finished = run("demo", "--out", "/dev/null/pictures")
     assert finished.returncode == 1
     assert "cannot be written to: Not a directory" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
-def test_a_terminal_without_japanese_still_gets_its_answer() -> None:
+def test_ascii_terminal_still_gets_output() -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "chumoku", "count", "gpt2"],
         capture_output=True,
@@ -210,7 +210,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
         (["evaluate", "nowhere", "text.txt"], "There is no nowhere"),
     ],
 )
-def test_wrong_training_ends_with_two_and_a_sentence(words: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_recipe_exits_with_two_and_a_message(words: list[str], message: str, tmp_path: Path) -> None:
     finished = run(*words, cwd=tmp_path)
     assert finished.returncode == 2, finished.stderr
     assert message in " ".join(finished.stderr.split())
@@ -302,7 +302,7 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
         (["prepare", "pyproject.toml", "--pairs", "--columns", "1", "--out", "x"], "--columns takes two values"),
     ],
 )
-def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str) -> None:
+def test_wrong_use_of_text_commands_gives_a_message(words: list[str], message: str) -> None:
     finished = run(*words, cwd=Path(__file__).parent.parent)
     assert finished.returncode == 2
     assert message in " ".join(finished.stderr.split())

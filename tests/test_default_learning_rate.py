@@ -17,7 +17,7 @@ NAMES = [path.stem for path in RECIPES]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
-def test_the_default_is_near_the_rates_that_were_tuned(path: Path, tmp_path: Path) -> None:
+def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) -> None:
     model = made(tmp_path / "model", "decoder", width=576, heads=9, context=257)
     recipe = load_recipe(path, [f"model.init={model}"] if path.stem == "lora" else [])
     bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
@@ -28,7 +28,7 @@ def test_the_default_is_near_the_rates_that_were_tuned(path: Path, tmp_path: Pat
     assert 0.5 <= chosen.peak_learning_rate / recipe.peak_learning_rate <= 2.0
 
 
-def test_what_is_already_trained_is_changed_more_gently(tmp_path: Path) -> None:
+def test_fine_tuning_has_a_lower_default(tmp_path: Path) -> None:
     model = made(tmp_path / "model", "decoder", width=576, heads=9)
     tables = {"model": {"init": str(model)}, "data": {"files": "text.txt"}}
     assert read_recipe(tables).peak_learning_rate == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
@@ -51,7 +51,7 @@ def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     return lambda *words: command(*words, capfd=capfd, monkeypatch=monkeypatch)
 
 
-def test_a_dry_run_says_which_rate_is_used(ask: Ask, tmp_path: Path) -> None:
+def test_dry_run_shows_the_learning_rate(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one two three\n" * 50, encoding="utf-8")
     (tmp_path / "r.toml").write_text('[model]\npreset = "tiny-decoder"\n[data]\nfiles = "text.txt"\n', encoding="utf-8")
     ended = ask("train", "r.toml", "--dry-run")

@@ -53,7 +53,7 @@ def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: p
 
 
 @pytest.mark.parametrize("title", LOOKS)
-def test_what_may_be_meant_is_worth_a_look(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_possible_intentions_are_only_hints(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = LOOKS[title]
     report = examine(planted.plant(ward, monkeypatch))
     assert spoke(report.findings) - {"modules"} == {planted.check}
@@ -79,7 +79,7 @@ def test_there_are_enough_bugs_and_every_check_has_one() -> None:
 
 
 @pytest.mark.parametrize("title", HEALTHY)
-def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
+def test_healthy_subjects_have_no_findings(title: str, ward: Ward) -> None:
     with HEALTHY[title](ward) as subject:
         report = examine(subject)
     assert report.findings == []
@@ -87,7 +87,7 @@ def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
     assert set(report.passed) | set(report.skipped) == {check.name for check in CHECKS}
 
 
-def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_engine_is_found(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     from chumoku.decoding.engines.base import TorchEngine
     from chumoku.doctor import cache
 
@@ -121,7 +121,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_an_examination_changes_nothing(kind: str, ward: Ward) -> None:
+def test_examine_changes_nothing(kind: str, ward: Ward) -> None:
     subject = ward.subject(kind, norm="batch", dropout={"attention": 0.3})
     assert subject.model is not None
     before = state(subject.model)
@@ -131,7 +131,7 @@ def test_an_examination_changes_nothing(kind: str, ward: Ward) -> None:
     assert not same(before, state(subject.model)), "what would be noticed"
 
 
-def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
+def test_restore_after_restores_even_after_an_error(ward: Ward) -> None:
     model = ward.decoder(dropout={"embedding": 0.3}).model
     assert model is not None
     before = state(model)
@@ -148,7 +148,7 @@ def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
     assert same(before, state(model))
 
 
-def test_quick_is_the_cheap_half(ward: Ward, tmp_path: Path) -> None:
+def test_quick_checks_are_the_cheap_ones(ward: Ward, tmp_path: Path) -> None:
     recipe = read_recipe(ward.recipe("decoder", train={"out": str(tmp_path)}))
     material = prepare(recipe)
     model = ward.decoder().model
@@ -161,7 +161,7 @@ def test_quick_is_the_cheap_half(ward: Ward, tmp_path: Path) -> None:
     assert 8 <= sum(check.cheap for check in CHECKS) < len(CHECKS) - 8
 
 
-def test_checks_without_anything_to_look_at_say_why() -> None:
+def test_skipped_checks_give_a_reason() -> None:
     report = examine(Subject())
     assert report.findings == []
     assert report.passed == []
@@ -169,7 +169,7 @@ def test_checks_without_anything_to_look_at_say_why() -> None:
     assert all(reason for reason in report.skipped.values())
 
 
-def test_a_check_that_breaks_down_is_a_finding() -> None:
+def test_crashing_check_is_a_finding() -> None:
     def run(subject: Subject) -> Iterator[Finding]:
         raise ShapeError("Tokens are of the wrong shape.")
         yield
@@ -188,7 +188,7 @@ def test_a_check_that_breaks_down_is_a_finding() -> None:
     assert [done[2] for done in calls] == [None, "today is Sunday"]
 
 
-def test_what_decides_hides_the_rest(ward: Ward) -> None:
+def test_blocking_finding_skips_other_model_checks(ward: Ward) -> None:
     subject = ward.decoder()
     assert subject.model is not None
     subject.model.decoder.norm.gamma.data[0] = float("inf")
@@ -198,7 +198,7 @@ def test_what_decides_hides_the_rest(ward: Ward) -> None:
     assert "labels" in report.passed, "the corpus has nothing to do with it"
 
 
-def test_a_suspicion_is_not_a_break() -> None:
+def test_unsure_finding_is_not_broken() -> None:
     def run(subject: Subject) -> Iterator[Finding]:
         yield Finding("odd", "It looks odd.", "here", 0.3, "Look.")
 
@@ -207,7 +207,7 @@ def test_a_suspicion_is_not_a_break() -> None:
     assert not report.broken
 
 
-def test_few_leaks_and_duplicates_are_forgiven(ward: Ward) -> None:
+def test_few_leaks_and_duplicates_are_accepted(ward: Ward) -> None:
     """Thresholds from both sides: one line of many is no finding, one of ten is."""
     corpus = ward.corpus()
     assert corpus.pairs is not None
@@ -274,7 +274,7 @@ def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["small.toml", "text.txt"]
 
 
-def test_a_run_without_its_corpus_is_examined_all_the_same(ward: Ward, tmp_path: Path) -> None:
+def test_run_without_corpus_is_still_examined(ward: Ward, tmp_path: Path) -> None:
     made(tmp_path / "run" / "last", "decoder")
     recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))

@@ -40,7 +40,7 @@ def kinds(one: Subject) -> set[str]:
     return {part.kind for part in one.require_model().modules() if isinstance(part, Quantized)}
 
 
-def test_a_model_is_opened_as_commands_open_it(files: Path) -> None:
+def test_doctor_opens_models_like_other_commands(files: Path) -> None:
     assert kinds(subject(files)) == {"int8-groups"}
     assert kinds(subject(files, "model")) == set()
     for precision in ("bf16", "int8", "int4"):
@@ -50,7 +50,7 @@ def test_a_model_is_opened_as_commands_open_it(files: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", [None, "bf16", "int8", "int4"])
-def test_healthy_quantized_models_are_left_alone(files: Path, precision: str | None) -> None:
+def test_healthy_quantized_models_have_no_findings(files: Path, precision: str | None) -> None:
     report = examine(subject(files, "model.gguf" if precision is None else "model", precision=precision))
     assert report.findings == []
     assert {"engine", "cache", "mates", "padding", "modules", "fused"} <= set(report.passed)
@@ -58,9 +58,7 @@ def test_healthy_quantized_models_are_left_alone(files: Path, precision: str | N
 
 
 @needs_library
-def test_a_quantized_file_that_its_engine_reads_otherwise_is_found(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_engine_for_a_quantized_file_is_found(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has another scale in one matrix than the file."""
     one, usual = subject(files), call.Weights
     assert not list(cache.run_engine(one))

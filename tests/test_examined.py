@@ -34,7 +34,7 @@ def recipe_in(ward: Ward, folder: Path, kind: str = "decoder", **changes: Any) -
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_an_examined_run_is_the_same_run(kind: str, ward: Ward, tmp_path: Path) -> None:
+def test_examining_does_not_change_the_run(kind: str, ward: Ward, tmp_path: Path) -> None:
     models = []
     for name, examine in (("seen", lambda *given: check_before_training(*given, TOLD)), ("unseen", None)):
         recipe = read_recipe(recipe_in(ward, tmp_path / name, kind, model={"dropout": {"sublayer": 0.1}}))
@@ -43,7 +43,7 @@ def test_an_examined_run_is_the_same_run(kind: str, ward: Ward, tmp_path: Path) 
         assert torch.equal(seen, unseen)
 
 
-def test_what_is_broken_is_not_trained(ward: Ward, tmp_path: Path) -> None:
+def test_broken_model_is_not_trained(ward: Ward, tmp_path: Path) -> None:
     def leaking(data: TrainingData, model: Model) -> None:
         assert isinstance(model, DecoderModel)
         model.decoder.causal = False
@@ -54,7 +54,7 @@ def test_what_is_broken_is_not_trained(ward: Ward, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "last").exists()
 
 
-def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) -> None:
+def test_resumed_run_is_not_examined(ward: Ward, tmp_path: Path) -> None:
     asked: list[Model] = []
     recipe = read_recipe(recipe_in(ward, tmp_path / "run"))
     for _ in range(2):
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) ->
     assert len(asked) == 1
 
 
-def test_what_a_recipe_chooses_is_told_and_trained(ward: Ward, tmp_path: Path) -> None:
+def test_hints_are_printed_and_training_starts(ward: Ward, tmp_path: Path) -> None:
     recipe = recipe_in(ward, tmp_path / "run", "encoder", model={"norm": "batch"})
     told = Console(file=io.StringIO(), width=200)
     assert chumoku.train(
@@ -83,7 +83,7 @@ def test_an_adapter_is_examined_too(ward: Ward, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ways", [[], ["--unexamined"]])
-def test_the_command_stops_and_may_be_told_not_to(ways: list[str], ward: Ward, tmp_path: Path) -> None:
+def test_train_command_stops_unless_unexamined(ways: list[str], ward: Ward, tmp_path: Path) -> None:
     # Typed specials in every third line: text that would become the end of a text.
     lines = (ward.folder / "text.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text.txt").write_text(

@@ -34,7 +34,7 @@ def shortest(**changes: dict[str, Any]) -> dict[str, Any]:
     return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
 
 
-def test_there_is_a_recipe_for_each_need() -> None:
+def test_all_recipes_are_listed() -> None:
     expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
     assert set(NAMES) == expected | {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora"}
 
@@ -56,14 +56,14 @@ def test_recipes_explain_their_keys(path: Path) -> None:
         assert not key or re.search(r"# \S", line), f"{path.name}: {key and key[1]} is not explained."
 
 
-def test_the_papers_recipe_is_the_papers() -> None:
+def test_transformer_base_recipe_matches_the_paper() -> None:
     recipe = load_recipe("transformer-base")
     assert recipe.peak_learning_rate * recipe.lr_schedule(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
     assert recipe.peak_learning_rate * recipe.lr_schedule(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
     assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.label_smoothing) == (0.98, 1e-9, 0.1)
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     wrong = shortest(
         model={"widht": 3},
         train={"max_steps": 5, "steps": 0},
@@ -99,13 +99,13 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"train": {"out": ""}}, "train.out"),
     ],
 )
-def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
+def test_conflicting_settings_are_refused(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_recipe(shortest(**changes))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
-def test_the_papers_schedule_has_the_papers_rate() -> None:
+def test_inverse_sqrt_defaults_to_the_papers_peak() -> None:
     values = shortest()
     del values["optimizer"]
     assert read_recipe(
@@ -123,14 +123,14 @@ def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
             larger.config(size)
 
 
-def test_words_are_laid_over_a_recipe() -> None:
+def test_key_value_words_override_a_recipe() -> None:
     recipe = load_recipe("demo", ["model.position=relative", "train.steps=770"])
     assert (recipe.config().position, recipe.train.steps) == ("relative", 770)
     with pytest.raises(UsageError, match="could not be read"):
         load_recipe("no-such-recipe")
 
 
-def test_decay_is_for_what_multiplies() -> None:
+def test_weight_decay_applies_to_matrices_only() -> None:
     for values in ({"position": "learned"}, {"position": "relative", "experts": 3, "norm": "batch"}):
         config = read_recipe(shortest(model={"preset": "tiny-decoder", **values})).config(61)
         for name, parameter in build(config, device="meta").named_parameters():
@@ -145,7 +145,7 @@ def test_decay_is_for_what_multiplies() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
+def test_optimizers_update_all_weights_and_store_state_by_name(kind: str) -> None:
     model = build(read_recipe(shortest()).config(61))
     settings = OptimizerSettings(kind=kind, learning_rate=0.1)  # type: ignore[arg-type]
     optimizer = Optimizer(model, settings)
@@ -173,7 +173,7 @@ def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
     assert all(torch.equal(after[name], parameter) for name, parameter in model.named_parameters())
 
 
-def test_sgd_is_note_000s() -> None:
+def test_sgd_equals_its_formula() -> None:
     """w ← w − r · g, without momentum."""
     model = build(read_recipe(shortest()).config(61))
     optimizer = Optimizer(model, OptimizerSettings(kind="sgd", learning_rate=0.1, momentum=0.0, weight_decay=0.0))
@@ -186,7 +186,7 @@ def test_sgd_is_note_000s() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_only_what_decays_shrinks(kind: str) -> None:
+def test_only_decaying_parameters_shrink(kind: str) -> None:
     """Without a gradient, decay alone moves a weight."""
     model = build(read_recipe(shortest(model={"preset": "tiny-decoder", "position": "learned"})).config(61))
     optimizer = Optimizer(model, OptimizerSettings(kind=kind, learning_rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_only_what_decays_shrinks(kind: str) -> None:
         assert float(parameter.detach().max()) == pytest.approx(0.95 if decays(name, parameter) else 1.0), name
 
 
-def test_a_gradient_is_clipped_to_its_length() -> None:
+def test_gradients_are_clipped_to_the_norm() -> None:
     model = build(read_recipe(shortest()).config(61))
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
     for scale in (1.0, 64.0):

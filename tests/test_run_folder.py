@@ -75,14 +75,14 @@ def test_a_run_is_resumed_by_its_folder(ask: Ask, runs: Path) -> None:
         chumoku.train("moved")
 
 
-def test_a_folder_that_is_no_run_is_refused(ask: Ask) -> None:
+def test_folder_without_a_run_is_refused(ask: Ask) -> None:
     Path("empty").mkdir(exist_ok=True)
     ended = ask("train", "empty")
     assert ended.code == 2
     assert "empty is a folder without recipe.json" in ended.err
 
 
-def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chumoku.load("runs/x").config == chumoku.load("runs/x/last").config
     monkeypatch.setattr("chumoku.probe.figures.draw", lambda *_, **__: [])  # pictures take seconds
     for words in (("translate", "runs/x", "一"), ("count", "runs/x"), ("look", "runs/x", "一", "--out", "looked")):
@@ -93,7 +93,7 @@ def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.M
     assert json.loads(ended.out)["sentences"] == 61
 
 
-def test_a_run_that_is_not_finished_stands_for_its_best_and_says_so(ask: Ask, tmp_path: Path) -> None:
+def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: Path) -> None:
     made(tmp_path / "run" / "best", "decoder")
     ended = ask("generate", str(tmp_path / "run"), "ab", "--new", "3")
     assert ended.code == 0
@@ -113,7 +113,7 @@ def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
     assert [line["peak_share"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0.53, 1.0, 0.5]
 
 
-def test_swapped_columns_are_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator into English, fed with English, writes English; the references are Japanese."""
     monkeypatch.setattr(
         "chumoku.decoding.translate.translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61
@@ -125,7 +125,7 @@ def test_swapped_columns_are_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
     assert "swapped" not in ask("evaluate", "runs/x", "pairs.tsv", "--columns", "1,0", "--json").err
 
 
-def test_languages_of_one_script_are_told_apart() -> None:
+def test_languages_of_one_script_are_distinguished() -> None:
     english = ["The dog runs across the green meadow.", "Two men are sitting on a bench.", "A girl with the ball."]
     german = ["Der Hund läuft über die grüne Wiese.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen mit Ball."]
     said = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]

@@ -88,7 +88,7 @@ def losses(out: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
+def test_run_writes_all_files(kind: str, corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     recipe = recipe_for(kind, corpora, tmp_path, train={"samples": 2, "steps": 31, "log_every": 5})
     trained = go(recipe, heard=heard)
@@ -112,7 +112,7 @@ def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
     assert {"encoder": "[", "decoder": "▸", "encoder-decoder": "→"}[kind] in heard.text
 
 
-def test_a_bundle_is_the_model(corpora: Path, tmp_path: Path) -> None:
+def test_bundle_contains_the_model(corpora: Path, tmp_path: Path) -> None:
     trained = go(recipe_for("decoder", corpora, tmp_path))
     loaded = chumoku.load(trained.last)
     state = read_tensors(newest(tmp_path)).model
@@ -234,7 +234,7 @@ def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> Non
     assert equal(expected, everything(tmp_path))
 
 
-def test_damage_everywhere_is_no_beginning(corpora: Path, tmp_path: Path) -> None:
+def test_resume_is_refused_if_every_checkpoint_is_damaged(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     before = len(read_metrics(tmp_path / "metrics.jsonl"))
     for path in (tmp_path / "checkpoints").iterdir():
@@ -246,7 +246,7 @@ def test_damage_everywhere_is_no_beginning(corpora: Path, tmp_path: Path) -> Non
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == before
 
 
-def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
+def test_average_skips_damaged_checkpoints(corpora: Path, tmp_path: Path) -> None:
     recipe = recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 3})
     go(recipe)
     (tmp_path / "checkpoints" / "step-00000036" / "config.json").write_text("{}")
@@ -255,13 +255,13 @@ def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
     assert "The mean of the last 2 checkpoints" in heard.text
 
 
-def test_fewer_steps_than_were_taken(corpora: Path, tmp_path: Path) -> None:
+def test_resume_with_fewer_steps_is_refused(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     with pytest.raises(UsageError, match=r"is at step 37, beyond train\.steps = 20"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 20}), resume=True)
 
 
-def test_nothing_to_resume_is_a_beginning(corpora: Path, tmp_path: Path) -> None:
+def test_resume_without_checkpoint_starts_at_step_one(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 7}), resume=True, heard=heard)
     assert "no checkpoint to resume" in heard.text
@@ -273,7 +273,7 @@ def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
 
 
-def test_folders_that_cannot_be_written(corpora: Path, tmp_path: Path) -> None:
+def test_unwritable_folders_are_refused(corpora: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RoomError, match="cannot be written to"):
         go(recipe_for("decoder", corpora, tmp_path / "file" / "run"))
@@ -289,7 +289,7 @@ def test_a_full_disk_is_refused_before_the_first_step(
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_check_counts_replaceable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     for place in ("data", "checkpoints/step-00000003"):
@@ -300,7 +300,9 @@ def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.Monkey
         checkpoint.check_disk_space(tmp_path, 6001)
 
 
-def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_if_the_disk_fills_up(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, full = bundle.save_file, {"now": False}
 
     def save_file(tensors: dict[str, Tensor], path: Path, metadata: object = None) -> None:
@@ -358,7 +360,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -> None:
+def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     schedule = {"schedule": {"kind": "constant"}}
     tables = recipe_for("decoder", corpora, out, train={"steps": 100_000, "save_every": 50_000}, **schedule)
@@ -380,7 +382,7 @@ def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -
     assert equal(everything(out), everything(tmp_path / "reference"))
 
 
-def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> None:
+def test_closed_output_pipe_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 400}), tmp_path / "recipe.toml")
     run = start(recipe, cwd=tmp_path)
     assert run.stdout is not None
@@ -390,7 +392,7 @@ def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> No
     assert read_state(newest(tmp_path / "run")).step == 400
 
 
-def test_the_second_signal_leaves_now() -> None:
+def test_second_signal_exits_immediately() -> None:
     code = (
         "import os, signal, time\n"
         "from chumoku.training.interrupt import Interrupt\n"
@@ -420,7 +422,7 @@ def spoil(monkeypatch: pytest.MonkeyPatch, spoilt: set[int], value: float) -> No
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_step_without_numbers_is_not_applied(
+def test_non_finite_step_is_skipped(
     value: float, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {4, 5, 11}, value)
@@ -433,7 +435,7 @@ def test_a_step_without_numbers_is_not_applied(
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "batch"}])
-def test_a_bad_step_changes_nothing(
+def test_skipped_step_changes_nothing(
     changes: dict[str, Any], corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {8}, math.nan)
@@ -455,7 +457,7 @@ def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: py
     assert go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3})).finished
 
 
-def test_a_validation_without_numbers_is_never_the_best(
+def test_non_finite_validation_is_never_the_best(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, calls = Evaluator.loss, {"count": 0}
@@ -471,7 +473,7 @@ def test_a_validation_without_numbers_is_never_the_best(
     assert math.isfinite(trained.best_loss)
 
 
-def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> None:
+def test_gradient_is_clipped_to_max_grad_norm(corpora: Path, tmp_path: Path) -> None:
     """w ← w − r · g with |g| ≤ 0.001: so far apart can two steps be, and no further."""
     changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
     changes |= {
@@ -484,7 +486,7 @@ def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> Non
     assert moved == pytest.approx(0.5 * 0.001, rel=1e-3)
 
 
-def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
+def test_gradients_are_unscaled(corpora: Path, tmp_path: Path) -> None:
     """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
     changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}}
     for bits in ("float32", "fp16"):
@@ -493,7 +495,7 @@ def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
 
-def test_what_is_judged_is_not_learned(corpora: Path, tmp_path: Path) -> None:
+def test_validation_data_is_not_trained_on(corpora: Path, tmp_path: Path) -> None:
     material = prepare(read_recipe(recipe_for("decoder", corpora, tmp_path)))
     train, held = material.train, material.validation
     assert isinstance(train, WindowBatches)
@@ -504,7 +506,7 @@ def test_what_is_judged_is_not_learned(corpora: Path, tmp_path: Path) -> None:
     assert held._first + held._windows * held.length < tokens
 
 
-def test_nothing_goes_before_the_new_one_is_read_back(
+def test_old_checkpoints_are_deleted_after_verifying_the_new_one(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
@@ -529,7 +531,7 @@ def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["tokens"] == 5 * 2 * 29 * 11
 
 
-def test_the_first_bad_module_is_named() -> None:
+def test_first_non_finite_module_is_named() -> None:
     config = chumoku.preset("tiny-decoder", layers=2, vocabulary=61)
     batch = {"tokens": torch.arange(7)[None], "labels": torch.arange(7)[None]}
 
@@ -548,7 +550,7 @@ def test_the_first_bad_module_is_named() -> None:
     assert where.endswith("(its output)")
 
 
-def test_the_average_is_its_formula() -> None:
+def test_moving_average_equals_its_formula() -> None:
     model = chumoku.build(chumoku.preset("tiny-decoder", layers=1, vocabulary=31))
     average = Average(model, 0.75)
     expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -567,7 +569,7 @@ def test_the_average_is_its_formula() -> None:
     assert equal(before, dict(model.named_parameters()))
 
 
-def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> None:
+def test_moving_average_is_validated_and_saved(corpora: Path, tmp_path: Path) -> None:
     trained = go(recipe_for("decoder", corpora, tmp_path, train={"ema": 0.8}))
     tensors = read_tensors(newest(tmp_path))
     last = dict(chumoku.load(trained.last).model.named_parameters())
@@ -614,7 +616,7 @@ def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("step", [14, 37])
-def test_a_signal_during_validation_loses_none(
+def test_signal_during_validation_loses_no_validation(
     step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
@@ -653,7 +655,7 @@ def test_a_signal_during_validation_loses_none(
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sixteen_bits_learn_too_and_weights_stay_in_32(
+def test_mixed_precision_trains_and_keeps_float32_weights(
     kind: str, precision: str, corpora: Path, tmp_path: Path
 ) -> None:
     shared = {"model": {"share_embeddings": True, "context": 128}} if kind == "encoder-decoder" else {}
@@ -667,7 +669,7 @@ def test_sixteen_bits_learn_too_and_weights_stay_in_32(
     assert all(tensor.dtype == torch.float32 for tensor in read_tensors(newest(tmp_path / "half")).model.values())
 
 
-def test_the_loss_scale_moves() -> None:
+def test_loss_scale_adapts() -> None:
     state = State()
     scale = LossScale("fp16", state)
     assert (scale.value, scale.update(finite=False), scale.value) == (65536.0, True, 32768.0)
@@ -681,7 +683,7 @@ def test_the_loss_scale_moves() -> None:
     assert not LossScale("bf16", State()).update(finite=False)
 
 
-def test_a_cast_leaves_no_trace() -> None:
+def test_cast_does_not_change_the_module() -> None:
     config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
     objective = Objective(chumoku.build(config))
     batch = {"source": torch.arange(7)[None], "source_mask": torch.ones(1, 7, dtype=torch.bool)}
@@ -704,7 +706,7 @@ def test_a_cast_leaves_no_trace() -> None:
         ("decoder", {"compile": True, "precision": "bf16"}),
     ],
 )
-def test_wrapped_objectives_are_the_objective(
+def test_wrapped_objectives_equal_the_objective(
     kind: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced by the compiler's front end; its code generator needs a C++ compiler and is measured in benchmarks."""
@@ -735,7 +737,7 @@ def test_wrapped_objectives_are_the_objective(
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
 
 
-def test_padding_and_mates_change_no_gradient() -> None:
+def test_padding_and_other_rows_do_not_change_gradients() -> None:
     config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
     objective = Objective(chumoku.build(config, dtype=torch.float64))
     lengths = ((7, 3), (5, 5), (2, 1))
@@ -768,7 +770,7 @@ def test_metrics_survive_a_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"steps": 3}', '{"step": "3"}', '{"step": -1}', "{" * 5000])
-def test_a_state_that_is_none(text: str, tmp_path: Path) -> None:
+def test_invalid_state_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(text)
     with pytest.raises(DamagedError, match=r"state\.json is not a valid state file"):
         read_state(tmp_path)
@@ -805,7 +807,7 @@ def together(folder: Path, tables: dict[str, Any], *words: str, processes: int =
 
 
 @pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
-def test_two_processes_are_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
     """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
     settings = {"log_every": 1, "gradient_accumulation": 2, "parallel": parallel, "sharded": sharded}
     out = tmp_path / "two"

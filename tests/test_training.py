@@ -40,7 +40,7 @@ def test_each_schedule_rises_stays_and_falls_as_it_says() -> None:
     step=st.integers(1, 2000),
     warmup=st.integers(0, 300),
 )
-def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warmup: int) -> None:
+def test_schedule_is_above_zero_and_at_most_one(kind: str, step: int, warmup: int) -> None:
     rate = Schedule(kind, warmup=warmup, steps=1000, decay=500, min_ratio=0.01)(step)  # type: ignore[arg-type]
     assert 0 < rate <= 1
 
@@ -116,7 +116,7 @@ def test_small_batches_add_up_to_a_large_one(kind: str) -> None:
     assert max(float((a - b).abs().max()) for a, b in zip(whole, wrong, strict=True)) > 1e-4
 
 
-def test_packed_documents_learn_as_if_alone() -> None:
+def test_packed_documents_have_the_loss_of_single_ones() -> None:
     model = model_of(Cell("decoder"))
     one, two = tokens(1, 5), tokens(1, 6, seed=1)
     batch = {
