@@ -107,7 +107,7 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
     newest = Checkpoints(out / "checkpoints", keep=1, world=World(torch.device("cpu")), notify=print).newest()
     if newest is None:
         raise SystemExit(f"{out} has no checkpoint.")
-    found = read_tensors(newest).named()
+    found = read_tensors(newest).flatten()
     found |= {f"last/{name}": value for name, value in load(out / "last").model.state_dict().items()}
     found |= {f"best/{name}": value for name, value in load(out / "best").model.state_dict().items()}
     return found

@@ -1,9 +1,9 @@
-"""Bugs planted on purpose, from outside, into healthy models, tokenizers and corpora; and the healthy ones themselves.
+"""Bugs planted into healthy models, tokenizers and corpora, and the healthy subjects themselves.
 
-    python tests/planted.py            the whole confusion table: what was planted, which checks spoke
+    python tests/planted.py            the confusion table: planted bug, checks with findings
 
-A plant is named by the check that must find it. What follows from a bug may be found too, where `also` says so. What
-somebody may have wanted (LOOKS) is found in the same way, and is not called broken.
+Each plant names the check that must find it; `also` lists checks that may report its consequences. Possible intentions
+(LOOKS) are reported too, but not as broken.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Patch = pytest.MonkeyPatch
 
 
 class Ward:
-    """Healthy patients: each kind's corpus is prepared once, each model is made anew."""
+    """Healthy subjects: each kind's corpus is prepared once; each model is new."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,7 +78,7 @@ class Ward:
         return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
 
     def subject(self, kind: str, data: dict[str, Any] | None = None, **model: Any) -> Subject:
-        """A fresh model of this kind and its corpus."""
+        """A new model of this kind with its corpus."""
         shared = "shared" if model.get("share_embeddings") else "own"
         key = f"{kind} {shared} {data}"
         if key not in self._bases:
@@ -102,7 +102,7 @@ class Ward:
         return self.subject("encoder-decoder", **model)
 
     def corpus(self) -> Subject:
-        """Pairs, and no model."""
+        """Pairs without a model."""
         return replace(self.translator(), model=None, recipe=None)
 
 
@@ -110,13 +110,13 @@ Planting = Callable[[Ward, Patch], Subject]
 
 
 class Plant(NamedTuple):
-    check: str  # that must find it
+    check: str  # the check that must find it
     plant: Planting
-    also: tuple[str, ...] = ()  # what follows from it
+    also: tuple[str, ...] = ()  # checks that may also have findings
 
 
-class Altered:
-    """Batches that come out changed."""
+class ModifiedBatches:
+    """Batches modified by a function."""
 
     def __init__(self, batches: Any, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> None:
         self._batches, self._change = batches, change
@@ -128,8 +128,10 @@ class Altered:
         return self._change({name: table.clone() for name, table in self._batches.batch(epoch, index, *share).items()})
 
 
-def altered(subject: Subject, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Subject:
-    return replace(subject, train=Altered(subject.train, change), validation=Altered(subject.validation, change))
+def modify_batches(subject: Subject, change: Callable[[dict[str, Tensor]], dict[str, Tensor]]) -> Subject:
+    return replace(
+        subject, train=ModifiedBatches(subject.train, change), validation=ModifiedBatches(subject.validation, change)
+    )
 
 
 # Masks, rows and padding.
@@ -260,7 +262,7 @@ def swapped_pad_id(ward: Ward, patch: Patch) -> Subject:
         batch["source"][~batch["source_mask"]] = 2
         return batch
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 def swapped_target_pad_id(ward: Ward, patch: Patch) -> Subject:
@@ -268,11 +270,13 @@ def swapped_target_pad_id(ward: Ward, patch: Patch) -> Subject:
         batch["target"][batch["labels"] == IGNORE] = 3
         return batch
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 def padding_counts_as_real(ward: Ward, patch: Patch) -> Subject:
-    return altered(ward.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])})
+    return modify_batches(
+        ward.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
+    )
 
 
 # Caches and fast twins.
@@ -371,7 +375,7 @@ def part_left_in_training(ward: Ward, patch: Patch) -> Subject:
 
 
 def labels_not_shifted(ward: Ward, patch: Patch) -> Subject:
-    return altered(ward.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+    return modify_batches(ward.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
 
 
 def labels_shifted_twice(ward: Ward, patch: Patch) -> Subject:
@@ -380,18 +384,18 @@ def labels_shifted_twice(ward: Ward, patch: Patch) -> Subject:
         labels[:, -1] = IGNORE
         return {**batch, "labels": labels}
 
-    return altered(ward.decoder(), change)
+    return modify_batches(ward.decoder(), change)
 
 
 def target_labels_not_shifted(ward: Ward, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 def masked_labels_beside_their_masks(ward: Ward, patch: Patch) -> Subject:
-    return altered(ward.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
+    return modify_batches(ward.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
 
 
 def shuffled_labels(ward: Ward, patch: Patch) -> Subject:
@@ -399,13 +403,13 @@ def shuffled_labels(ward: Ward, patch: Patch) -> Subject:
         order = torch.randperm(batch["labels"].shape[1], generator=torch.Generator().manual_seed(1))
         return {**batch, "labels": batch["labels"][:, order]}
 
-    return altered(ward.decoder(), change)
+    return modify_batches(ward.decoder(), change)
 
 
 def end_that_is_the_beginning(ward: Ward, patch: Patch) -> Subject:
     subject = ward.translator()
     roles = subject.tokenizer.roles
-    return altered(
+    return modify_batches(
         subject,
         lambda batch: {**batch, "labels": torch.where(batch["labels"] == roles.end, roles.begin, batch["labels"])},
     )
@@ -414,7 +418,7 @@ def end_that_is_the_beginning(ward: Ward, patch: Patch) -> Subject:
 def no_end_token(ward: Ward, patch: Patch) -> Subject:
     subject = ward.translator()
     end = subject.tokenizer.roles.end
-    return altered(
+    return modify_batches(
         subject, lambda batch: {**batch, "labels": batch["labels"].masked_fill(batch["labels"] == end, IGNORE)}
     )
 
@@ -425,7 +429,7 @@ def no_begin_token(ward: Ward, patch: Patch) -> Subject:
         labels = torch.cat([batch["labels"][:, 1:], torch.full_like(batch["labels"][:, :1], IGNORE)], 1)
         return {**batch, "target": target, "labels": labels}
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 def unlearned(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
@@ -435,7 +439,7 @@ def unlearned(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
         numbers = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(2))
         return {**batch, "labels": batch["labels"].masked_fill(which(numbers), IGNORE)}
 
-    return lambda ward, patch: altered(ward.subject(kind), change)
+    return lambda ward, patch: modify_batches(ward.subject(kind), change)
 
 
 def every_other(numbers: Tensor) -> Tensor:
@@ -450,14 +454,14 @@ def questions(numbers: Tensor) -> Tensor:
 def same_batch_always(ward: Ward, patch: Patch) -> Subject:
     subject = ward.decoder()
     usual = subject.train.batch
-    return replace(subject, train=Altered(subject.train, lambda batch: usual(0, 0)))
+    return replace(subject, train=ModifiedBatches(subject.train, lambda batch: usual(0, 0)))
 
 
 def sources_cut(ward: Ward, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, "source": batch["source"][:, :2], "source_mask": batch["source_mask"][:, :2]}
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 def optimizer_without_feedforwards(ward: Ward, patch: Patch) -> Subject:
@@ -686,7 +690,7 @@ def shuffled_targets(ward: Ward, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
 
-    return altered(ward.translator(), change)
+    return modify_batches(ward.translator(), change)
 
 
 # Files.

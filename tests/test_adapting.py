@@ -1,4 +1,4 @@
-"""Training that starts from a model that is there: all of it, or an adapter beside it."""
+"""Training from an existing model: full fine-tuning and adapters."""
 
 from __future__ import annotations
 

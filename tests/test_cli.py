@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, how it ends, what it does not load."""
+"""The command line: output, exit codes and lazy imports."""
 
 from __future__ import annotations
 

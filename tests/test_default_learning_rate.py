@@ -1,4 +1,4 @@
-"""A recipe without a rate has one, and it is near those that were tuned; and every shipped recipe can be counted."""
+"""Default learning rates are near the tuned ones, and every built-in recipe can be counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor: every planted bug is found by its check and no other, the healthy are left alone, and nobody is hurt."""
+"""The doctor: every planted bug is found by its own check, healthy subjects have no findings, nothing is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The doctor examines what runs: the file as it is stored, the modules as they are, the engine that decodes."""
+"""The doctor examines the model as it runs: the stored file, the actual modules, the decoding engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Training begins with the doctor's cheap half: it stops what is broken, and changes nothing that is not."""
+"""Quick checks before training: they stop a broken model and change nothing else."""
 
 from __future__ import annotations
 

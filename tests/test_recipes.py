@@ -1,4 +1,4 @@
-"""Recipes: those that come with the house, and those that cannot be."""
+"""The built-in recipes, and recipes that are refused."""
 
 from __future__ import annotations
 

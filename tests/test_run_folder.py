@@ -1,4 +1,4 @@
-"""A run's folder is enough: to resume it, and to use the model in it."""
+"""A run's folder is enough to resume the run and to use its model."""
 
 from __future__ import annotations
 

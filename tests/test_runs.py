@@ -1,4 +1,4 @@
-"""Runs as people make them: to the end, interrupted, resumed, refused, on two processes, with numbers that go wrong."""
+"""Runs: complete, interrupted, resumed, refused, on two processes, and with non-finite values."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def newest(out: Path) -> Path:
 
 def everything(out: Path) -> dict[str, Tensor]:
     """Copies: what safetensors hands out still lies in the file."""
-    return {name: tensor.clone() for name, tensor in read_tensors(newest(out)).named().items()}
+    return {name: tensor.clone() for name, tensor in read_tensors(newest(out)).flatten().items()}
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -440,7 +440,7 @@ def test_skipped_step_changes_nothing(
 ) -> None:
     spoil(monkeypatch, {8}, math.nan)
     go(recipe_for("decoder", corpora, tmp_path, model=changes, train={"steps": 8, "save_every": 1}))
-    kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").named() for step in (7, 8)]
+    kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").flatten() for step in (7, 8)]
     assert equal(*kept)
 
 

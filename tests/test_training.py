@@ -1,4 +1,4 @@
-"""Training so far: schedules as formulas, objectives that add up."""
+"""Schedules and objectives equal their formulas."""
 
 from __future__ import annotations
 

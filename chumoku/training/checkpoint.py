@@ -95,7 +95,7 @@ class Checkpoints:
             for work in (begin, fill, finish):
                 problem = _attempt(work)
                 if self.world.sum(float(problem is not None))[0]:  # either all processes continue or all raise
-                    raise _disk_error(path, tensors.named().values(), problem)
+                    raise _disk_error(path, tensors.flatten().values(), problem)
         return path
 
     def _rotate(self, path: Path) -> None:

@@ -44,7 +44,8 @@ class Tensors:
     optimizer: Mapping[str, Tensor]
     average: Mapping[str, Tensor]
 
-    def named(self) -> dict[str, Tensor]:
+    def flatten(self) -> dict[str, Tensor]:
+        """All tensors by `group/name`."""
         groups = (("model", self.model), ("optimizer", self.optimizer), ("average", self.average))
         return {f"{group}/{name}": tensor for group, tensors in groups for name, tensor in tensors.items()}
 
@@ -62,7 +63,7 @@ def write_files(folder: Path, state: State, tensors: Tensors | None, result: Res
 
 def write_part(folder: Path, tensors: Tensors, world: World) -> None:
     mine = {}
-    for name, tensor in tensors.named().items():
+    for name, tensor in tensors.flatten().items():
         divided = local_part(tensor.detach())
         if divided is not None:
             mine[name] = divided
