@@ -99,7 +99,7 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
         if vocabulary is None and "tokenizer" not in tables and "preset" in table:
             return model_config(table), ""
         tokenizer = read(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
-        sizes = vocabulary_sizes(table, tokenizer, given=vocabulary)
+        sizes = vocabulary_sizes(table, tokenizer, override=vocabulary)
         return model_config(sizes.over(table)), sizes.sentence
     if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
         raise UsageError(

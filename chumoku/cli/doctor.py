@@ -36,14 +36,14 @@ def doctor(
     from chumoku.nn.plain import plain, plain_formulas, running
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    chosen = [check for check in CHECKS if check.cheap or not quick]
+    checks = [check for check in CHECKS if check.cheap or not quick]
     with open_subject(
         subject, changes or [], notify=lambda sentence: console.print(sentence, markup=False), precision=precision
     ) as found:
         use_plain = found.recipe is not None and found.recipe.train.plain
         with plain(use_plain or plain_formulas()):
             console.print(f"The model runs {running()}.", markup=False)
-            report = examine(found, checks=chosen, on_check=lambda *done: print_check(console, *done))
+            report = examine(found, checks=checks, on_check=lambda *done: print_check(console, *done))
     if as_json:
         print(as_line(patient=subject, **report.as_dict()))
     else:

@@ -56,9 +56,9 @@ def run(subject: Subject) -> Iterator[Finding]:
 def of_pairs(pairs: Sequence[Pair]) -> Rows:
     """Complete blocks of consecutive pairs, spread over the corpus."""
     starts = range(0, len(pairs) - BLOCK + 1, BLOCK)
-    chosen = starts[:: max(1, len(starts) * BLOCK // MOST)]
-    rows = [pair for start in chosen for pair in pairs[start : start + BLOCK]]
-    return Rows([pair.source for pair in rows], [pair.target for pair in rows], [BLOCK] * len(chosen))
+    selected_starts = starts[:: max(1, len(starts) * BLOCK // MOST)]
+    rows = [pair for start in selected_starts for pair in pairs[start : start + BLOCK]]
+    return Rows([pair.source for pair in rows], [pair.target for pair in rows], [BLOCK] * len(selected_starts))
 
 
 def of_batches(batches: Batches, source: Tokenizer, target: Tokenizer) -> Rows:
@@ -69,8 +69,8 @@ def of_batches(batches: Batches, source: Tokenizer, target: Tokenizer) -> Rows:
         if "source" not in batch or sum(rows.blocks) >= ROWS:
             break
         if len(batch["source"]) >= SMALLEST:
-            given = zip(batch["source"], batch["source_mask"], strict=True)
-            rows.sources.extend(source.decode_batch([row[mask].tolist() for row, mask in given]))  # type: ignore[attr-defined]
+            masked_rows = zip(batch["source"], batch["source_mask"], strict=True)
+            rows.sources.extend(source.decode_batch([row[mask].tolist() for row, mask in masked_rows]))  # type: ignore[attr-defined]
             rows.targets.extend(target.decode_batch([row[row >= 0].tolist() for row in batch["labels"]]))  # type: ignore[attr-defined]
             rows.blocks.append(len(batch["source"]))  # type: ignore[attr-defined]
     return rows
@@ -134,11 +134,11 @@ def feature_table(side: Parts) -> NDArray[np.float32]:
     often = Counter(part for parts in side for part in parts)
     known = [part for part, times in often.most_common(PARTS + 50) if 4 <= times <= 0.5 * len(side)][:PARTS]
     places = {part: place for place, part in enumerate(known)}
-    made = np.zeros((len(side), max(1, len(known))), np.float32)
+    features = np.zeros((len(side), max(1, len(known))), np.float32)
     for row, parts in enumerate(side):
-        made[row, [places[part] for part in parts if part in places]] = 1.0
-    made /= np.sqrt(np.maximum(1.0, made.sum(1, keepdims=True)))
-    return made
+        features[row, [places[part] for part in parts if part in places]] = 1.0
+    features /= np.sqrt(np.maximum(1.0, features.sum(1, keepdims=True)))
+    return features
 
 
 def associations(x: NDArray[np.float32], y: NDArray[np.float32]) -> NDArray[np.float32]:

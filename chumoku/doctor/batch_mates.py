@@ -29,20 +29,20 @@ def run(subject: Subject) -> Iterator[Finding]:
                         for row in range(len(together))
                     ]
                 )
-            moved = distance(together, alone)
-            if moved > tolerance(model):
-                guilty = batch_norms(model)
+            difference = distance(together, alone)
+            if difference > tolerance(model):
+                norms = batch_norms(model)
                 # In training mode batch norm mixes rows by definition, so this is only a hint.
-                chosen = bool(guilty) and model.config.norm == "batch" and mode == "in training mode"
+                expected = bool(norms) and model.config.norm == "batch" and mode == "in training mode"
                 yield Finding(
                     "mates",
-                    f"The output of a row depends on the other rows of the batch: alone it differs by {moved:.1e}.",
-                    f"the model {mode}" + (f"; {guilty[0]} is a batch norm" if guilty else ""),
-                    0.4 if chosen else 0.99,
+                    f"The output of a row depends on other rows of the batch: alone it differs by {difference:.1e}.",
+                    f"the model {mode}" + (f"; {norms[0]} is a batch norm" if norms else ""),
+                    0.4 if expected else 0.99,
                     "Batch norm does this by definition; norm = 'layer' or 'rms' does not."
-                    if chosen
+                    if expected
                     else "Use norm = 'layer' or 'rms'."
-                    if guilty
+                    if norms
                     else "Look for sums over the batch dimension, and masks of other rows.",
                 )
                 return

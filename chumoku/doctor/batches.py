@@ -23,22 +23,22 @@ def run(subject: Subject) -> Iterator[Finding]:
     parts = (("training", subject.train, subject.pairs), ("validation", subject.validation, subject.validation_pairs))
     for name, batches, pairs in parts:
         if batches is not None:
-            made = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
-            where = f"the first {len(made)} batches of {name}"
-            yield from find_repeated(made, where)
-            yield from find_truncated(made, subject, pairs or (), where)
+            first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
+            where = f"the first {len(first_batches)} batches of {name}"
+            yield from find_repeated(first_batches, where)
+            yield from find_truncated(first_batches, subject, pairs or (), where)
 
 
-def find_repeated(made: list[Batch], where: str) -> Iterator[Finding]:
-    contents = [sorted(map(tuple, unmasked_tokens(batch).tolist())) for batch in made]
+def find_repeated(first_batches: list[Batch], where: str) -> Iterator[Finding]:
+    contents = [sorted(map(tuple, unmasked_tokens(batch).tolist())) for batch in first_batches]
     different = len({tuple(rows) for rows in contents})
-    if len(made) < FEWEST or different > len(made) / 2:
+    if len(first_batches) < FEWEST or different > len(first_batches) / 2:
         return
     # If one batch contains a row twice, or only one row, the corpus itself may be repetitive.
     distinct = 1 < len(contents[0]) == len(set(contents[0]))
     yield Finding(
         "batches",
-        f"Only {different} of {len(made)} batches are different: most of the corpus is never trained on.",
+        f"Only {different} of {len(first_batches)} batches are different: most of the corpus is never trained on.",
         where,
         0.95 if distinct else 0.4,
         "Check how a batch index is turned into positions in the corpus.",
@@ -51,13 +51,19 @@ def unmasked_tokens(batch: Batch) -> torch.Tensor:
     return tokens if "target" in batch else torch.where(labels == IGNORE, tokens, labels)
 
 
-def find_truncated(made: list[Batch], subject: Subject, pairs: Sequence[Pair], where: str) -> Iterator[Finding]:
-    if not made or "source" not in made[0] or not pairs or subject.tokenizer is None:
+def find_truncated(
+    first_batches: list[Batch], subject: Subject, pairs: Sequence[Pair], where: str
+) -> Iterator[Finding]:
+    if not first_batches or "source" not in first_batches[0] or not pairs or subject.tokenizer is None:
         return
     source = subject.source_tokenizer or subject.tokenizer
     rows = [
-        [row[mask].tolist() for batch in made for row, mask in zip(batch["source"], batch["source_mask"], strict=True)],
-        [row[row != IGNORE].tolist() for batch in made for row in batch["labels"]],
+        [
+            row[mask].tolist()
+            for batch in first_batches
+            for row, mask in zip(batch["source"], batch["source_mask"], strict=True)
+        ],
+        [row[row != IGNORE].tolist() for batch in first_batches for row in batch["labels"]],
     ]
     for side, (name, tokenizer) in enumerate((("sources", source), ("targets", subject.tokenizer))):
         texts = [pair[side].strip() for pair in pairs]

@@ -37,11 +37,11 @@ def run(subject: Subject) -> Iterator[Finding]:
     model = require_generative(subject)
     batch = sample_batch(subject, MANY if count_parameters(model) <= MAX_DOUBLE else ROWS)
     with restore_after(model), torch.no_grad():
-        moved, what = cache_difference(model, batch)
-        if moved > tolerance(model):
+        difference, what = cache_difference(model, batch)
+        if difference > tolerance(model):
             yield Finding(
                 "cache",
-                f"With a cache, {what} differ by {moved:.1e} from the full pass.",
+                f"With a cache, {what} differ by {difference:.1e} from the full pass.",
                 "the decoder's cache",
                 0.99,
                 TODO,

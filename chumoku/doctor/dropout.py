@@ -24,11 +24,11 @@ def run(subject: Subject) -> Iterator[Finding]:
         )
     batch = sample_batch(subject)
     with restore_after(model), torch.no_grad():
-        moved = distance(run_model(model, batch), run_model(model, batch))
-        if moved > 0:
+        difference = distance(run_model(model, batch), run_model(model, batch))
+        if difference > 0:
             yield Finding(
                 "dropout",
-                f"Two passes in eval mode differ by {moved:.1e}: something is random.",
+                f"Two passes in eval mode differ by {difference:.1e}: something is random.",
                 "the model in eval mode",
                 0.99,
                 "Look for dropout that ignores module.training.",

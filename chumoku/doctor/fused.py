@@ -42,12 +42,12 @@ def run(subject: Subject) -> Iterator[Finding]:
                         tape[f"{name}.{tap}"] for tap in ("queries", "values", "weights", "heads")
                     )
                     distances[name] = distance(weights @ share(value, query), heads)
-            guilty = [name for name, moved in distances.items() if moved > tolerance(model)]
-            if guilty:
+            failing = [name for name, value in distances.items() if value > tolerance(model)]
+            if failing:
                 yield Finding(
                     "fused",
-                    f"The fast kernel and the formula differ by {distances[guilty[0]]:.1e}.",
-                    guilty[0] + (f" and {len(guilty) - 1} more" if len(guilty) > 1 else ""),
+                    f"The fast kernel and the formula differ by {distances[failing[0]]:.1e}.",
+                    failing[0] + (f" and {len(failing) - 1} more" if len(failing) > 1 else ""),
                     0.97,
                     "Compare with the plain formula (attend, layer_norm, rms_norm, MixtureOfExperts.plain).",
                 )

@@ -45,11 +45,11 @@ def run(subject: Subject) -> Iterator[Finding]:
         for mode, inside in modes.items():
             with inside:
                 for way, ask in WAYS.items():
-                    moved, place = leak(model, next(batches, near), ask)
-                    if moved > tolerance(model):
+                    difference, place = leak(model, next(batches, near), ask)
+                    if difference > tolerance(model):
                         yield Finding(
                             "future",
-                            f"Changing the tokens from position {place} on changes earlier predictions by {moved:.1e}.",
+                            f"Tokens from position {place} on change earlier predictions by {difference:.1e}.",
                             f"the decoder {mode}{way}",
                             0.99,
                             "Check the causal mask: query i may see key j only if j ≤ i.",

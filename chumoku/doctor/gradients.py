@@ -42,8 +42,8 @@ def run(subject: Subject) -> Iterator[Finding]:
         largest = {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in parameters.items()}
     idle = [
         name
-        for name, moved in largest.items()
-        if moved == 0 and name not in frozen and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
+        for name, difference in largest.items()
+        if difference == 0 and name not in frozen and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
     ]
     if idle:
         yield Finding(

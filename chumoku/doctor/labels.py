@@ -29,10 +29,10 @@ def run(subject: Subject) -> Iterator[Finding]:
     subject.require_batches()
     for name, batches in (("training", subject.train), ("validation", subject.validation)):
         if batches is not None:
-            made = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
-            where = f"the first {len(made)} batches of {name}"
+            first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
+            where = f"the first {len(first_batches)} batches of {name}"
             check = check_masked if is_masked(batches, subject) else check_next_token
-            yield from check(made, subject, where)
+            yield from check(first_batches, subject, where)
 
 
 def is_masked(batches: Batches, subject: Subject) -> bool:
@@ -84,8 +84,8 @@ def check_begin_and_end(batches: list[Batch], subject: Subject, where: str) -> I
 
 def label_cells(batch: Batch) -> tuple[Tensor, Tensor]:
     """Which target tokens have a label, and which need none: those after the last label."""
-    given = batch["labels"] != IGNORE
-    return given, after_last_label(batch["labels"])
+    has_label = batch["labels"] != IGNORE
+    return has_label, after_last_label(batch["labels"])
 
 
 def document_ends(batch: Batch) -> Tensor:
@@ -100,14 +100,14 @@ def document_ends(batch: Batch) -> Tensor:
 def find_unlabeled(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
     """Findings about tokens without a label. Long runs may be intended, such as prompts of which only replies count."""
     count = missing = runs = empty_rows = last = 0
-    for given, allowed in cells:
-        lost = ~given & ~allowed
+    for has_label, allowed in cells:
+        lost = ~has_label & ~allowed
         count += int((~allowed).sum())
         missing += int(lost.sum())
         runs += int(lost[:, 0].sum() + (lost[:, 1:] & ~lost[:, :-1]).sum())
-        empty_rows += int((~given).all(1).sum())
+        empty_rows += int((~has_label).all(1).sum())
         last += int((~lost[:, -1]).sum())
-    rows = sum(len(given) for given, _ in cells)
+    rows = sum(len(has_label) for has_label, _ in cells)
     if missing > UNLABELED * count:
         unintended = missing < RUN * runs or empty_rows > UNLABELED * rows or last == 0
         yield Finding(
@@ -121,19 +121,19 @@ def find_unlabeled(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[F
 
 def match_share(batches: list[Batch], shift: int) -> float:
     """The share of labels that equal the token `shift` positions later."""
-    same = seen = 0
+    same = compared = 0
     for batch in batches:
         tokens, labels = batch[input_key(batch)], batch["labels"]
-        given = labels != IGNORE
+        has_label = labels != IGNORE
         # Target positions without a label are padding.
         there = (
-            given & _shift(given, shift, False)
+            has_label & _shift(has_label, shift, False)
             if "target" in batch
-            else given & _shift(torch.ones_like(given), shift, False)
+            else has_label & _shift(torch.ones_like(has_label), shift, False)
         )
         same += int((there & (_shift(tokens, shift, -1) == labels)).sum())
-        seen += int(there.sum())
-    return same / seen if seen else 1.0
+        compared += int(there.sum())
+    return same / compared if compared else 1.0
 
 
 def _shift(table: Tensor, shift: int, filler: int | bool) -> Tensor:
@@ -149,10 +149,10 @@ def _shift(table: Tensor, shift: int, filler: int | bool) -> Tensor:
 def check_masked(batches: list[Batch], subject: Subject, where: str) -> Iterator[Finding]:
     mask = subject.tokenizer.roles.mask if subject.tokenizer is not None else None
     tokens, labels = (torch.cat([batch[key].flatten() for batch in batches]) for key in ("tokens", "labels"))
-    given = labels != IGNORE
-    if mask is None or int(given.sum()) < 50:
+    has_label = labels != IGNORE
+    if mask is None or int(has_label.sum()) < 50:
         return
-    inside, outside = (float((tokens[cells] == mask).double().mean()) for cells in (given, ~given))
+    inside, outside = (float((tokens[cells] == mask).double().mean()) for cells in (has_label, ~has_label))
     if inside < 0.6 or outside > 0.02:
         yield Finding(
             "labels",
@@ -162,7 +162,7 @@ def check_masked(batches: list[Batch], subject: Subject, where: str) -> Iterator
             0.95,
             "Set a label exactly where a token was masked, without a shift.",
         )
-    if float((tokens[given] == labels[given]).double().mean()) > 0.5:
+    if float((tokens[has_label] == labels[has_label]).double().mean()) > 0.5:
         yield Finding("labels", "Most tokens to predict are visible in the input.", where, 0.95, "Mask them first.")
 
 

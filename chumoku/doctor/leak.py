@@ -45,26 +45,28 @@ def normalize(text: str) -> str:
     return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
 
 
-def find_leaked_pairs(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[Finding]:
+def find_leaked_pairs(train: Sequence[Pair], validation: Sequence[Pair]) -> Iterator[Finding]:
     known = {(normalize(pair.source), normalize(pair.target)) for pair in train}
-    same = [pair for pair in held if (normalize(pair.source), normalize(pair.target)) in known]
-    if len(same) > EXACT * len(held):
-        yield finding(len(same), len(held), "pairs are", f"{same[0].source[:30]} → {same[0].target[:40]}", exact=True)
+    same = [pair for pair in validation if (normalize(pair.source), normalize(pair.target)) in known]
+    if len(same) > EXACT * len(validation):
+        yield finding(
+            len(same), len(validation), "pairs are", f"{same[0].source[:30]} → {same[0].target[:40]}", exact=True
+        )
         return
-    near = [held[place] for place in near_duplicates(train, held)]
-    if len(near) > NEAR * len(held):
+    near = [validation[place] for place in near_duplicates(train, validation)]
+    if len(near) > NEAR * len(validation):
         yield finding(
             len(near),
-            len(held),
+            len(validation),
             "pairs are near duplicates of pairs",
             f"{near[0].source[:30]} → {near[0].target[:40]}",
             exact=False,
         )
 
 
-def near_duplicates(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int]:
+def near_duplicates(train: Sequence[Pair], validation: Sequence[Pair]) -> Iterator[int]:
     """The indices of validation pairs with a near duplicate in training: 80 % of their character triples are shared."""
-    rows = [f"{normalize(pair.source)} {normalize(pair.target)}" for pair in (*train, *held)]
+    rows = [f"{normalize(pair.source)} {normalize(pair.target)}" for pair in (*train, *validation)]
     signatures = minhash(rows)
     tables: list[dict[bytes, list[int]]] = []
     for band in range(0, HASHES, BAND):
@@ -72,7 +74,7 @@ def near_duplicates(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int
         for place, key in enumerate(np.ascontiguousarray(signatures[: len(train), band : band + BAND])):
             table.setdefault(key.tobytes(), []).append(place)
         tables.append(table)
-    for place in range(len(held)):
+    for place in range(len(validation)):
         mine = signatures[len(train) + place]
         keys = [mine[BAND * number : BAND * number + BAND].tobytes() for number in range(len(tables))]
         met = {other for key, table in zip(keys, tables, strict=True) for other in table.get(key, ())[:MOST_MET]}
@@ -81,23 +83,25 @@ def near_duplicates(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int
             yield place
 
 
-def find_leaked_text(train: Sequence[str], held: Sequence[str]) -> Iterator[Finding]:
-    known, asked = ("".join(map(normalize, lines))[:LETTERS] for lines in (train, held))
-    starts = range(0, max(0, len(asked) - STRETCH), STEP)
+def find_leaked_text(train: Sequence[str], validation: Sequence[str]) -> Iterator[Finding]:
+    known, validation_text = ("".join(map(normalize, lines))[:LETTERS] for lines in (train, validation))
+    starts = range(0, max(0, len(validation_text) - STRETCH), STEP)
     if not starts:
         raise Skip("the validation text is shorter than a sentence")
-    times = count_occurrences(hash_passages(asked), hash_passages(known))
+    times = count_occurrences(hash_passages(validation_text), hash_passages(known))
     own = covered_characters(times >= OFTEN)[::STEP] < STRETCH / 2
     same = np.flatnonzero((times[::STEP] > 0) & own)
     mine = np.flatnonzero(own)
     if len(same) > EXACT * 4 * max(1, len(mine)):
         where = int(same[0]) * STEP
-        yield finding(len(same), len(mine), "passages of 60 characters are", asked[where : where + 50], exact=True)
+        yield finding(
+            len(same), len(mine), "passages of 60 characters are", validation_text[where : where + 50], exact=True
+        )
 
 
-def count_occurrences(asked: Numbers, known: Numbers) -> NDArray[np.int64]:
-    """How often each number of `asked` occurs in `known`."""
-    values, place = np.unique(asked, return_inverse=True)
+def count_occurrences(queries: Numbers, known: Numbers) -> NDArray[np.int64]:
+    """How often each number of `queries` occurs in `known`."""
+    values, place = np.unique(queries, return_inverse=True)
     if not len(values):
         return np.zeros(0, np.int64)
     found = np.minimum(np.searchsorted(values, known), len(values) - 1)

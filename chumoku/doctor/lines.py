@@ -35,17 +35,17 @@ def run(subject: Subject) -> Iterator[Finding]:
 def find_duplicates(
     rows: Sequence[str], read: int, dropped: int, what: str, *, most: int = 1 << 60
 ) -> Iterator[Finding]:
-    seen: set[str] = set()
-    again = next((row for row in rows if row in seen or seen.add(row)), "")  # type: ignore[func-returns-value]
-    twice = sum(min(times - 1, most) for times in Counter(rows).values())
-    if twice + dropped > TWICE * max(1, read):
+    known: set[str] = set()
+    example_row = next((row for row in rows if row in known or known.add(row)), "")  # type: ignore[func-returns-value]
+    duplicates = sum(min(times - 1, most) for times in Counter(rows).values())
+    if duplicates + dropped > TWICE * max(1, read):
         taken = f" ({dropped:,} of them were removed)" if dropped else ""
-        example = f": {again[:60]!r}" if again else ""
+        example = f": {example_row[:60]!r}" if example_row else ""
         yield Finding(
             "lines",
-            f"{twice + dropped:,} of {read:,} {what} are duplicates{taken}{example}.",
+            f"{duplicates + dropped:,} of {read:,} {what} are duplicates{taken}{example}.",
             "the corpus",
-            0.9 if twice > TWICE * max(1, read) else 0.6,
+            0.9 if duplicates > TWICE * max(1, read) else 0.6,
             "Remove duplicates before splitting: they are memorized, and may be in both training and validation data.",
         )
 

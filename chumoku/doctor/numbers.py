@@ -46,7 +46,7 @@ def run(subject: Subject) -> Iterator[Finding]:
 def run_dead(subject: Subject) -> Iterator[Finding]:
     model = subject.require_model()
     active: dict[str, torch.Tensor] = {}
-    seen = 0
+    tokens_tested = 0
     pattern = "**.feedforward.hidden" if model.config.experts == 0 else "**.feedforward.chosen"
     with restore_after(model, precise=False), torch.no_grad():
         for batch in sample_batches(subject, model):
@@ -55,18 +55,18 @@ def run_dead(subject: Subject) -> Iterator[Finding]:
             for address in tape:
                 found = count_active(tape[address], model)
                 active[address] = found + active[address] if address in active else found
-            seen += batch["labels"].numel()
-            if seen >= TOKENS:
+            tokens_tested += batch["labels"].numel()
+            if tokens_tested >= TOKENS:
                 break
     for address, counts in active.items():
         dead = float((counts == 0).double().mean())
-        few = model.config.experts and seen * model.config.experts_per_token < 100 * model.config.experts
+        few = model.config.experts and tokens_tested * model.config.experts_per_token < 100 * model.config.experts
         if (dead > DEAD or (model.config.experts and dead > 0)) and not few:
             what = "experts are used by no token" if model.config.experts else "units are 0 for every token"
             yield Finding(
                 "dead",
                 f"{dead:.0%} of the {what}.",
-                f"{address}, {seen:,} tokens",
+                f"{address}, {tokens_tested:,} tokens",
                 0.8,
                 "Lower the learning rate, lengthen the warm-up, or start with smaller biases; for experts raise "
                 "train.balance_loss.",
@@ -86,8 +86,8 @@ def sample_batches(subject: Subject, model: Model) -> list[Batch]:
     length = min(64, model.config.context)
     if batches is None:
         return [{k: v.to(model.device) for k, v in random_batch(model, 16, length).items()}] * 2
-    made = [crop(batches.batch(0, index), 16, length) for index in range(min(8, len(batches)))]
-    return [{name: table.to(model.device) for name, table in batch.items()} for batch in made]
+    cropped = [crop(batches.batch(0, index), 16, length) for index in range(min(8, len(batches)))]
+    return [{name: table.to(model.device) for name, table in batch.items()} for batch in cropped]
 
 
 CHECK = Check("numbers", "weights and activations are finite", cheap=True, run=run, blocks_others=True)

@@ -94,13 +94,12 @@ def add_corpus(subject: Subject, bundle: Bundle, run: Path, working: Path, notif
     notify(f"Reading the corpus of {run} …")
     try:
         recipe = load_recipe(run)
-        seen = add_original_lines(
-            subject_from_data(prepare(with_output_folder(recipe, working), bundle), working), recipe, working
-        )
+        prepared = subject_from_data(prepare(with_output_folder(recipe, working), bundle), working)
+        with_data = add_original_lines(prepared, recipe, working)
     except (ChumokuError, OSError, ValueError, TypeError, RecursionError) as error:
         notify(f"The corpus cannot be examined: {str(error)[:300]}")
         return subject
-    return replace(seen, model=bundle.model, folder=run, recipe=recipe)
+    return replace(with_data, model=bundle.model, folder=run, recipe=recipe)
 
 
 def with_output_folder(recipe: Recipe, folder: Path) -> Recipe:

@@ -123,8 +123,8 @@ def sample_batch(subject: Subject, rows: int = ROWS, length: int = LENGTH) -> Ba
     model = subject.require_model()
     length = min(length, model.config.context)
     batches = subject.train if subject.train is not None else subject.validation
-    made = crop(batches.batch(0, 0), rows, length) if batches is not None else random_batch(model, rows, length)
-    return {name: table.to(model.device) for name, table in made.items()}
+    batch = crop(batches.batch(0, 0), rows, length) if batches is not None else random_batch(model, rows, length)
+    return {name: table.to(model.device) for name, table in batch.items()}
 
 
 def count_parameters(model: Model) -> int:
@@ -159,9 +159,9 @@ def long_row(subject: Subject, *, least: int = LENGTH, most: int = LONGEST) -> B
 
 def has_begin_and_end(batch: Batch, roles: Roles) -> Tensor:
     """[B]: whether the target starts with the begin token and its labels end with the end token."""
-    given = batch["labels"] != IGNORE
-    last = (given * torch.arange(1, given.shape[1] + 1, device=given.device)).argmax(1, keepdim=True)
-    complete = torch.ones_like(given[:, 0])
+    has_label = batch["labels"] != IGNORE
+    last = (has_label * torch.arange(1, has_label.shape[1] + 1, device=has_label.device)).argmax(1, keepdim=True)
+    complete = torch.ones_like(has_label[:, 0])
     if roles.end is not None:
         complete &= batch["labels"].gather(1, last)[:, 0] == roles.end
     if roles.begin is not None:
@@ -197,8 +197,8 @@ def random_batch(model: Model, rows: int, length: int) -> Batch:
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
     source = tokens(config.source_tokens, max(2, length - 2))
-    made = {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
-    return {**made, "target": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
+    batch = {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
+    return {**batch, "target": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
 
 
 def change_tokens(tokens: Tensor, vocabulary: int) -> Tensor:

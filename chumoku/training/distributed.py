@@ -132,8 +132,8 @@ def _with_checkpointing(run: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
             # The backward pass on a GPU runs in another thread, which does not inherit the plain-formulas setting.
-            chosen = plain_formulas()
-            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(chosen))
+            use_plain = plain_formulas()
+            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(use_plain))
         return checkpoint(run, *args, use_reentrant=False, **kwargs)
 
     return forward

@@ -36,10 +36,10 @@ class Optimizer:
     """One or two of PyTorch's optimizers over the named parameters of a model."""
 
     def __init__(self, model: nn.Module, settings: OptimizerSettings) -> None:
-        named = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self.parameters = list(named.values())
-        self._names = {id(parameter): name for name, parameter in named.items()}
-        self._inner = _build(named, settings)
+        parameters = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.parameters = list(parameters.values())
+        self._names = {id(parameter): name for name, parameter in parameters.items()}
+        self._inner = _build(parameters, settings)
 
     def step(self, rate: float) -> None:
         for inner in self._inner:
@@ -102,15 +102,15 @@ class Optimizer:
             inner.load_state_dict({"state": found, "param_groups": inner.state_dict()["param_groups"]})
 
 
-def _build(named: Mapping[str, Tensor], settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
+def _build(parameters: Mapping[str, Tensor], settings: OptimizerSettings) -> list[torch.optim.Optimizer]:
     if settings.kind == "sgd":
-        return [torch.optim.SGD(_groups(named, settings), lr=0.0, momentum=settings.momentum)]
+        return [torch.optim.SGD(_groups(parameters, settings), lr=0.0, momentum=settings.momentum)]
     if settings.kind == "adamw":
-        return [_adamw(named, settings)]
+        return [_adamw(parameters, settings)]
     if not hasattr(torch.optim, "Muon"):
         raise UsageError(f"muon needs PyTorch 2.9 or newer; this is {torch.__version__}. Choose adamw, or update.")
-    matrices = {name: parameter for name, parameter in named.items() if uses_muon(name, parameter)}
-    rest = {name: parameter for name, parameter in named.items() if name not in matrices}
+    matrices = {name: parameter for name, parameter in parameters.items() if uses_muon(name, parameter)}
+    rest = {name: parameter for name, parameter in parameters.items() if name not in matrices}
     muon = torch.optim.Muon(
         list(matrices.values()),
         lr=0.0,
@@ -121,15 +121,15 @@ def _build(named: Mapping[str, Tensor], settings: OptimizerSettings) -> list[tor
     return [muon, _adamw(rest, settings)]
 
 
-def _adamw(named: Mapping[str, Tensor], settings: OptimizerSettings) -> torch.optim.Optimizer:
+def _adamw(parameters: Mapping[str, Tensor], settings: OptimizerSettings) -> torch.optim.Optimizer:
     betas = (settings.beta1, settings.beta2)
-    return torch.optim.AdamW(_groups(named, settings), lr=0.0, betas=betas, eps=settings.epsilon, fused=True)
+    return torch.optim.AdamW(_groups(parameters, settings), lr=0.0, betas=betas, eps=settings.epsilon, fused=True)
 
 
-def _groups(named: Mapping[str, Tensor], settings: OptimizerSettings) -> list[dict[str, object]]:
+def _groups(parameters: Mapping[str, Tensor], settings: OptimizerSettings) -> list[dict[str, object]]:
     groups = []
     for decaying in (True, False):
-        chosen = [parameter for name, parameter in named.items() if decays(name, parameter) == decaying]
-        if chosen:
-            groups.append({"params": chosen, "weight_decay": settings.weight_decay if decaying else 0.0})
+        group = [parameter for name, parameter in parameters.items() if decays(name, parameter) == decaying]
+        if group:
+            groups.append({"params": group, "weight_decay": settings.weight_decay if decaying else 0.0})
     return groups

@@ -160,8 +160,8 @@ def read_recipe(values: Mapping[str, Any]) -> Recipe:
     problems = list(_find_table_problems(values))
     if problems:
         raise ConfigError(problems)
-    named = [name for name in TABLES if name != "lora" or name in values]
-    tables = {name: read(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in named}
+    names = [name for name in TABLES if name != "lora" or name in values]
+    tables = {name: read(TABLES[name], values.get(name, {}), prefix=f"{name}.") for name in names}
     recipe = Recipe(values.get("model", {}), **tables)  # type: ignore[arg-type]
     problems = list(_find_conflicts(recipe))
     if problems:

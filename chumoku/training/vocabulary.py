@@ -25,13 +25,15 @@ class VocabularySizes(NamedTuple):
 
 
 def vocabulary_sizes(
-    model: Mapping[str, Any], tokenizer: TokenizerSettings, *, given: int | None = None
+    model: Mapping[str, Any], tokenizer: TokenizerSettings, *, override: int | None = None
 ) -> VocabularySizes:
-    """The vocabulary sizes of a recipe's [model] and [tokenizer] tables; `given` replaces the tokenizer's size."""
-    if "init" in model or ("vocabulary" in model and given is None):
+    """The vocabulary sizes of a recipe's [model] and [tokenizer] tables; `override` replaces the tokenizer's size."""
+    if "init" in model or ("vocabulary" in model and override is None):
         return VocabularySizes(None, None, "")
-    if given is not None:
-        return VocabularySizes(given, given if tokenizer.has_target else None, f"Vocabulary: {given:,}, as given.")
+    if override is not None:
+        return VocabularySizes(
+            override, override if tokenizer.has_target else None, f"Vocabulary: {override:,}, as given."
+        )
     preset = PRESETS.get(str(model.get("preset")), {}).get("vocabulary")
     first, reason = _tokenizer_size(tokenizer.file, tokenizer.kind, tokenizer.vocabulary, preset)
     if not tokenizer.has_target:
