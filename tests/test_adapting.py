@@ -76,7 +76,7 @@ def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Pat
     recipe = recipe_on(folder, corpora, tmp_path / "run", lora={"rank": 3, "base": base}, train={"ema": 0.5})
     trained = go(recipe, heard=heard)
     assert "an adapter of" in heard.text
-    assert "MiB of gradients and moments" in heard.text
+    assert "MiB of gradients and optimizer state" in heard.text
     told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     judged = [line["validation_loss"] for line in told if "validation_loss" in line]
     assert judged[-1] < judged[0], "nothing was learned"
