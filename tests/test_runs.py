@@ -240,7 +240,7 @@ def test_resume_is_refused_if_every_checkpoint_is_damaged(corpora: Path, tmp_pat
     for path in (tmp_path / "checkpoints").iterdir():
         (path / "README.md").unlink()
     (Path(f"{path}.bad")).mkdir()
-    with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they are kept as \.bad"):
+    with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they were renamed to \.bad"):
         go(recipe_for("decoder", corpora, tmp_path), resume=True)
     assert len(list((tmp_path / "checkpoints").glob("*.bad*"))) == 4, "none overwrites another"
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == before
