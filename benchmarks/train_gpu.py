@@ -20,7 +20,7 @@ import torch
 import chumoku
 from chumoku.config import parse_settings
 from chumoku.training.distributed import World, wrap
-from chumoku.training.log import matrix_peak
+from chumoku.training.log import measure_matmul_flops
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.settings import OptimizerSettings, TrainSettings
@@ -34,11 +34,11 @@ def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torc
     tokens = batch["labels"].numel()
 
     def step() -> None:
-        optimizer.forget()
+        optimizer.zero_grad()
         (module(batch) / tokens).backward()
-        norm = optimizer.norm()
+        norm = optimizer.grad_norm()
         norm.item()  # the trainer looks at every norm before it applies a step
-        optimizer.scale(norm, 1.0)
+        optimizer.unscale_and_clip(norm, 1.0)
         optimizer.step(6e-4)
 
     return step
@@ -49,7 +49,7 @@ def ours(batch: dict[str, torch.Tensor], **settings: object) -> Callable[[], Non
     model = chumoku.build(config, device=DEVICE)
     train = parse_settings(TrainSettings, {"precision": "bf16", "compile": True, **settings})
     module = wrap(Objective(model), train, World(DEVICE)).train()
-    return step_of(module, Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(module, Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
 
 
 def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
@@ -70,7 +70,7 @@ def peer(batch: dict[str, torch.Tensor]) -> Callable[[], None]:
                     logits.flatten(0, 1), batch["labels"].flatten(), reduction="sum"
                 )
 
-    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(rate=6e-4)), batch)
+    return step_of(torch.compile(Loss()), Optimizer(model, OptimizerSettings(learning_rate=6e-4)), batch)
 
 
 def seconds(step: Callable[[], None]) -> list[float]:
@@ -102,7 +102,7 @@ def main() -> None:
     for name, make in contestants.items():
         step = make()
         times = seconds(step)
-        rate = matrix_peak(DEVICE, torch.bfloat16)
+        rate = measure_matmul_flops(DEVICE, torch.bfloat16)
         speeds = sorted(chosen.batch * LENGTH / one for one in times)
         found[name] = {
             "tokens_per_second": round(statistics.median(speeds)),

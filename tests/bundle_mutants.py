@@ -28,13 +28,13 @@ from chumoku.training.average import Average
 from chumoku.training.checkpoint_files import (
     Tensors,
     check_tensors,
+    load_weights,
     read_state,
     read_tensors,
-    restore,
     write_files,
 )
 from chumoku.training.optimizer import Optimizer
-from chumoku.training.outputs import Whole
+from chumoku.training.outputs import ModelResult
 from chumoku.training.settings import OptimizerSettings
 from chumoku.training.state import State
 from chumoku.weights.bundle import Tokenizers, tensors_of, verify_bundle
@@ -80,11 +80,11 @@ def open_bundle(file: Path) -> None:
 
 
 @functools.cache  # in the process that forks; each fork changes its own
-def parts() -> tuple[Whole, Optimizer, Average]:
+def parts() -> tuple[ModelResult, Optimizer, Average]:
     tokenizer = bytewise()
     model = build(CONFIG, seed=3)
-    result = Whole(model, Tokenizers(tokenizer, tokenizer))
-    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
+    result = ModelResult(model, Tokenizers(tokenizer, tokenizer))
+    optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step(0.01)
@@ -111,8 +111,8 @@ def open_checkpoint(file: Path) -> None:
     read_state(folder)
     result, optimizer, average = parts()
     tensors = read_tensors(folder)
-    check_tensors(folder, tensors, Tensors(result.tensors(), optimizer.like(), average.tensors))
-    restore(result, tensors.model)
+    check_tensors(folder, tensors, Tensors(result.tensors(), optimizer.empty_state(), average.tensors))
+    load_weights(result, tensors.model)
     optimizer.load(tensors.optimizer)
     average.load(tensors.average)
     optimizer.step(0.01)

@@ -38,7 +38,7 @@ from chumoku.weights.checksums import verify_checksums
 KINDS = ("decoder", "encoder", "encoder-decoder")
 SETTINGS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}}},
-    "accumulation": {"train": {"accumulate": 3}},
+    "accumulation": {"train": {"gradient_accumulation": 3}},
     "middle": {"train": {"save_every": 2, "ema": 0.9}},
     "edge": {"train": {}},  # saved where an epoch ends: see `epoch_of`
 }
@@ -58,14 +58,21 @@ def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -
         "model": {"kind": kind, "width": 12, "layers": 1, "heads": 3, "context": 11, "position": "learned"},
         "tokenizer": {"kind": "byte"} if not pairs else {"kind": "character", "target_kind": "word"},
         "data": {"kind": "pairs" if pairs else "text", "files": str(corpora / ("pairs.tsv" if pairs else "text.txt"))},
-        "train": {"out": str(out), "steps": STEPS, "batch": 29, "tokens": 331, "save_every": 3, "samples": 0},
-        "optimizer": {"rate": 0.01},
+        "train": {
+            "out": str(out),
+            "steps": STEPS,
+            "batch_size": 29,
+            "batch_tokens": 331,
+            "save_every": 3,
+            "samples": 0,
+        },
+        "optimizer": {"learning_rate": 0.01},
         "schedule": {"warmup": 5},
     }
-    tables["train"] |= {"validate_every": 7, "validation_batches": 2, "keep": 3, "device": "cpu"}
+    tables["train"] |= {"validate_every": 7, "validation_batches": 2, "keep_checkpoints": 3, "device": "cpu"}
     if pairs:
         tables["model"]["context"] = 64
-        tables["data"]["validation"] = 0.2
+        tables["data"]["validation_share"] = 0.2
     for name, table in changes.items():
         tables[name] = {**tables[name], **table}
     return tables
@@ -97,10 +104,10 @@ def finish(recipe: dict[str, Any]) -> float:
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
     """Every tensor of a finished run: its last checkpoint's, and its result's."""
-    newest = Checkpoints(out / "checkpoints", keep=1, here=World(torch.device("cpu")), say=print).newest()
+    newest = Checkpoints(out / "checkpoints", keep=1, world=World(torch.device("cpu")), notify=print).newest()
     if newest is None:
         raise SystemExit(f"{out} has no checkpoint.")
-    found = read_tensors(newest).named()
+    found = read_tensors(newest).flatten()
     found |= {f"last/{name}": value for name, value in load(out / "last").model.state_dict().items()}
     found |= {f"best/{name}": value for name, value in load(out / "best").model.state_dict().items()}
     return found

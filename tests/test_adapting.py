@@ -1,4 +1,4 @@
-"""Training that starts from a model that is there: all of it, or an adapter beside it."""
+"""Training from an existing model: full fine-tuning and adapters."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -
     tables: dict[str, dict[str, Any]] = {
         "model": {"init": str(init)},
         "data": {"kind": "pairs" if pairs else "text", "files": str(corpora / ("pairs.tsv" if pairs else "text.txt"))},
-        "train": {"out": str(out), "steps": 11, "batch": 7, "tokens": 997, "save_every": 3, "samples": 1},
-        "optimizer": {"rate": 0.01},
+        "train": {"out": str(out), "steps": 11, "batch_size": 7, "batch_tokens": 997, "save_every": 3, "samples": 1},
+        "optimizer": {"learning_rate": 0.01},
     }
-    tables["train"] |= {"validate_every": 5, "validation_batches": 2, "keep": 2, "device": "cpu"}
-    tables["data"] |= {"validation": 0.2}
-    tables["train"] |= {} if pairs else {"length": 13}
+    tables["train"] |= {"validate_every": 5, "validation_batches": 2, "keep_checkpoints": 2, "device": "cpu"}
+    tables["data"] |= {"validation_share": 0.2}
+    tables["train"] |= {} if pairs else {"sequence_length": 13}
     for name, table in changes.items():
         tables[name] = {**tables.get(name, {}), **table}
     return tables
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_of_a_model_goes_on_learning(kind: str, corpora: Path, tmp_path: Path) -> None:
+def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", kind, context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run"))
     before, after = load(base), chumoku.load(trained.last)
@@ -70,13 +70,13 @@ def test_all_of_a_model_goes_on_learning(kind: str, corpora: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", ["float32", "int8"])
-def test_an_adapter_learns_and_the_model_stays(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
+def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
     folder = made(tmp_path / "base", kind, context=127)
     heard = Heard()
     recipe = recipe_on(folder, corpora, tmp_path / "run", lora={"rank": 3, "base": base}, train={"ema": 0.5})
     trained = go(recipe, heard=heard)
     assert "an adapter of" in heard.text
-    assert "MiB of gradients and moments" in heard.text
+    assert "MiB of gradients and optimizer state" in heard.text
     told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     judged = [line["validation_loss"] for line in told if "validation_loss" in line]
     assert judged[-1] < judged[0], "nothing was learned"
@@ -89,21 +89,19 @@ def test_an_adapter_learns_and_the_model_stays(kind: str, base: str, corpora: Pa
     assert changed == {"query", "value"}
 
 
-def test_an_adapter_goes_on_as_if_nothing_had_been(
-    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resumed_adapter_equals_uninterrupted(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     options: dict[str, Any] = {"lora": {"rank": 3, "dropout": 0.2, "dora": True}}
     go(recipe_on(base, corpora, tmp_path / "whole", **options))
-    learn, seen = loop.Run.learn, []
+    train_step, seen = loop.Run.train_step, []
 
     def stopped(run: loop.Run, *args: Any) -> bool:
         seen.append(1)
         if len(seen) == 8:
             signal.raise_signal(signal.SIGTERM)
-        return learn(run, *args)
+        return train_step(run, *args)
 
-    monkeypatch.setattr(loop.Run, "learn", stopped)
+    monkeypatch.setattr(loop.Run, "train_step", stopped)
     cut = recipe_on(base, corpora, tmp_path / "cut", **options)
     assert not go(cut).finished
     monkeypatch.undo()
@@ -159,17 +157,17 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
 @pytest.mark.parametrize(
     ("tables", "key", "said"),
     [
-        ({"model": {"width": 24}}, "model.width", "the shape is that of model.init"),
-        ({"model": {"context": 999}}, "model.context", "table of 61 positions"),
+        ({"model": {"width": 24}}, "model.width", "model.init sets the config"),
+        ({"model": {"context": 999}}, "model.context", "61 learned positions"),
         ({"model": {"init": "nowhere"}}, "model.init", "nowhere does not exist"),
         ({"model": {"init": 3}}, "model.init", "name of a model"),
-        ({"tokenizer": {"kind": "byte"}}, "tokenizer", "that of model.init"),
+        ({"tokenizer": {"kind": "byte"}}, "tokenizer", "model.init has its own tokenizer"),
         ({"lora": {"rnk": 3}}, "lora.rnk", "did you mean lora.rank"),
         ({"lora": {"rank": 0}}, "lora.rank", ""),
         ({"lora": {}, "train": {"parallel": "fsdp"}}, "train.parallel", "ddp"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_happens(
+def test_invalid_settings_with_init_are_refused(
     tables: dict[str, Any], key: str, said: str, corpora: Path, tmp_path: Path
 ) -> None:
     base = made(tmp_path / "base", "decoder", position="learned")
@@ -186,11 +184,11 @@ def test_an_adapter_needs_a_model(corpora: Path) -> None:
     with pytest.raises(ConfigError, match=r"name it with model\.init"):
         read_recipe({
             "model": {"preset": "tiny-decoder"}, "data": {"files": str(corpora / "text.txt")},
-            "optimizer": {"rate": 0.1}, "lora": {},
+            "optimizer": {"learning_rate": 0.1}, "lora": {},
         })  # fmt: skip
 
 
-def test_a_target_that_is_not_there_is_named(corpora: Path, tmp_path: Path) -> None:
+def test_missing_lora_target_is_named(corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     with pytest.raises(UsageError, match="attention"):
         go(recipe_on(base, corpora, tmp_path / "run", lora={"targets": ["decoder.blocks.*.attention.querry"]}))
@@ -207,7 +205,7 @@ def test_the_dry_run_counts_what_is_trained(corpora: Path, tmp_path: Path) -> No
     assert small["disk"] < whole["disk"]
 
 
-def test_an_adapter_whose_model_is_gone(corpora: Path, tmp_path: Path) -> None:
+def test_adapter_with_missing_base_model(corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run", lora={}))
     base.rename(tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: tensors that fit, weights that are finite, and the best that could be written."""
+"""Checkpoint files: wrong tensors and states are refused, non-finite weights are never saved."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ import chumoku
 from chumoku.errors import DamagedError, DivergedError
 from chumoku.training import checkpoint
 from chumoku.training.checkpoint_files import read_state, read_tensors
-from chumoku.training.interrupt import first_not_finite
+from chumoku.training.interrupt import first_non_finite_tensor
 from chumoku.training.log import read_metrics
-from chumoku.training.run import Trained, train
-from chumoku.training.validation import Judge
+from chumoku.training.run import TrainedRun, train
+from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 from chumoku.weights.checksums import write_checksums
 
@@ -38,7 +38,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[Trained, str]:
+def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainedRun, str]:
     said = io.StringIO()
     return train(recipe, resume=resume, console=Console(file=said, width=300)), said.getvalue()
 
@@ -109,7 +109,7 @@ STATES = {
 
 
 @pytest.mark.parametrize("name", [*TENSORS, *STATES])
-def test_a_resealed_checkpoint_that_does_not_fit_is_a_sentence(
+def test_wrong_checkpoint_with_valid_checksums_is_refused(
     name: str, trained: Path, corpora: Path, tmp_path: Path
 ) -> None:
     out = Path(shutil.copytree(trained, tmp_path / "run"))
@@ -122,7 +122,7 @@ def test_a_resealed_checkpoint_that_does_not_fit_is_a_sentence(
 
 @pytest.mark.parametrize(("kind", "momentum"), [("adamw", 0.9), ("sgd", 0.0), ("sgd", 0.9), ("muon", 0.9)])
 def test_every_optimizer_resumes(kind: str, momentum: float, corpora: Path, tmp_path: Path) -> None:
-    changes = {"optimizer": {"kind": kind, "momentum": momentum, "rate": 0.01}, "schedule": {"warmup": 0}}
+    changes = {"optimizer": {"kind": kind, "momentum": momentum, "learning_rate": 0.01}, "schedule": {"warmup": 0}}
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 3}, **changes))
     assert go(recipe_for("decoder", corpora, tmp_path, train={"steps": 5}, **changes), resume=True)[0].step == 5
 
@@ -132,16 +132,16 @@ def test_every_optimizer_resumes(kind: str, momentum: float, corpora: Path, tmp_
 
 def test_the_first_tensor_that_is_not_finite_is_named() -> None:
     fine = {"a": torch.full((3, 5), 3e38), "b": torch.tensor([1, 2]), "c": torch.empty(0), "d": torch.ones(7).half()}
-    assert first_not_finite(fine) is None, "a sum that overflows is no proof"
+    assert first_non_finite_tensor(fine) is None, "a sum that overflows is no proof"
     for value in (math.nan, math.inf, -math.inf):
         bad = torch.ones(11)
         bad[5] = value
-        assert first_not_finite({**fine, "e": bad, "f": bad}) == "e"
+        assert first_non_finite_tensor({**fine, "e": bad, "f": bad}) == "e"
 
 
 DIVERGING: dict[str, dict[str, Any]] = {
-    "epsilon": {"optimizer": {"rate": 0.5, "epsilon": 1e-300, "beta2": 0.0}},
-    "batch norm": {"model": {"norm": "batch"}, "optimizer": {"rate": 1000.0}},
+    "epsilon": {"optimizer": {"learning_rate": 0.5, "epsilon": 1e-300, "beta2": 0.0}},
+    "batch norm": {"model": {"norm": "batch"}, "optimizer": {"learning_rate": 1000.0}},
 }
 
 
@@ -165,18 +165,18 @@ def test_weights_that_are_not_finite_are_never_saved(
     ema: float, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poisoned(monkeypatch, 5)
-    changes = {"model": {"tie_output": False}, "train": {"ema": ema, "save_every": 2, "bad_steps": 1000}}
+    changes = {"model": {"tie_output": False}, "train": {"ema": ema, "save_every": 2, "max_bad_steps": 1000}}
     with pytest.raises(DivergedError) as caught:
         go(recipe_for("decoder", corpora, tmp_path, **changes))
     said = str(caught.value)
     assert "Step 6 was not saved" in said
     assert "decoder.embedding.table" in said
     assert "step-00000004" in said
-    assert "optimizer.rate" in said
+    assert "optimizer.learning_rate" in said
     assert "optimizer.epsilon" in said
     last = max((tmp_path / "checkpoints").glob("step-*"))
     assert read_state(last).step == 4
-    assert all(bool(torch.isfinite(tensor).all()) for tensor in read_tensors(last).named().values())
+    assert all(bool(torch.isfinite(tensor).all()) for tensor in read_tensors(last).flatten().values())
 
 
 def test_weights_that_are_not_finite_are_never_the_best(
@@ -192,25 +192,25 @@ def test_weights_that_are_not_finite_are_never_the_best(
 @pytest.mark.parametrize("name", DIVERGING)
 def test_a_run_that_diverges_leaves_a_good_checkpoint(name: str, corpora: Path, tmp_path: Path) -> None:
     changes = {table: dict(values) for table, values in DIVERGING[name].items()}
-    changes["train"] = {"save_every": 1, "steps": 13, "bad_steps": 50, "keep": 13}
+    changes["train"] = {"save_every": 1, "steps": 13, "max_bad_steps": 50, "keep_checkpoints": 13}
     changes["schedule"] = {"kind": "constant", "warmup": 0}
     with pytest.raises(DivergedError, match=r"Step \d+ was not saved: its weights are not finite, first in decoder"):
         go(recipe_for("decoder", corpora, tmp_path, **changes))
     for path in (tmp_path / "checkpoints").glob("step-*"):
-        assert first_not_finite(read_tensors(path).model) is None
+        assert first_non_finite_tensor(read_tensors(path).model) is None
 
 
 # The best that could be written
 
 
-def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_best_loss_is_set_only_after_writing(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The best validation falls on a full disk; best/ then holds the best of the others, and the run says so."""
-    plain, export, save = Judge.loss, checkpoint.export, bundle.save_file
+    plain, export, save = Evaluator.loss, checkpoint.export, bundle.save_file
     losses = iter([5.0, 3.0, 4.0, 4.5, 4.2, 4.1])
     judged: list[float] = []
     full = {"now": False}
 
-    def loss(self: Judge, **words: Any) -> float | None:
+    def loss(self: Evaluator, **words: Any) -> float | None:
         plain(self, **words)
         judged.append(next(losses))
         return judged[-1]
@@ -227,7 +227,7 @@ def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, mon
             raise SafetensorError("I/O error: No space left on device (os error 28)")
         save(*given)
 
-    monkeypatch.setattr(Judge, "loss", loss)
+    monkeypatch.setattr(Evaluator, "loss", loss)
     monkeypatch.setattr(checkpoint, "export", exported)
     monkeypatch.setattr(bundle, "save_file", saved)
     trained, said = go(recipe_for("decoder", corpora, tmp_path, train={"log_every": 1}))
@@ -241,7 +241,7 @@ def test_the_best_is_noted_when_it_is_written(corpora: Path, tmp_path: Path, mon
     chumoku.load(trained.best)
 
 
-def test_a_file_system_that_refuses_costs_no_run(corpora: Path, tmp_path: Path) -> None:
+def test_failing_file_system_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     """No file may be larger than a limit of the operating system for a while: the writer's own error, not a made-up."""
     out = tmp_path / "run"
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, how it ends, what it does not load."""
+"""The command line: output, exit codes and lazy imports."""
 
 from __future__ import annotations
 
@@ -79,10 +79,10 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
         (["gpt3"], "there is no preset 'gpt3'; did you mean 'gpt2'?"),
         (["gpt2", "model.widht=3"], "model.widht: there is no such key; did you mean model.width?"),
         (["gpt2", "model.heads=0"], "model.heads: 0 is too small; at least 1 is needed."),
-        (["gpt2", "width=3"], "its keys begin with model."),
+        (["gpt2", "width=3"], "use keys such as model."),
         (["gpt2", "nonsense"], "not of the form key=value"),
         (["gpt2", "model.preset=bert-base"], "already named"),
-        (["gpt2", "model=3"], "its keys begin with model."),
+        (["gpt2", "model=3"], "use keys such as model."),
         (["gpt2", "model.width=" + "9" * 5000], "is not a whole number"),
         (["gpt2", "model.width=" + "[" * 5000], "is not a whole number"),
         (["absent.toml"], "absent.toml could not be read: No such file"),
@@ -91,7 +91,7 @@ def test_count_reads_a_recipe(tmp_path: Path) -> None:
         ([], "Missing argument"),
     ],
 )
-def test_wrong_use_ends_with_two_and_a_sentence(words: list[str], message: str) -> None:
+def test_wrong_use_exits_with_two_and_a_message(words: list[str], message: str) -> None:
     finished = run("count", *words)
     assert finished.returncode == 2
     assert message in " ".join(finished.stderr.replace("│", " ").split())
@@ -105,14 +105,14 @@ def test_a_recipe_without_a_model_is_refused(tmp_path: Path) -> None:
     assert "has no [model] table" in finished.stderr
 
 
-def test_a_folder_that_cannot_be_made_is_a_sentence() -> None:
+def test_uncreatable_folder_gives_a_message() -> None:
     finished = run("demo", "--out", "/dev/null/pictures")
     assert finished.returncode == 1
     assert "cannot be written to: Not a directory" in finished.stderr
     assert "Traceback" not in finished.stderr
 
 
-def test_a_terminal_without_japanese_still_gets_its_answer() -> None:
+def test_ascii_terminal_still_gets_output() -> None:
     finished = subprocess.run(
         [sys.executable, "-m", "chumoku", "count", "gpt2"],
         capture_output=True,
@@ -134,7 +134,7 @@ def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     assert str(out / "attention.png") in said
     assert "tok:13a" in said
     assert "こたつでみかんを食べる →" in said
-    assert re.search(r"looked at (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
+    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
 
 
 RECIPE = """
@@ -149,15 +149,15 @@ kind = "byte"
 [data]
 kind = "{data}"
 files = "{file}"
-validation = 0.2
+validation_share = 0.2
 [train]
 steps = 4
-batch = 5
-tokens = 400
+batch_size = 5
+batch_tokens = 400
 device = "cpu"
 out = "run"
 [optimizer]
-rate = 0.01
+learning_rate = 0.01
 """
 
 
@@ -167,7 +167,7 @@ def test_train_and_evaluate_a_language_model(tmp_path: Path) -> None:
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
     planned = run("train", "recipe.toml", "--dry-run", cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
-    assert "Nothing was done." in planned.stdout
+    assert "Nothing was trained." in planned.stdout
     assert not (tmp_path / "run").exists()
     trained = run("train", "recipe.toml", "train.steps=6", "--json", cwd=tmp_path)
     assert trained.returncode == 0, trained.stderr
@@ -210,7 +210,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
         (["evaluate", "nowhere", "text.txt"], "nowhere does not exist"),
     ],
 )
-def test_wrong_training_ends_with_two_and_a_sentence(words: list[str], message: str, tmp_path: Path) -> None:
+def test_wrong_recipe_exits_with_two_and_a_message(words: list[str], message: str, tmp_path: Path) -> None:
     finished = run(*words, cwd=tmp_path)
     assert finished.returncode == 2, finished.stderr
     assert message in " ".join(finished.stderr.split())
@@ -244,7 +244,9 @@ def test_tokenize_compares_all_kinds(tmp_path: Path) -> None:
     by_kind = {row["kind"]: row for row in found}
     assert by_kind["byte"]["tokens_per_character"] > by_kind["character"]["tokens_per_character"] > 0.9
     assert by_kind["bpe"]["unknown"] == by_kind["byte"]["unknown"] == by_kind["unigram"]["unknown"] == 0
-    assert "tokens a character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
+    assert (
+        "tokens per character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
+    )
 
 
 def test_prepare_text_and_pairs(tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     assert second.returncode == 0, second.stderr
     assert "1 dropped: empty" in second.stdout
     assert "pairs.tsv:201" in second.stdout
-    assert "of them padding" in second.stdout
+    assert "padding" in second.stdout
     kept = (tmp_path / "both/tokenizer/tokenizer.json").read_bytes()
     failing = run(
         *("prepare", "pairs.tsv", "--pairs", "--out", "both", "--vocabulary", "280", "--validation", "2"), cwd=tmp_path
@@ -300,7 +302,7 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
         (["prepare", "pyproject.toml", "--pairs", "--columns", "1", "--out", "x"], "--columns takes two values"),
     ],
 )
-def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str) -> None:
+def test_wrong_use_of_text_commands_gives_a_message(words: list[str], message: str) -> None:
     finished = run(*words, cwd=Path(__file__).parent.parent)
     assert finished.returncode == 2
     assert message in " ".join(finished.stderr.split())
@@ -310,7 +312,7 @@ def test_wrong_use_of_text_commands_is_a_sentence(words: list[str], message: str
 def test_the_demo_without_a_dictionary_reads_characters(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert demo._cut() == []
+    assert demo._tokenizer_changes() == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert demo._cut() == ["tokenizer.kind=character"]
+    assert demo._tokenizer_changes() == ["tokenizer.kind=character"]
     assert "chumoku[ja]" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A recipe without a rate has one, and it is near those that were tuned; and every shipped recipe can be counted."""
+"""Default learning rates are near the tuned ones, and every built-in recipe can be counted."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from bundles import made
 from commands import Ask, command
 
-from chumoku.training.default_learning_rate import default_rate
+from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.recipe import load_recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))
@@ -17,32 +17,32 @@ NAMES = [path.stem for path in RECIPES]
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
-def test_the_default_is_near_the_rates_that_were_tuned(path: Path, tmp_path: Path) -> None:
+def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) -> None:
     model = made(tmp_path / "model", "decoder", width=576, heads=9, context=257)
     recipe = load_recipe(path, [f"model.init={model}"] if path.stem == "lora" else [])
     bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
     if path.stem == "transformer-base":
-        assert read_recipe(bare).peak == recipe.peak, "the paper's own"
+        assert read_recipe(bare).peak_learning_rate == recipe.peak_learning_rate, "the paper's own"
         return
     chosen = read_recipe({**bare, "schedule": {"kind": "cosine"}})
-    assert 0.5 <= chosen.peak / recipe.peak <= 2.0
+    assert 0.5 <= chosen.peak_learning_rate / recipe.peak_learning_rate <= 2.0
 
 
-def test_what_is_already_trained_is_changed_more_gently(tmp_path: Path) -> None:
+def test_fine_tuning_has_a_lower_default(tmp_path: Path) -> None:
     model = made(tmp_path / "model", "decoder", width=576, heads=9)
     tables = {"model": {"init": str(model)}, "data": {"files": "text.txt"}}
-    assert read_recipe(tables).peak == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
-    assert read_recipe({**tables, "lora": {}}).peak == pytest.approx(8e-4, rel=0.1)
+    assert read_recipe(tables).peak_learning_rate == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
+    assert read_recipe({**tables, "lora": {}}).peak_learning_rate == pytest.approx(8e-4, rel=0.1)
 
 
 def test_rates_fall_with_the_width() -> None:
     widths = (16, 64, 128, 256, 768, 2048, 12288)
     for kind in ("adamw", "muon"):
-        rates = [default_rate(kind, width) for width in widths]
+        rates = [default_learning_rate(kind, width) for width in widths]
         assert rates == sorted(rates, reverse=True)
-    assert default_rate("adamw", 768) == 6e-4
-    assert default_rate("adamw", 12288) == pytest.approx(0.6e-4, rel=0.15)
-    assert default_rate("adamw", 16) == 5e-3, "the highest"
+    assert default_learning_rate("adamw", 768) == 6e-4
+    assert default_learning_rate("adamw", 12288) == pytest.approx(0.6e-4, rel=0.15)
+    assert default_learning_rate("adamw", 16) == 5e-3, "the highest"
 
 
 @pytest.fixture
@@ -51,16 +51,16 @@ def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     return lambda *words: command(*words, capfd=capfd, monkeypatch=monkeypatch)
 
 
-def test_a_dry_run_says_which_rate_is_used(ask: Ask, tmp_path: Path) -> None:
+def test_dry_run_shows_the_learning_rate(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("one two three\n" * 50, encoding="utf-8")
     (tmp_path / "r.toml").write_text('[model]\npreset = "tiny-decoder"\n[data]\nfiles = "text.txt"\n', encoding="utf-8")
     ended = ask("train", "r.toml", "--dry-run")
     assert ended.code == 0, ended.err
-    assert "rate = 0.0044" in ended.out
-    assert "Learning rate: 0.0044 at its highest, the default" in ended.out
-    assert "1 file, 700 bytes to learn from." in ended.out
-    assert "Vocabulary: 8,000 tokens, as the recipe's tokenizer asks" in ended.out
-    given = ask("train", "r.toml", "optimizer.rate=0.002", "--dry-run")
+    assert "learning_rate = 0.0044" in ended.out
+    assert "Peak learning rate: 0.0044, the default" in ended.out
+    assert "1 file, 700 bytes of training data." in ended.out
+    assert "Vocabulary: 8,000 tokens, as set in the recipe's tokenizer" in ended.out
+    given = ask("train", "r.toml", "optimizer.learning_rate=0.002", "--dry-run")
     assert "Learning rate" not in given.out
 
 
@@ -82,11 +82,11 @@ def test_a_recipe_that_starts_from_a_model_is_counted_by_it(ask: Ask, tmp_path: 
     assert json.loads(ask("count", lora, "model.init=model", "--json").out) == {
         **json.loads(ask("count", "model", "--json").out),
         "model": lora,
-        "assumed": "The shape is that of model.",
+        "assumed": "The config is that of model.",
     }
     absent = ask("count", lora)
     assert absent.code == 2
-    assert "data/smollm2.gguf, which is not here. Name the model, as in model.init=" in absent.err
+    assert "data/smollm2.gguf, which does not exist. Name the model, for example model.init=" in absent.err
     changed = ask("count", "model", "model.width=24")
     assert changed.code == 2
-    assert "is a model that is already trained" in changed.err
+    assert "is already trained, so" in changed.err

@@ -1,4 +1,4 @@
-"""The doctor: every planted bug is found by its check and no other, the healthy are left alone, and nobody is hurt."""
+"""The doctor: every planted bug is found by its own check, healthy subjects have no findings, nothing is changed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from bundles import made
 from planted import HEALTHY, LOOKS, PLANTS, Ward
 
 from chumoku.data.pairs import Pair
-from chumoku.doctor import CHECKS, Check, Finding, Patient, examine, quick
+from chumoku.doctor import CHECKS, Check, Finding, Subject, examine, run_quick_checks
 from chumoku.doctor.finding import Skip
-from chumoku.doctor.open_subject import admitted
-from chumoku.doctor.tools import borrowed, distance, learning
+from chumoku.doctor.open_subject import open_subject
+from chumoku.doctor.tools import distance, restore_after, train_mode
 from chumoku.errors import ShapeError, UsageError
 from chumoku.models.model import Model
 from chumoku.training.dataset import prepare
@@ -53,7 +53,7 @@ def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: p
 
 
 @pytest.mark.parametrize("title", LOOKS)
-def test_what_may_be_meant_is_worth_a_look(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_possible_intentions_are_only_hints(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = LOOKS[title]
     report = examine(planted.plant(ward, monkeypatch))
     assert spoke(report.findings) - {"modules"} == {planted.check}
@@ -61,11 +61,11 @@ def test_what_may_be_meant_is_worth_a_look(title: str, ward: Ward, monkeypatch: 
 
 
 def test_one_bug_is_one_finding(ward: Ward) -> None:
-    patient = ward.translator()
-    assert patient.model is not None
-    for block in patient.model.decoder.blocks:
+    subject = ward.translator()
+    assert subject.model is not None
+    for block in subject.model.decoder.blocks:
         block.cross_attention.output.weight.data.zero_()
-    findings = [finding for finding in examine(patient).findings if finding.check == "gradients"]
+    findings = [finding for finding in examine(subject).findings if finding.check == "gradients"]
     assert len(findings) == 1
     assert re.match(r"4\d of \d+ parameters", findings[0].what)
     assert re.search(r" and 4\d more$", findings[0].where)
@@ -79,15 +79,15 @@ def test_there_are_enough_bugs_and_every_check_has_one() -> None:
 
 
 @pytest.mark.parametrize("title", HEALTHY)
-def test_the_healthy_are_left_alone(title: str, ward: Ward) -> None:
-    with HEALTHY[title](ward) as patient:
-        report = examine(patient)
+def test_healthy_subjects_have_no_findings(title: str, ward: Ward) -> None:
+    with HEALTHY[title](ward) as subject:
+        report = examine(subject)
     assert report.findings == []
     assert len(report.passed) >= 10
     assert set(report.passed) | set(report.skipped) == {check.name for check in CHECKS}
 
 
-def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_engine_is_found(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
     from chumoku.decoding.engines.base import TorchEngine
     from chumoku.doctor import cache
 
@@ -96,11 +96,11 @@ def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) 
             self.forget([length - 1 for length in self.lengths])
             return super().step(tokens)
 
-    patient = ward.decoder(initialization="xavier")
+    subject = ward.decoder(initialization="xavier")
     monkeypatch.setattr(cache, "open_engine", TorchEngine)
-    assert not list(cache.run_engine(patient))
+    assert not list(cache.run_engine(subject))
     monkeypatch.setattr(cache, "open_engine", Forgetful)
-    assert [finding.check for finding in cache.run_engine(patient)] == ["engine"]
+    assert [finding.check for finding in cache.run_engine(subject)] == ["engine"]
 
 
 def state(model: Model) -> dict[str, Any]:
@@ -121,23 +121,23 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_an_examination_changes_nothing(kind: str, ward: Ward) -> None:
-    patient = ward.patient(kind, norm="batch", dropout={"attention": 0.3})
-    assert patient.model is not None
-    before = state(patient.model)
-    examine(patient)
-    assert same(before, state(patient.model))
+def test_examine_changes_nothing(kind: str, ward: Ward) -> None:
+    subject = ward.subject(kind, norm="batch", dropout={"attention": 0.3})
+    assert subject.model is not None
+    before = state(subject.model)
+    examine(subject)
+    assert same(before, state(subject.model))
     torch.rand(1)
-    assert not same(before, state(patient.model)), "what would be noticed"
+    assert not same(before, state(subject.model)), "what would be noticed"
 
 
-def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
+def test_restore_after_restores_even_after_an_error(ward: Ward) -> None:
     model = ward.decoder(dropout={"embedding": 0.3}).model
     assert model is not None
     before = state(model)
 
     def roughly() -> None:
-        with borrowed(model), learning(model):
+        with restore_after(model), train_mode(model):
             assert model.dtype == torch.float64
             for parameter in model.parameters():
                 parameter.data.fill_(7.0)
@@ -148,75 +148,75 @@ def test_a_borrowed_model_comes_back_even_after_an_error(ward: Ward) -> None:
     assert same(before, state(model))
 
 
-def test_quick_is_the_cheap_half(ward: Ward, tmp_path: Path) -> None:
+def test_quick_checks_are_the_cheap_ones(ward: Ward, tmp_path: Path) -> None:
     recipe = read_recipe(ward.recipe("decoder", train={"out": str(tmp_path)}))
     material = prepare(recipe)
     model = ward.decoder().model
     assert model is not None
     before = state(model)
-    assert quick(material, model) == []
+    assert run_quick_checks(material, model) == []
     assert same(before, state(model))
     model.decoder.causal = False
-    assert spoke(quick(material, model)) >= {"future"}
+    assert spoke(run_quick_checks(material, model)) >= {"future"}
     assert 8 <= sum(check.cheap for check in CHECKS) < len(CHECKS) - 8
 
 
-def test_checks_without_anything_to_look_at_say_why() -> None:
-    report = examine(Patient())
+def test_skipped_checks_give_a_reason() -> None:
+    report = examine(Subject())
     assert report.findings == []
     assert report.passed == []
     assert set(report.skipped) == {check.name for check in CHECKS}
     assert all(reason for reason in report.skipped.values())
 
 
-def test_a_check_that_breaks_down_is_a_finding() -> None:
-    def run(patient: Patient) -> Iterator[Finding]:
+def test_crashing_check_is_a_finding() -> None:
+    def run(subject: Subject) -> Iterator[Finding]:
         raise ShapeError("Tokens are of the wrong shape.")
         yield
 
-    def pause(patient: Patient) -> Iterator[Finding]:
+    def pause(subject: Subject) -> Iterator[Finding]:
         raise Skip("today is Sunday")
         yield
 
     checks = [Check("odd", "nothing is odd", True, run), Check("idle", "nothing", True, pause)]
-    told: list[Any] = []
-    report = examine(Patient(), checks=checks, told=lambda *done: told.append(done))
+    calls: list[Any] = []
+    report = examine(Subject(), checks=checks, on_check=lambda *done: calls.append(done))
     assert [finding.check for finding in report.findings] == ["odd"]
     assert "wrong shape" in report.findings[0].what
     assert not report.findings[0].measured
     assert report.skipped == {"idle": "today is Sunday"}
-    assert [done[2] for done in told] == [None, "today is Sunday"]
+    assert [done[2] for done in calls] == [None, "today is Sunday"]
 
 
-def test_what_decides_hides_the_rest(ward: Ward) -> None:
-    patient = ward.decoder()
-    assert patient.model is not None
-    patient.model.decoder.norm.gamma.data[0] = float("inf")
-    report = examine(patient)
+def test_blocking_finding_skips_other_model_checks(ward: Ward) -> None:
+    subject = ward.decoder()
+    assert subject.model is not None
+    subject.model.decoder.norm.gamma.data[0] = float("inf")
+    report = examine(subject)
     assert spoke(report.findings) == {"numbers"}
     assert "numbers" in report.skipped["future"]
     assert "labels" in report.passed, "the corpus has nothing to do with it"
 
 
-def test_a_suspicion_is_not_a_break() -> None:
-    def run(patient: Patient) -> Iterator[Finding]:
+def test_unsure_finding_is_not_broken() -> None:
+    def run(subject: Subject) -> Iterator[Finding]:
         yield Finding("odd", "It looks odd.", "here", 0.3, "Look.")
 
-    report = examine(Patient(), checks=[Check("odd", "nothing is odd", True, run)])
+    report = examine(Subject(), checks=[Check("odd", "nothing is odd", True, run)])
     assert report.findings
     assert not report.broken
 
 
-def test_few_leaks_and_duplicates_are_forgiven(ward: Ward) -> None:
+def test_few_leaks_and_duplicates_are_accepted(ward: Ward) -> None:
     """Thresholds from both sides: one line of many is no finding, one of ten is."""
     corpus = ward.corpus()
     assert corpus.pairs is not None
-    assert corpus.held_pairs is not None
+    assert corpus.validation_pairs is not None
     for many, expected in ((1, set()), (len(corpus.pairs) // 10, {"lines"})):
-        patient = Patient(pairs=[*corpus.pairs, *corpus.pairs[:many]])
-        assert spoke(examine(patient).findings) == expected
+        subject = Subject(pairs=[*corpus.pairs, *corpus.pairs[:many]])
+        assert spoke(examine(subject).findings) == expected
     swapped = [Pair(*reversed(pair)) for pair in corpus.pairs[:2]]
-    assert not examine(Patient(pairs=[*corpus.pairs, *swapped])).findings
+    assert not examine(Subject(pairs=[*corpus.pairs, *swapped])).findings
 
 
 def test_distances() -> None:
@@ -234,9 +234,9 @@ def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
     finished = run(str(made(tmp_path / "model", "decoder")))
     assert finished.returncode == 0, finished.stdout + finished.stderr
-    assert "Nothing was found" in finished.stdout
+    assert "No findings" in finished.stdout
     assert "✓ future" in finished.stdout
-    assert "– leak          not made: " in finished.stdout
+    assert "– leak          skipped: " in finished.stdout
 
 
 def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
@@ -244,10 +244,10 @@ def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     finished = run(str(folder), "--json")
     assert finished.returncode == 1
-    told = json.loads(finished.stdout)
-    assert told["broken"] is True
-    assert [finding["check"] for finding in told["findings"]] == ["checkpoint"]
-    assert set(told["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
+    output = json.loads(finished.stdout)
+    assert output["broken"] is True
+    assert [finding["check"] for finding in output["findings"]] == ["checkpoint"]
+    assert set(output["findings"][0]) == {"check", "what", "where", "sure", "todo", "measured"}
     assert "✗ checkpoint" in finished.stderr
 
 
@@ -266,26 +266,27 @@ def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
     recipe = tmp_path / "small.toml"
     recipe.write_text(
         '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
-        f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch = 13\n[optimizer]\nrate = 0.01\n'
+        f'[data]\nfiles = "{corpus}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\n'
+        "[optimizer]\nlearning_rate = 0.01\n"
     )
     finished = run(str(recipe), "model.layers=2", "--quick", cwd=tmp_path)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert sorted(file.name for file in tmp_path.iterdir()) == ["small.toml", "text.txt"]
 
 
-def test_a_run_without_its_corpus_is_examined_all_the_same(ward: Ward, tmp_path: Path) -> None:
+def test_run_without_corpus_is_still_examined(ward: Ward, tmp_path: Path) -> None:
     made(tmp_path / "run" / "last", "decoder")
     recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
     said: list[str] = []
-    with admitted(str(tmp_path / "run"), say=said.append) as patient:
-        assert patient.model is not None
-        assert patient.train is None
-        assert not examine(replace(patient, recipe=None)).findings
+    with open_subject(str(tmp_path / "run"), notify=said.append) as subject:
+        assert subject.model is not None
+        assert subject.train is None
+        assert not examine(replace(subject, recipe=None)).findings
     assert "gone.txt" in said[-1]
 
 
 def test_changes_belong_to_recipes(tmp_path: Path) -> None:
     place = made(tmp_path / "model", "encoder")
-    with pytest.raises(UsageError, match="changes a recipe"), admitted(str(place), ["model.width=3"]):
+    with pytest.raises(UsageError, match="changes a recipe"), open_subject(str(place), ["model.width=3"]):
         pass

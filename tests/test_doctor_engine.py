@@ -1,4 +1,4 @@
-"""The doctor examines what runs: the file as it is stored, the modules as they are, the engine that decodes."""
+"""The doctor examines the model as it runs: the stored file, the actual modules, the decoding engine."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from chumoku.decoding.engines import open_engine as opening
 from chumoku.decoding.engines.native import build as native_build
 from chumoku.decoding.engines.native import call
 from chumoku.doctor import cache, examine, modules
-from chumoku.doctor.open_subject import admitted, of_model
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.open_subject import open_subject, subject_from_model
+from chumoku.doctor.subject import Subject
 from chumoku.errors import UsageError
 from chumoku.nn.quantized import Quantized
 from chumoku.weights.convert import convert
@@ -32,37 +32,35 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def patient(files: Path, name: str = "model.gguf", **options: Any) -> Patient:
-    return of_model(str(files / name), files, lambda sentence: None, **options)
+def subject(files: Path, name: str = "model.gguf", **options: Any) -> Subject:
+    return subject_from_model(str(files / name), files, lambda sentence: None, **options)
 
 
-def kinds(one: Patient) -> set[str]:
-    return {part.kind for part in one.the_model().modules() if isinstance(part, Quantized)}
+def kinds(one: Subject) -> set[str]:
+    return {part.kind for part in one.require_model().modules() if isinstance(part, Quantized)}
 
 
-def test_a_model_is_opened_as_commands_open_it(files: Path) -> None:
-    assert kinds(patient(files)) == {"int8-groups"}
-    assert kinds(patient(files, "model")) == set()
+def test_doctor_opens_models_like_other_commands(files: Path) -> None:
+    assert kinds(subject(files)) == {"int8-groups"}
+    assert kinds(subject(files, "model")) == set()
     for precision in ("bf16", "int8", "int4"):
-        assert kinds(patient(files, "model", precision=precision)) == {precision}
-    with pytest.raises(UsageError, match="Leave --precision out"), admitted("demo", precision="int8"):
+        assert kinds(subject(files, "model", precision=precision)) == {precision}
+    with pytest.raises(UsageError, match="Leave --precision out"), open_subject("demo", precision="int8"):
         pass
 
 
 @pytest.mark.parametrize("precision", [None, "bf16", "int8", "int4"])
-def test_healthy_quantized_models_are_left_alone(files: Path, precision: str | None) -> None:
-    report = examine(patient(files, "model.gguf" if precision is None else "model", precision=precision))
+def test_healthy_quantized_models_have_no_findings(files: Path, precision: str | None) -> None:
+    report = examine(subject(files, "model.gguf" if precision is None else "model", precision=precision))
     assert report.findings == []
     assert {"engine", "cache", "mates", "padding", "modules", "fused"} <= set(report.passed)
-    assert "quantized matrices are not trained" in report.skipped["overfit"]
+    assert "quantized matrices cannot be trained" in report.skipped["overfit"]
 
 
 @needs_library
-def test_a_quantized_file_that_its_engine_reads_otherwise_is_found(
-    files: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_engine_for_a_quantized_file_is_found(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has another scale in one matrix than the file."""
-    one, usual = patient(files), call.Weights
+    one, usual = subject(files), call.Weights
     assert not list(cache.run_engine(one))
 
     def wrong(model: Any) -> Any:
@@ -78,11 +76,11 @@ def test_a_quantized_file_that_its_engine_reads_otherwise_is_found(
 
 
 def test_a_changed_module_is_found(files: Path) -> None:
-    one = patient(files)
+    one = subject(files)
     assert not list(modules.run(one))
-    one.the_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: 2 * out)
+    one.require_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: 2 * out)
     (finding,) = modules.run(one)
-    assert finding.what == "The model is not what its config says: decoder.blocks.0 has a forward hook."
+    assert finding.what == "The model does not match its config: decoder.blocks.0 has a forward hook."
     assert not finding.broken, "it may be meant"
     with (
         pytest.warns(UserWarning, match="has a forward hook")
@@ -94,7 +92,7 @@ def test_a_changed_module_is_found(files: Path) -> None:
 
 @needs_library
 def test_an_engine_that_ignores_a_hook_is_found(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one = patient(files, "model")
-    one.the_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: torch.flip(out, [-1]))
+    one = subject(files, "model")
+    one.require_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: torch.flip(out, [-1]))
     monkeypatch.setattr(opening, "modification", lambda model: None)
     assert [finding.check for finding in cache.run_engine(one)] == ["engine"]

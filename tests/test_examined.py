@@ -1,4 +1,4 @@
-"""Training begins with the doctor's cheap half: it stops what is broken, and changes nothing that is not."""
+"""Quick checks before training: they stop a broken model and change nothing else."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from planted import Ward
 from rich.console import Console
 
 import chumoku
-from chumoku.cli.train import examined
+from chumoku.cli.train import check_before_training
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.training.dataset import Material
+from chumoku.training.dataset import TrainingData
 from chumoku.training.recipe import read_recipe
 
 TOLD = Console(quiet=True)
@@ -34,38 +34,40 @@ def recipe_in(ward: Ward, folder: Path, kind: str = "decoder", **changes: Any) -
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_an_examined_run_is_the_same_run(kind: str, ward: Ward, tmp_path: Path) -> None:
+def test_examining_does_not_change_the_run(kind: str, ward: Ward, tmp_path: Path) -> None:
     models = []
-    for name, examine in (("seen", lambda *given: examined(*given, TOLD)), ("unseen", None)):
+    for name, examine in (("seen", lambda *given: check_before_training(*given, TOLD)), ("unseen", None)):
         recipe = read_recipe(recipe_in(ward, tmp_path / name, kind, model={"dropout": {"sublayer": 0.1}}))
         models.append(chumoku.load(chumoku.train(recipe, console=TOLD, examine=examine).last).model)
     for seen, unseen in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(seen, unseen)
 
 
-def test_what_is_broken_is_not_trained(ward: Ward, tmp_path: Path) -> None:
-    def leaking(material: Material, model: Model) -> None:
+def test_broken_model_is_not_trained(ward: Ward, tmp_path: Path) -> None:
+    def leaking(data: TrainingData, model: Model) -> None:
         assert isinstance(model, DecoderModel)
         model.decoder.causal = False
-        examined(material, model, TOLD)
+        check_before_training(data, model, TOLD)
 
-    with pytest.raises(ChumokuError, match=r"something broken \(.*future.*--unexamined"):
+    with pytest.raises(ChumokuError, match=r"found a problem \(.*future.*--unexamined"):
         chumoku.train(read_recipe(recipe_in(ward, tmp_path / "run")), console=TOLD, examine=leaking)
     assert not (tmp_path / "run" / "last").exists()
 
 
-def test_a_run_that_goes_on_is_not_examined_again(ward: Ward, tmp_path: Path) -> None:
+def test_resumed_run_is_not_examined(ward: Ward, tmp_path: Path) -> None:
     asked: list[Model] = []
     recipe = read_recipe(recipe_in(ward, tmp_path / "run"))
     for _ in range(2):
-        chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda material, model: asked.append(model))
+        chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda data, model: asked.append(model))
     assert len(asked) == 1
 
 
-def test_what_a_recipe_chooses_is_told_and_trained(ward: Ward, tmp_path: Path) -> None:
+def test_hints_are_printed_and_training_starts(ward: Ward, tmp_path: Path) -> None:
     recipe = recipe_in(ward, tmp_path / "run", "encoder", model={"norm": "batch"})
     told = Console(file=io.StringIO(), width=200)
-    assert chumoku.train(read_recipe(recipe), console=TOLD, examine=lambda *given: examined(*given, told)).finished
+    assert chumoku.train(
+        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, told)
+    ).finished
     assert "is a batch norm; sure: 40%" in told.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -74,12 +76,14 @@ def test_an_adapter_is_examined_too(ward: Ward, tmp_path: Path) -> None:
     recipe = recipe_in(ward, tmp_path / "adapter", lora={"rank": 2})
     recipe["model"] = {"init": str(base)}
     recipe.pop("tokenizer")
-    trained = chumoku.train(read_recipe(recipe), console=TOLD, examine=lambda *given: examined(*given, TOLD))
+    trained = chumoku.train(
+        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, TOLD)
+    )
     assert trained.finished
 
 
 @pytest.mark.parametrize("ways", [[], ["--unexamined"]])
-def test_the_command_stops_and_may_be_told_not_to(ways: list[str], ward: Ward, tmp_path: Path) -> None:
+def test_train_command_stops_unless_unexamined(ways: list[str], ward: Ward, tmp_path: Path) -> None:
     # Typed specials in every third line: text that would become the end of a text.
     lines = (ward.folder / "text.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text.txt").write_text(
@@ -88,8 +92,8 @@ def test_the_command_stops_and_may_be_told_not_to(ways: list[str], ward: Ward, t
     recipe = tmp_path / "small.toml"
     recipe.write_text(
         '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
-        f'[data]\nfiles = "{tmp_path / "text.txt"}"\n[train]\nout = "{tmp_path / "run"}"\nbatch = 13\nsteps = 2\n'
-        "[optimizer]\nrate = 0.01\n"
+        f'[data]\nfiles = "{tmp_path / "text.txt"}"\n[train]\nout = "{tmp_path / "run"}"\nbatch_size = 13\nsteps = 2\n'
+        "[optimizer]\nlearning_rate = 0.01\n"
     )
     command = [sys.executable, "-m", "chumoku", "train", str(recipe), *ways]
     finished = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)

@@ -947,7 +947,7 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return outputs.made(recipe("base", settings, seed), init.config, both_of, **where)
 
     whole = made_of(None)
-    assert isinstance(whole, outputs.Whole)
+    assert isinstance(whole, outputs.ModelResult)
     assert whole.tokenizers is both_of
     assert {tensor.dtype for tensor in whole.tensors().values()} == {torch.float32}
     assert all(parameter.requires_grad for parameter in whole.model.parameters())

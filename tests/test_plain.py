@@ -349,7 +349,9 @@ def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"recompute": True}, {"compile": True}, {"compile": True, "recompute": True}], ids=str
+    "changes",
+    [{"activation_checkpointing": True}, {"compile": True}, {"compile": True, "activation_checkpointing": True}],
+    ids=str,
 )
 def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     usual = torch.compile
@@ -373,7 +375,7 @@ def test_wrapped_training_runs_the_formulas(changes: dict[str, Any], monkeypatch
 def test_recomputation_in_another_thread_stays_plain(monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward pass on a GPU runs in another thread, which is not inside plain()."""
     objective = Objective(build(Cell("decoder").config(layers=1)))
-    module = wrap(objective, TrainSettings(recompute=True), World(torch.device("cpu"))).train()
+    module = wrap(objective, TrainSettings(activation_checkpointing=True), World(torch.device("cpu"))).train()
     usual, calls = attention.attend, []
     monkeypatch.setattr(attention, "attend", lambda *given, **how: calls.append(1) or usual(*given, **how))
     with plain():
@@ -433,7 +435,7 @@ def test_the_environment_switches_every_thread(value: str, expected: bool) -> No
 def test_the_doctor_still_finds_a_broken_kernel(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
-    patient = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
+    subject = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
     from chumoku.doctor import fused
 
-    assert examine(patient, checks=[fused.CHECK]).findings
+    assert examine(subject, checks=[fused.CHECK]).findings

@@ -235,8 +235,14 @@ def quick_recipe(tmp_path: Path, optimizer: str) -> Any:
         {
             "model": {"preset": "tiny-decoder"},
             "data": {"files": str(tmp_path / "text.txt")},
-            "train": {"out": str(tmp_path / "out"), "batch": 31, "length": 29, "compile": True, "device": "cpu"},
-            "optimizer": {"kind": optimizer, "rate": 0.01},
+            "train": {
+                "out": str(tmp_path / "out"),
+                "batch_size": 31,
+                "sequence_length": 29,
+                "compile": True,
+                "device": "cpu",
+            },
+            "optimizer": {"kind": optimizer, "learning_rate": 0.01},
         }
     )
 

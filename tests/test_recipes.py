@@ -1,4 +1,4 @@
-"""Recipes: those that come with the house, and those that cannot be."""
+"""The built-in recipes, and recipes that are refused."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from chumoku.errors import ConfigError, UsageError
 from chumoku.models.build import build
 from chumoku.models.count import count
 from chumoku.nn.tap import matches
-from chumoku.training.optimizer import Optimizer, decays, orthogonalized
-from chumoku.training.plan import duration, plan
+from chumoku.training.optimizer import Optimizer, decays, uses_muon
+from chumoku.training.plan import format_duration, plan
 from chumoku.training.recipe import load_recipe, read_recipe
 from chumoku.training.settings import OptimizerSettings
 
@@ -29,12 +29,12 @@ def shortest(**changes: dict[str, Any]) -> dict[str, Any]:
     tables: dict[str, dict[str, Any]] = {
         "model": {"preset": "tiny-decoder"},
         "data": {"files": "text.txt"},
-        "optimizer": {"rate": 1e-3},
+        "optimizer": {"learning_rate": 1e-3},
     }
     return {name: {**tables.get(name, {}), **changes.get(name, {})} for name in {**tables, **changes}}
 
 
-def test_there_is_a_recipe_for_each_need() -> None:
+def test_all_recipes_are_listed() -> None:
     expected = {"demo", "transformer-base", "small-ja-en", "small-en-ja", "multi30k-de-en", "multi30k-en-de"}
     assert set(NAMES) == expected | {"shakespeare-cpu", "shakespeare-gpu", "soseki", "gpt2", "encoder", "lora"}
 
@@ -43,8 +43,8 @@ def test_there_is_a_recipe_for_each_need() -> None:
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
     there = made(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
     recipe = load_recipe(path, [f"model.init={there}"] if path.stem == "lora" else [])
-    assert 1e-5 < recipe.peak < 0.1
-    assert 0 < recipe.curve(1) <= 1
+    assert 1e-5 < recipe.peak_learning_rate < 0.1
+    assert 0 < recipe.lr_schedule(1) <= 1
     assert count(recipe.config()).parameters > 10**5
     assert f"runs/{path.stem}" == recipe.train.out
 
@@ -56,14 +56,14 @@ def test_recipes_explain_their_keys(path: Path) -> None:
         assert not key or re.search(r"# \S", line), f"{path.name}: {key and key[1]} is not explained."
 
 
-def test_the_papers_recipe_is_the_papers() -> None:
+def test_transformer_base_recipe_matches_the_paper() -> None:
     recipe = load_recipe("transformer-base")
-    assert recipe.peak * recipe.curve(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
-    assert recipe.peak * recipe.curve(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
-    assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.smoothing) == (0.98, 1e-9, 0.1)
+    assert recipe.peak_learning_rate * recipe.lr_schedule(4000) == pytest.approx(512**-0.5 * 4000**-0.5)
+    assert recipe.peak_learning_rate * recipe.lr_schedule(100_000) == pytest.approx(512**-0.5 * 100_000**-0.5)
+    assert (recipe.optimizer.beta2, recipe.optimizer.epsilon, recipe.train.label_smoothing) == (0.98, 1e-9, 0.1)
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     wrong = shortest(
         model={"widht": 3},
         train={"max_steps": 5, "steps": 0},
@@ -78,7 +78,7 @@ def test_everything_wrong_is_said_at_once() -> None:
     expected = {"adapter", "lora.r", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
     assert set(said) == expected
     assert "train.steps" in said["train.max_steps"]
-    assert "optimizer.rate" in said["optimizer.lr"]
+    assert "optimizer.learning_rate" in said["optimizer.lr"]
 
 
 @pytest.mark.parametrize(
@@ -88,29 +88,29 @@ def test_everything_wrong_is_said_at_once() -> None:
         ({"data": {"kind": "pairs"}}, "data.kind"),
         ({"model": {"preset": "tiny-encoder", "head": "vector"}}, "model.head"),
         ({"tokenizer": {"target_kind": "word"}}, "tokenizer.target_kind"),
-        ({"train": {"length": 4096}}, "train.length"),
+        ({"train": {"sequence_length": 4096}}, "train.sequence_length"),
         ({"schedule": {"warmup": 600, "decay": 600, "kind": "wsd"}}, "schedule.warmup"),
-        ({"train": {"ema": 0.9, "average": 3}}, "train.ema"),
-        ({"data": {"validation": 0.1, "validation_files": "b.txt"}}, "data.validation"),
+        ({"train": {"ema": 0.9, "average_checkpoints": 3}}, "train.ema"),
+        ({"data": {"validation_share": 0.1, "validation_files": "b.txt"}}, "data.validation_share"),
         ({"data": {"columns": [0]}}, "data.columns"),
         ({"tokenizer": {"target_vocabulary": 500}}, "tokenizer.target_vocabulary"),
         ({"model": {"norm": "batch"}, "train": {"precision": "bf16"}}, "train.precision"),
-        ({"model": {"norm": "batch"}, "train": {"recompute": True}}, "train.recompute"),
+        ({"model": {"norm": "batch"}, "train": {"activation_checkpointing": True}}, "train.activation_checkpointing"),
         ({"train": {"out": ""}}, "train.out"),
     ],
 )
-def test_what_cannot_be_together(changes: dict[str, Any], key: str) -> None:
+def test_conflicting_settings_are_refused(changes: dict[str, Any], key: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_recipe(shortest(**changes))
     assert [problem.key for problem in caught.value.problems] == [key]
 
 
-def test_the_papers_schedule_has_the_papers_rate() -> None:
+def test_inverse_sqrt_defaults_to_the_papers_peak() -> None:
     values = shortest()
     del values["optimizer"]
-    assert read_recipe({**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}).peak == pytest.approx(
-        (64 * 50) ** -0.5
-    )
+    assert read_recipe(
+        {**values, "schedule": {"kind": "inverse_sqrt", "warmup": 50}}
+    ).peak_learning_rate == pytest.approx((64 * 50) ** -0.5)
 
 
 def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
@@ -123,14 +123,14 @@ def test_a_vocabulary_follows_from_the_tokenizer_unless_it_is_given() -> None:
             larger.config(size)
 
 
-def test_words_are_laid_over_a_recipe() -> None:
+def test_key_value_words_override_a_recipe() -> None:
     recipe = load_recipe("demo", ["model.position=relative", "train.steps=770"])
     assert (recipe.config().position, recipe.train.steps) == ("relative", 770)
     with pytest.raises(UsageError, match="could not be read"):
         load_recipe("no-such-recipe")
 
 
-def test_decay_is_for_what_multiplies() -> None:
+def test_weight_decay_applies_to_matrices_only() -> None:
     for values in ({"position": "learned"}, {"position": "relative", "experts": 3, "norm": "batch"}):
         config = read_recipe(shortest(model={"preset": "tiny-decoder", **values})).config(61)
         for name, parameter in build(config, device="meta").named_parameters():
@@ -138,16 +138,16 @@ def test_decay_is_for_what_multiplies() -> None:
                 ("experts.up", "experts.down", "embedding.table")
             )
             assert decays(name, parameter) == multiplies, name
-            assert not orthogonalized(name, parameter) or parameter.ndim == 2
-            assert orthogonalized(name, parameter) == (
+            assert not uses_muon(name, parameter) or parameter.ndim == 2
+            assert uses_muon(name, parameter) == (
                 multiplies and ".blocks." in name and "router" not in name and "experts" not in name
             ), name
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
+def test_optimizers_update_all_weights_and_store_state_by_name(kind: str) -> None:
     model = build(read_recipe(shortest()).config(61))
-    settings = OptimizerSettings(kind=kind, rate=0.1)  # type: ignore[arg-type]
+    settings = OptimizerSettings(kind=kind, learning_rate=0.1)  # type: ignore[arg-type]
     optimizer = Optimizer(model, settings)
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
@@ -173,10 +173,10 @@ def test_optimizers_move_all_weights_and_remember_by_name(kind: str) -> None:
     assert all(torch.equal(after[name], parameter) for name, parameter in model.named_parameters())
 
 
-def test_sgd_is_note_000s() -> None:
+def test_sgd_equals_its_formula() -> None:
     """w ← w − r · g, without momentum."""
     model = build(read_recipe(shortest()).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(kind="sgd", rate=0.1, momentum=0.0, weight_decay=0.0))
+    optimizer = Optimizer(model, OptimizerSettings(kind="sgd", learning_rate=0.1, momentum=0.0, weight_decay=0.0))
     before = [parameter.detach().clone() for parameter in optimizer.parameters]
     for parameter in optimizer.parameters:
         parameter.grad = torch.ones_like(parameter)
@@ -186,10 +186,10 @@ def test_sgd_is_note_000s() -> None:
 
 
 @pytest.mark.parametrize("kind", ["adamw", "sgd", "muon"])
-def test_only_what_decays_shrinks(kind: str) -> None:
+def test_only_decaying_parameters_shrink(kind: str) -> None:
     """Without a gradient, decay alone moves a weight."""
     model = build(read_recipe(shortest(model={"preset": "tiny-decoder", "position": "learned"})).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(kind=kind, rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
+    optimizer = Optimizer(model, OptimizerSettings(kind=kind, learning_rate=0.1, weight_decay=0.5))  # type: ignore[arg-type]
     with torch.no_grad():
         for parameter in optimizer.parameters:
             parameter.fill_(1.0)
@@ -199,23 +199,25 @@ def test_only_what_decays_shrinks(kind: str) -> None:
         assert float(parameter.detach().max()) == pytest.approx(0.95 if decays(name, parameter) else 1.0), name
 
 
-def test_a_gradient_is_clipped_to_its_length() -> None:
+def test_gradients_are_clipped_to_the_norm() -> None:
     model = build(read_recipe(shortest()).config(61))
-    optimizer = Optimizer(model, OptimizerSettings(rate=0.1))
+    optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
     for scale in (1.0, 64.0):
         for parameter in optimizer.parameters:
             parameter.grad = torch.full_like(parameter, 2.0 * scale)
-        norm = optimizer.norm() / scale
+        norm = optimizer.grad_norm() / scale
         total = sum(parameter.numel() for parameter in optimizer.parameters)
         assert float(norm) == pytest.approx(2 * total**0.5)
-        optimizer.scale(norm, 3.0, scale)
-        assert float(optimizer.norm()) == pytest.approx(3.0, rel=1e-4)
+        optimizer.unscale_and_clip(norm, 3.0, scale)
+        assert float(optimizer.grad_norm()) == pytest.approx(3.0, rel=1e-4)
 
 
 def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.txt").write_text("one two three\n" * 50)
     out = tmp_path / "out"
-    tables = shortest(data={"files": str(tmp_path / "text.txt")}, train={"out": str(out), "batch": 3, "length": 29})
+    tables = shortest(
+        data={"files": str(tmp_path / "text.txt")}, train={"out": str(out), "batch_size": 3, "sequence_length": 29}
+    )
     recipe = read_recipe({**tables, "tokenizer": {"vocabulary": 300}})
     found = plan(recipe)
     assert found["parameters"] == count(recipe.config(300)).parameters
@@ -223,8 +225,8 @@ def test_a_dry_run_does_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert found["seconds"] == pytest.approx(1000 * 87 / found["tokens_per_second"], rel=0.01, abs=1.0)
     assert not out.exists()
     assert json.dumps(found)
-    assert duration(90_000) == "25.0 hours"
-    assert duration(50) == "50 seconds"
+    assert format_duration(90_000) == "25.0 hours"
+    assert format_duration(50) == "50 seconds"
 
 
 def test_comments_and_keys_of_recipes_are_toml() -> None:

@@ -1,4 +1,4 @@
-"""A run's folder is enough: to resume it, and to use the model in it."""
+"""A run's folder is enough to resume the run and to use its model."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
 from chumoku.pipeline import model_of_run
 from chumoku.training.log import Log, read_metrics
-from chumoku.training.recipe import load_recipe, read_recipe
+from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
+from chumoku.weights.checksums import seal
 
 TABLE: dict[str, Any] = {
     "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 32},
     "tokenizer": {"kind": "byte"},
-    "data": {"kind": "pairs", "files": "pairs.tsv", "validation": 0.2},
-    "train": {"out": "runs/x", "steps": 3, "tokens": 400, "device": "cpu", "samples": 0},
+    "data": {"kind": "pairs", "files": "pairs.tsv", "validation_share": 0.2},
+    "train": {"out": "runs/x", "steps": 3, "batch_tokens": 400, "device": "cpu", "samples": 0},
 }
 
 
@@ -70,18 +71,18 @@ def test_a_run_is_resumed_by_its_folder(ask: Ask, runs: Path) -> None:
     stored = json.loads((runs / "moved/recipe.json").read_text("utf-8"))
     assert stored["train"]["out"] == "moved", "where the folder is now, not where it was"
     assert load_recipe(runs / "moved").data.columns == [1, 0]
-    with pytest.raises(UsageError, match=r"already holds a run"):
+    with pytest.raises(UsageError, match=r"already contains a run"):
         chumoku.train("moved")
 
 
-def test_a_folder_that_is_no_run_is_refused(ask: Ask) -> None:
+def test_folder_without_a_run_is_refused(ask: Ask) -> None:
     Path("empty").mkdir(exist_ok=True)
     ended = ask("train", "empty")
     assert ended.code == 2
     assert "empty is a folder without recipe.json" in ended.err
 
 
-def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chumoku.load("runs/x").config == chumoku.load("runs/x/last").config
     monkeypatch.setattr("chumoku.probe.figures.draw", lambda *_, **__: [])  # pictures take seconds
     for words in (("translate", "runs/x", "一"), ("count", "runs/x"), ("look", "runs/x", "一", "--out", "looked")):
@@ -92,7 +93,7 @@ def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.M
     assert json.loads(ended.out)["sentences"] == 61
 
 
-def test_a_run_that_is_not_finished_stands_for_its_best_and_says_so(ask: Ask, tmp_path: Path) -> None:
+def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: Path) -> None:
     made(tmp_path / "run" / "best", "decoder")
     ended = ask("generate", str(tmp_path / "run"), "ab", "--new", "3")
     assert ended.code == 0
@@ -105,14 +106,14 @@ def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
     """A step can be faster than the product that was measured at the start, when the machine was busy then."""
     log = Log(tmp_path, TrainSettings(steps=7, log_every=1), Console(file=io.StringIO()))
     log.open(State())
-    log.tokens_at_peak = 100.0
+    log.peak_tokens_per_second = 100.0
     for step, speed in ((1, 53.0), (2, 106.0), (3, 53.0)):
         log.step(State(step=step), loss=1.0, norm=1.0, rate=0.1, speed=speed)
     log.close()
     assert [line["peak_share"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [0.53, 1.0, 0.5]
 
 
-def test_swapped_columns_are_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator into English, fed with English, writes English; the references are Japanese."""
     monkeypatch.setattr(
         "chumoku.decoding.translate.translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61
@@ -124,10 +125,51 @@ def test_swapped_columns_are_noticed(ask: Ask, monkeypatch: pytest.MonkeyPatch) 
     assert "swapped" not in ask("evaluate", "runs/x", "pairs.tsv", "--columns", "1,0", "--json").err
 
 
-def test_languages_of_one_script_are_told_apart() -> None:
+def test_languages_of_one_script_are_distinguished() -> None:
     english = ["The dog runs across the green meadow.", "Two men are sitting on a bench.", "A girl with the ball."]
     german = ["Der Hund läuft über die grüne Wiese.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen mit Ball."]
     said = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
     assert seems_swapped(said, sources=english, references=german)
     assert not seems_swapped(said, sources=german, references=english)
     assert not seems_swapped(["", ""], sources=["a"], references=["b"])
+
+
+OLD_NAMES = {new: old for table in TABLES.values() for old, new in table.FORMER.items()}
+
+
+def with_old_names(tables: dict[str, Any]) -> dict[str, Any]:
+    """Stored tables with the keys of earlier versions."""
+    return {
+        name: {OLD_NAMES.get(key, key): value for key, value in table.items()} if name in TABLES else table
+        for name, table in tables.items()
+    }
+
+
+def test_a_run_stored_with_old_keys_resumes(ask: Ask, runs: Path) -> None:
+    folder = Path(shutil.copytree(runs / "runs/x", runs / "old"))
+    stored = with_old_names(json.loads((folder / "recipe.json").read_text("utf-8")))
+    assert {"tokens", "clip", "smoothing"} <= stored["train"].keys()
+    assert {"validation"} <= stored["data"].keys()
+    assert {"rate"} <= stored["optimizer"].keys()
+    (folder / "recipe.json").write_text(json.dumps(stored), "utf-8")
+    checkpoint = folder / "checkpoints" / "step-00000003"
+    state = json.loads((checkpoint / "state.json").read_text("utf-8"))
+    origin = with_old_names({**state["origin"], "tokenizer": {}}) | {"tokenizer": state["origin"]["tokenizer"]}
+    assert {"batch", "length", "tokens", "accumulate"} <= origin["train"].keys()
+    (checkpoint / "state.json").write_text(json.dumps({**state, "origin": origin}), "utf-8")
+    seal(checkpoint)
+    ended = ask("train", "old", "train.steps=5", "--resume")
+    assert ended.code == 0, ended.err
+    assert "Finished at step 5" in ended.out
+    assert ended.out.count("Changed since") == 2, "train.steps and train.out"
+    assert "batch_tokens" in json.loads((folder / "recipe.json").read_text("utf-8"))["train"]
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new"), [(name, old, new) for name, table in TABLES.items() for old, new in table.FORMER.items()]
+)
+def test_an_old_key_in_a_recipe_is_refused_with_the_new_name(table: str, old: str, new: str, ask: Ask) -> None:
+    Path("old.toml").write_text(f"[model]\npreset = 'tiny-decoder'\n[{table}]\n{old} = 1\n", "utf-8")
+    ended = ask("train", "old.toml")
+    assert ended.code == 2
+    assert f"{table}.{old}: there is no such key; here this is called {table}.{new}." in ended.err

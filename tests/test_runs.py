@@ -1,4 +1,4 @@
-"""Runs as people make them: to the end, interrupted, resumed, refused, on two processes, with numbers that go wrong."""
+"""Runs: complete, interrupted, resumed, refused, on two processes, and with non-finite values."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from chumoku.decoding.generate import generate
 from chumoku.errors import BusyError, DamagedError, DivergedError, MissingExtraError, StorageError, UsageError
 from chumoku.training import checkpoint, loop
 from chumoku.training.average import Average
-from chumoku.training.checkpoint import Checkpoints, differences
-from chumoku.training.checkpoint_files import mean, read_state, read_tensors
+from chumoku.training.checkpoint import Checkpoints, find_differences
+from chumoku.training.checkpoint_files import average_weights, read_state, read_tensors
 from chumoku.training.dataset import prepare
 from chumoku.training.distributed import World, wrap
-from chumoku.training.interrupt import first_bad, locked
+from chumoku.training.interrupt import find_non_finite, lock_folder
 from chumoku.training.log import read_metrics
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import read_recipe
-from chumoku.training.run import Trained, train
+from chumoku.training.run import TrainedRun, train
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
-from chumoku.training.validation import Judge
+from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 
 HERE = World(torch.device("cpu"))
@@ -64,19 +64,19 @@ class Heard:
         return self.file.getvalue()
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> Trained:
+def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> TrainedRun:
     return train(recipe, resume=resume, console=(heard or Heard()).console)
 
 
 def newest(out: Path) -> Path:
-    found = Checkpoints(out / "checkpoints", keep=1, here=HERE, say=print).newest()
+    found = Checkpoints(out / "checkpoints", keep=1, world=HERE, notify=print).newest()
     assert found is not None
     return found
 
 
 def everything(out: Path) -> dict[str, Tensor]:
     """Copies: what safetensors hands out still lies in the file."""
-    return {name: tensor.clone() for name, tensor in read_tensors(newest(out)).named().items()}
+    return {name: tensor.clone() for name, tensor in read_tensors(newest(out)).flatten().items()}
 
 
 def equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -88,7 +88,7 @@ def losses(out: Path) -> list[float]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
+def test_run_writes_all_files(kind: str, corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     recipe = recipe_for(kind, corpora, tmp_path, train={"samples": 2, "steps": 31, "log_every": 5})
     trained = go(recipe, heard=heard)
@@ -106,13 +106,13 @@ def test_a_run_to_its_end(kind: str, corpora: Path, tmp_path: Path) -> None:
     assert (tmp_path / "loss.png").stat().st_size > 5000
     for path in (trained.last, trained.best, newest(tmp_path)):
         assert chumoku.load(path).config.kind == kind
-    assert Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps() == [27, 30, 31]
+    assert Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps() == [27, 30, 31]
     assert "of peak" in heard.text
     assert heard.text.count("\n  ") == 2 * len(judged), "two samples at each validation"
     assert {"encoder": "[", "decoder": "▸", "encoder-decoder": "→"}[kind] in heard.text
 
 
-def test_a_bundle_is_the_model(corpora: Path, tmp_path: Path) -> None:
+def test_bundle_contains_the_model(corpora: Path, tmp_path: Path) -> None:
     trained = go(recipe_for("decoder", corpora, tmp_path))
     loaded = chumoku.load(trained.last)
     state = read_tensors(newest(tmp_path)).model
@@ -134,8 +134,15 @@ def test_the_same_recipe_gives_the_same_run(corpora: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
 def test_accumulated_batches_are_one_large_batch(kind: str, corpora: Path, tmp_path: Path) -> None:
     """Hidden tokens are more in one row than in another, so a mean of means would show."""
-    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
-    go(recipe_for(kind, corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}))
+    go(recipe_for(kind, corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
+    go(
+        recipe_for(
+            kind,
+            corpora,
+            tmp_path / "small",
+            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
+        )
+    )
     assert losses(tmp_path / "small") == pytest.approx(losses(tmp_path / "large"), rel=1e-5)
 
 
@@ -146,11 +153,14 @@ def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: p
         count = (batch["labels"] != -100).sum()
         return plain(self, batch) / count * 23.0  # each batch divided by its own tokens
 
-    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch": 21, "steps": 13, "log_every": 1}))
+    go(recipe_for("encoder", corpora, tmp_path / "large", train={"batch_size": 21, "steps": 13, "log_every": 1}))
     monkeypatch.setattr(Objective, "forward", own_mean)
     go(
         recipe_for(
-            "encoder", corpora, tmp_path / "small", train={"batch": 7, "accumulate": 3, "steps": 13, "log_every": 1}
+            "encoder",
+            corpora,
+            tmp_path / "small",
+            train={"batch_size": 7, "gradient_accumulation": 3, "steps": 13, "log_every": 1},
         )
     )
     large, small = losses(tmp_path / "large"), losses(tmp_path / "small")
@@ -160,7 +170,7 @@ def test_a_mean_of_means_is_caught(corpora: Path, tmp_path: Path, monkeypatch: p
 def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     before = everything(tmp_path)
-    with pytest.raises(UsageError, match=r"already holds a run, at step 37\. Go on with --resume"):
+    with pytest.raises(UsageError, match=r"already contains a run, at step 37\. Continue it with --resume"):
         go(recipe_for("decoder", corpora, tmp_path))
     assert equal(before, everything(tmp_path))
 
@@ -169,12 +179,12 @@ def test_a_run_is_not_overwritten(corpora: Path, tmp_path: Path) -> None:
     ("changes", "said"),
     [
         ({"model": {"width": 15}}, "model.width: 12 then, 15 now"),
-        ({"train": {"batch": 31}}, "train.batch: 29 then, 31 now"),
+        ({"train": {"batch_size": 31}}, "train.batch_size: 29 then, 31 now"),
         ({"train": {"seed": 5}}, "train.seed: 0 then, 5 now"),
         ({"optimizer": {"kind": "sgd"}}, "optimizer.kind: adamw then, sgd now"),
         ({"tokenizer": {"kind": "character"}}, "tokenizer: "),
-        ({"data": {"separate": True}}, "data.separate: False then, True now"),
-        ({"data": {"validation": 0.3}}, "data.validation: 0.1 then, 0.3 now"),
+        ({"data": {"separate_documents": True}}, "data.separate_documents: False then, True now"),
+        ({"data": {"validation_share": 0.3}}, "data.validation_share: 0.1 then, 0.3 now"),
         ({"train": {"precision": "bf16"}}, "train.precision: float32 then, bf16 now"),
         ({"data": {"files": "other"}}, "corpus: "),
     ],
@@ -201,7 +211,7 @@ def test_a_run_may_be_made_longer(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path / "parts", **constant), resume=True, heard=heard)
     assert "Resumed from" in heard.text
-    assert "Changed since it was last run: train.steps: 20 then, 37 now." in heard.text
+    assert "Changed since the last run: train.steps: 20 then, 37 now." in heard.text
     assert "step-00000020" in heard.text
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "parts"))
     steps = [line["step"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
@@ -218,26 +228,26 @@ def test_a_damaged_checkpoint_is_set_aside(corpora: Path, tmp_path: Path) -> Non
     file.write_bytes(bytes(data))
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path), resume=True, heard=heard)
-    assert f"set aside as {path}.bad" in heard.text
+    assert f"renamed to {path}.bad" in heard.text
     assert "optimizer.safetensors is damaged" in heard.text
     assert Path(f"{path}.bad").is_dir()
     assert equal(expected, everything(tmp_path))
 
 
-def test_damage_everywhere_is_no_beginning(corpora: Path, tmp_path: Path) -> None:
+def test_resume_is_refused_if_every_checkpoint_is_damaged(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     before = len(read_metrics(tmp_path / "metrics.jsonl"))
     for path in (tmp_path / "checkpoints").iterdir():
         (path / "README.md").unlink()
     (Path(f"{path}.bad")).mkdir()
-    with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they are kept as \.bad"):
+    with pytest.raises(UsageError, match=r"Every checkpoint in .* is damaged; they were renamed to \.bad"):
         go(recipe_for("decoder", corpora, tmp_path), resume=True)
     assert len(list((tmp_path / "checkpoints").glob("*.bad*"))) == 4, "none overwrites another"
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == before
 
 
-def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
-    recipe = recipe_for("decoder", corpora, tmp_path, train={"average": 3})
+def test_average_skips_damaged_checkpoints(corpora: Path, tmp_path: Path) -> None:
+    recipe = recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 3})
     go(recipe)
     (tmp_path / "checkpoints" / "step-00000036" / "config.json").write_text("{}")
     heard = Heard()
@@ -245,25 +255,25 @@ def test_an_average_of_what_is_whole(corpora: Path, tmp_path: Path) -> None:
     assert "The mean of the last 2 checkpoints" in heard.text
 
 
-def test_fewer_steps_than_were_taken(corpora: Path, tmp_path: Path) -> None:
+def test_resume_with_fewer_steps_is_refused(corpora: Path, tmp_path: Path) -> None:
     go(recipe_for("decoder", corpora, tmp_path))
     with pytest.raises(UsageError, match=r"is at step 37, beyond train\.steps = 20"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 20}), resume=True)
 
 
-def test_nothing_to_resume_is_a_beginning(corpora: Path, tmp_path: Path) -> None:
+def test_resume_without_checkpoint_starts_at_step_one(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 7}), resume=True, heard=heard)
     assert "no checkpoint to resume" in heard.text
 
 
 def test_two_runs_cannot_share_a_folder(corpora: Path, tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
+    with lock_folder(tmp_path), pytest.raises(BusyError, match=f"in use by a run .process {os.getpid()}"):
         go(recipe_for("decoder", corpora, tmp_path))
     go(recipe_for("decoder", corpora, tmp_path))
 
 
-def test_folders_that_cannot_be_written(corpora: Path, tmp_path: Path) -> None:
+def test_unwritable_folders_are_refused(corpora: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="cannot be written to"):
         go(recipe_for("decoder", corpora, tmp_path / "file" / "run"))
@@ -274,23 +284,25 @@ def test_a_full_disk_is_refused_before_the_first_step(
 ) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    with pytest.raises(StorageError, match=r"will need [\d,]+ bytes for checkpoints and 1,000 are free"):
+    with pytest.raises(StorageError, match=r"needs [\d,]+ bytes for checkpoints and 1,000 are free"):
         go(recipe_for("decoder", corpora, tmp_path))
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_room_counts_only_what_may_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_check_counts_replaceable_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(checkpoint.shutil, "disk_usage", lambda path: usage._replace(free=1000))
     for place in ("data", "checkpoints/step-00000003"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "file").write_bytes(bytes(5000))
-    checkpoint.check_room(tmp_path, 6000)
-    with pytest.raises(StorageError, match="will need 6,001 bytes"):
-        checkpoint.check_room(tmp_path, 6001)
+    checkpoint.check_disk_space(tmp_path, 6000)
+    with pytest.raises(StorageError, match="needs 6,001 bytes"):
+        checkpoint.check_disk_space(tmp_path, 6001)
 
 
-def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_continues_if_the_disk_fills_up(
+    corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain, full = bundle.save_file, {"now": False}
 
     def save_file(tensors: dict[str, Tensor], path: Path, metadata: object = None) -> None:
@@ -313,7 +325,7 @@ def test_a_disk_that_fills_up_is_survived(corpora: Path, tmp_path: Path, monkeyp
     recipe = recipe_for("decoder", corpora, tmp_path)
     assert go(recipe, heard=heard).finished
     assert "step-00000012 could not be saved: No space left on device. It needs about" in heard.text
-    assert "what was saved before stays" in heard.text
+    assert "earlier checkpoints are kept" in heard.text
     assert not list((tmp_path / "checkpoints").glob("*.writing"))
     reference = tmp_path / "reference"
     go({**recipe, "train": {**recipe["train"], "out": str(reference)}})
@@ -348,7 +360,7 @@ def wait_for(condition: Any, seconds: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -> None:
+def test_signal_saves_a_checkpoint_and_exits(number: int, corpora: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     schedule = {"schedule": {"kind": "constant"}}
     tables = recipe_for("decoder", corpora, out, train={"steps": 100_000, "save_every": 50_000}, **schedule)
@@ -370,7 +382,7 @@ def test_a_signal_saves_and_leaves(number: int, corpora: Path, tmp_path: Path) -
     assert equal(everything(out), everything(tmp_path / "reference"))
 
 
-def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> None:
+def test_closed_output_pipe_does_not_stop_training(corpora: Path, tmp_path: Path) -> None:
     recipe = toml(recipe_for("decoder", corpora, tmp_path / "run", train={"steps": 400}), tmp_path / "recipe.toml")
     run = start(recipe, cwd=tmp_path)
     assert run.stdout is not None
@@ -380,7 +392,7 @@ def test_a_reader_that_leaves_stops_nothing(corpora: Path, tmp_path: Path) -> No
     assert read_state(newest(tmp_path / "run")).step == 400
 
 
-def test_the_second_signal_leaves_now() -> None:
+def test_second_signal_exits_immediately() -> None:
     code = (
         "import os, signal, time\n"
         "from chumoku.training.interrupt import Interrupt\n"
@@ -410,77 +422,80 @@ def spoil(monkeypatch: pytest.MonkeyPatch, spoilt: set[int], value: float) -> No
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_step_without_numbers_is_not_applied(
+def test_non_finite_step_is_skipped(
     value: float, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {4, 5, 11}, value)
     heard = Heard()
     recipe = recipe_for("decoder", corpora, tmp_path, model={"norm": "batch"}, train={"ema": 0.9})
     go(recipe, heard=heard)
-    assert heard.text.count("It was not applied.") == 3
-    assert "Step 11 gave numbers that are not finite" in heard.text
+    assert heard.text.count("It was skipped.") == 3
+    assert "Step 11 was not finite" in heard.text
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
 @pytest.mark.parametrize("changes", [{}, {"norm": "batch"}])
-def test_a_bad_step_changes_nothing(
+def test_skipped_step_changes_nothing(
     changes: dict[str, Any], corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil(monkeypatch, {8}, math.nan)
     go(recipe_for("decoder", corpora, tmp_path, model=changes, train={"steps": 8, "save_every": 1}))
-    kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").named() for step in (7, 8)]
+    kept = [read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").flatten() for step in (7, 8)]
     assert equal(*kept)
 
 
 def test_too_many_bad_steps_end_a_run(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, set(range(6, 100)), math.nan)
-    with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good state is .*step-00000006"):
-        go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3}))
+    with pytest.raises(DivergedError, match=r"3 steps in a row .* first in .*last good checkpoint is .*step-00000006"):
+        go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3}))
     assert read_state(newest(tmp_path)).step == 6
     assert all(bool(torch.isfinite(tensor).all()) for tensor in everything(tmp_path).values())
 
 
 def test_bad_steps_count_in_a_row(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spoil(monkeypatch, {3, 4, 6, 7, 9}, math.nan)
-    assert go(recipe_for("decoder", corpora, tmp_path, train={"bad_steps": 3})).finished
+    assert go(recipe_for("decoder", corpora, tmp_path, train={"max_bad_steps": 3})).finished
 
 
-def test_a_validation_without_numbers_is_never_the_best(
+def test_non_finite_validation_is_never_the_best(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain, calls = Judge.loss, {"count": 0}
+    plain, calls = Evaluator.loss, {"count": 0}
 
-    def loss(self: Judge, **words: Any) -> float | None:
+    def loss(self: Evaluator, **words: Any) -> float | None:
         calls["count"] += 1
         found = plain(self, **words)
         return math.nan if calls["count"] == 1 else found
 
-    monkeypatch.setattr(Judge, "loss", loss)
+    monkeypatch.setattr(Evaluator, "loss", loss)
     trained = go(recipe_for("decoder", corpora, tmp_path))
     assert trained.best_loss is not None
     assert math.isfinite(trained.best_loss)
 
 
-def test_a_step_is_no_longer_than_its_clip(corpora: Path, tmp_path: Path) -> None:
+def test_gradient_is_clipped_to_max_grad_norm(corpora: Path, tmp_path: Path) -> None:
     """w ← w − r · g with |g| ≤ 0.001: so far apart can two steps be, and no further."""
-    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
-    changes |= {"train": {"clip": 0.001, "steps": 8, "save_every": 1}, "schedule": {"kind": "constant", "warmup": 0}}
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.5, "momentum": 0.0, "weight_decay": 0.0}}
+    changes |= {
+        "train": {"max_grad_norm": 0.001, "steps": 8, "save_every": 1},
+        "schedule": {"kind": "constant", "warmup": 0},
+    }
     go(recipe_for("decoder", corpora, tmp_path, **changes))
     one, other = (read_tensors(tmp_path / "checkpoints" / f"step-{step:08}").model for step in (7, 8))
     moved = sum(float((one[name] - other[name]).double().square().sum()) for name in one) ** 0.5
     assert moved == pytest.approx(0.5 * 0.001, rel=1e-3)
 
 
-def test_the_loss_scale_is_taken_out(corpora: Path, tmp_path: Path) -> None:
+def test_gradients_are_unscaled(corpora: Path, tmp_path: Path) -> None:
     """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
-    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "rate": 0.1, "momentum": 0.0}}
+    changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}}
     for bits in ("float32", "fp16"):
-        settings = {"precision": bits, "clip": 0.0, "log_every": 1}
+        settings = {"precision": bits, "max_grad_norm": 0.0, "log_every": 1}
         go(recipe_for("decoder", corpora, tmp_path / bits, train=settings, **changes))
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
 
-def test_what_is_judged_is_not_learned(corpora: Path, tmp_path: Path) -> None:
+def test_validation_data_is_not_trained_on(corpora: Path, tmp_path: Path) -> None:
     material = prepare(read_recipe(recipe_for("decoder", corpora, tmp_path)))
     train, held = material.train, material.validation
     assert isinstance(train, WindowBatches)
@@ -491,11 +506,11 @@ def test_what_is_judged_is_not_learned(corpora: Path, tmp_path: Path) -> None:
     assert held._first + held._windows * held.length < tokens
 
 
-def test_nothing_goes_before_the_new_one_is_read_back(
+def test_old_checkpoints_are_deleted_after_verifying_the_new_one(
     corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(recipe_for("decoder", corpora, tmp_path, train={"steps": 9}))
-    seen = Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps()
+    seen = Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps()
     whole = checkpoint.verify_bundle
 
     def verify(path: Path) -> None:
@@ -508,15 +523,15 @@ def test_nothing_goes_before_the_new_one_is_read_back(
     with pytest.raises(StorageError, match="came back otherwise"):
         go(recipe_for("decoder", corpora, tmp_path, train={"steps": 14}), resume=True, heard=heard)
     assert "step-00000012 could not be saved" in heard.text
-    assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, here=HERE, say=print).steps())
+    assert set(seen) <= set(Checkpoints(tmp_path / "checkpoints", keep=3, world=HERE, notify=print).steps())
 
 
 def test_tokens_are_counted(corpora: Path, tmp_path: Path) -> None:
-    go(recipe_for("decoder", corpora, tmp_path, train={"accumulate": 2, "steps": 5}, schedule={"warmup": 1}))
+    go(recipe_for("decoder", corpora, tmp_path, train={"gradient_accumulation": 2, "steps": 5}, schedule={"warmup": 1}))
     assert read_metrics(tmp_path / "metrics.jsonl")[0]["tokens"] == 5 * 2 * 29 * 11
 
 
-def test_the_first_bad_module_is_named() -> None:
+def test_first_non_finite_module_is_named() -> None:
     config = chumoku.preset("tiny-decoder", layers=2, vocabulary=61)
     batch = {"tokens": torch.arange(7)[None], "labels": torch.arange(7)[None]}
 
@@ -524,7 +539,7 @@ def test_the_first_bad_module_is_named() -> None:
         objective = Objective(chumoku.build(config)).train()
         with torch.no_grad():
             change(objective.model)
-        return first_bad(objective, [batch])
+        return find_non_finite(objective, [batch])
 
     def nothing(model: Any) -> None:
         model.decoder.blocks[0].attention.value.bias[3] = math.nan
@@ -535,7 +550,7 @@ def test_the_first_bad_module_is_named() -> None:
     assert where.endswith("(its output)")
 
 
-def test_the_average_is_its_formula() -> None:
+def test_moving_average_equals_its_formula() -> None:
     model = chumoku.build(chumoku.preset("tiny-decoder", layers=1, vocabulary=31))
     average = Average(model, 0.75)
     expected = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
@@ -549,12 +564,12 @@ def test_the_average_is_its_formula() -> None:
     for name, tensor in average.tensors.items():
         torch.testing.assert_close(tensor, expected[name])
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    with average.in_place():
+    with average.swapped_in():
         torch.testing.assert_close(dict(model.named_parameters()), expected, check_stride=False)
     assert equal(before, dict(model.named_parameters()))
 
 
-def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> None:
+def test_moving_average_is_validated_and_saved(corpora: Path, tmp_path: Path) -> None:
     trained = go(recipe_for("decoder", corpora, tmp_path, train={"ema": 0.8}))
     tensors = read_tensors(newest(tmp_path))
     last = dict(chumoku.load(trained.last).model.named_parameters())
@@ -564,27 +579,27 @@ def test_a_running_average_is_judged_and_kept(corpora: Path, tmp_path: Path) -> 
 
 def test_the_mean_of_the_last_checkpoints(corpora: Path, tmp_path: Path) -> None:
     heard = Heard()
-    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average": 4}), heard=heard)
-    steps = Checkpoints(tmp_path / "checkpoints", keep=4, here=HERE, say=print).steps()
+    trained = go(recipe_for("decoder", corpora, tmp_path, train={"average_checkpoints": 4}), heard=heard)
+    steps = Checkpoints(tmp_path / "checkpoints", keep=4, world=HERE, notify=print).steps()
     assert steps == [30, 33, 36, 37], "as many are kept as are averaged"
     paths = [tmp_path / "checkpoints" / f"step-{step:08}" for step in steps]
     expected = {
         name: torch.stack([read_tensors(path).model[name].double() for path in paths]).mean(0).float()
         for name in read_tensors(paths[0]).model
     }
-    torch.testing.assert_close(mean(paths, expected), expected)
+    torch.testing.assert_close(average_weights(paths, expected), expected)
     torch.testing.assert_close(dict(chumoku.load(trained.last).model.named_parameters()), expected, check_stride=False)
     assert "The mean of the last 4 checkpoints: validation loss" in heard.text
 
 
 def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
     recipe = recipe_for(
         "decoder", corpora, tmp_path, train={"patience": 2, "validate_every": 3, "steps": 90}, **changes
     )
     trained = go(recipe)
     judged = [line["validation_loss"] for line in read_metrics(tmp_path / "metrics.jsonl") if "validation_loss" in line]
-    assert trained.ended == "stopped early: 2 validations brought nothing better"
+    assert trained.ended == "stopped early: no improvement in 2 validations"
     assert trained.finished
     assert trained.step < 90
     assert min(judged) == judged[-3] < min(judged[-2:])
@@ -592,7 +607,7 @@ def test_early_stopping(corpora: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -> None:
-    changes: dict[str, Any] = {"optimizer": {"rate": 0.9}, "schedule": {"kind": "constant"}}
+    changes: dict[str, Any] = {"optimizer": {"learning_rate": 0.9}, "schedule": {"kind": "constant"}}
     settings = {"patience": 2, "validate_every": 3, "steps": 90}
     before = go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes)).step
     assert go(recipe_for("decoder", corpora, tmp_path, train=settings, **changes), resume=True).step == before
@@ -601,11 +616,11 @@ def test_a_run_that_stopped_early_stays_stopped(corpora: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("step", [14, 37])
-def test_a_signal_during_validation_loses_none(
+def test_signal_during_validation_loses_no_validation(
     step: int, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between two validation batches, in the middle of a run or at its last step; judged after resuming."""
-    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch": 7}))
+    go(recipe_for("decoder", corpora, tmp_path / "whole", train={"batch_size": 7}))
     plain = WindowBatches.batch
     calls = {"left": 1}
 
@@ -622,9 +637,9 @@ def test_a_signal_during_validation_loses_none(
         return plain(self, epoch, index, *share)
 
     monkeypatch.setattr(WindowBatches, "batch", batch)
-    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}))
+    stopped = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}))
     assert (stopped.finished, stopped.step) == (False, step)
-    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch": 7}), resume=True)
+    finished = go(recipe_for("decoder", corpora, tmp_path / "cut", train={"batch_size": 7}), resume=True)
     assert finished.finished
     lines = [
         [
@@ -640,7 +655,7 @@ def test_a_signal_during_validation_loses_none(
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_sixteen_bits_learn_too_and_weights_stay_in_32(
+def test_mixed_precision_trains_and_keeps_float32_weights(
     kind: str, precision: str, corpora: Path, tmp_path: Path
 ) -> None:
     shared = {"model": {"share_embeddings": True, "context": 128}} if kind == "encoder-decoder" else {}
@@ -654,7 +669,7 @@ def test_sixteen_bits_learn_too_and_weights_stay_in_32(
     assert all(tensor.dtype == torch.float32 for tensor in read_tensors(newest(tmp_path / "half")).model.values())
 
 
-def test_the_loss_scale_moves() -> None:
+def test_loss_scale_adapts() -> None:
     state = State()
     scale = LossScale("fp16", state)
     assert (scale.value, scale.update(finite=False), scale.value) == (65536.0, True, 32768.0)
@@ -668,7 +683,7 @@ def test_the_loss_scale_moves() -> None:
     assert not LossScale("bf16", State()).update(finite=False)
 
 
-def test_a_cast_leaves_no_trace() -> None:
+def test_cast_does_not_change_the_module() -> None:
     config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
     objective = Objective(chumoku.build(config))
     batch = {"source": torch.arange(7)[None], "source_mask": torch.ones(1, 7, dtype=torch.bool)}
@@ -686,12 +701,12 @@ def test_a_cast_leaves_no_trace() -> None:
 @pytest.mark.parametrize(
     ("kind", "changes"),
     [
-        *((kind, {"recompute": True}) for kind in KINDS),
+        *((kind, {"activation_checkpointing": True}) for kind in KINDS),
         *((kind, {"compile": True}) for kind in KINDS),
         ("decoder", {"compile": True, "precision": "bf16"}),
     ],
 )
-def test_wrapped_objectives_are_the_objective(
+def test_wrapped_objectives_equal_the_objective(
     kind: str, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traced by the compiler's front end; its code generator needs a C++ compiler and is measured in benchmarks."""
@@ -722,7 +737,7 @@ def test_wrapped_objectives_are_the_objective(
         torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance * largest)
 
 
-def test_padding_and_mates_change_no_gradient() -> None:
+def test_padding_and_other_rows_do_not_change_gradients() -> None:
     config = chumoku.preset("tiny-encoder-decoder", layers=1, vocabulary=61)
     objective = Objective(chumoku.build(config, dtype=torch.float64))
     lengths = ((7, 3), (5, 5), (2, 1))
@@ -755,15 +770,15 @@ def test_metrics_survive_a_crash(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"steps": 3}', '{"step": "3"}', '{"step": -1}', "{" * 5000])
-def test_a_state_that_is_none(text: str, tmp_path: Path) -> None:
+def test_invalid_state_file_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "state.json").write_text(text)
-    with pytest.raises(DamagedError, match=r"state\.json does not read as the state of a run"):
+    with pytest.raises(DamagedError, match=r"state\.json is not a valid state file"):
         read_state(tmp_path)
 
 
 def test_differences_are_named() -> None:
     before = {"model": {"width": 3, "bias": True}, "corpus": "a"}
-    assert differences(before, {"model": {"width": 5, "bias": True}, "corpus": "a", "new": 1}) == [
+    assert find_differences(before, {"model": {"width": 5, "bias": True}, "corpus": "a", "new": 1}) == [
         "model.width: 3 then, 5 now",
         "new: not given then, 1 now",
     ]
@@ -792,9 +807,9 @@ def together(folder: Path, tables: dict[str, Any], *words: str, processes: int =
 
 
 @pytest.mark.parametrize(("parallel", "sharded"), [("ddp", False), ("fsdp", False), ("fsdp", True)])
-def test_two_processes_are_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
+def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tmp_path: Path) -> None:
     """Losses as of one process; stopped after 10 steps of two, gone on with one, and with two again."""
-    settings = {"log_every": 1, "accumulate": 2, "parallel": parallel, "sharded": sharded}
+    settings = {"log_every": 1, "gradient_accumulation": 2, "parallel": parallel, "sharded": sharded}
     out = tmp_path / "two"
 
     def steps(count: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Training so far: schedules as formulas, objectives that add up."""
+"""Schedules and objectives equal their formulas."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chumoku.errors import UsageError
-from chumoku.training.objectives import IGNORE, Objective, forward, learned
+from chumoku.training.objectives import IGNORE, Objective, count_labels, forward
 from chumoku.training.schedule import Schedule, paper_peak
 
 
@@ -24,7 +24,7 @@ def test_inverse_sqrt_is_the_papers_formula(step: int, warmup: int, width: int) 
 
 
 def test_each_schedule_rises_stays_and_falls_as_it_says() -> None:
-    cosine = Schedule("cosine", warmup=10, steps=110, floor=0.1)
+    cosine = Schedule("cosine", warmup=10, steps=110, min_ratio=0.1)
     assert [cosine(1), cosine(5), cosine(10)] == [0.1, 0.5, 1.0]
     assert math.isclose(cosine(60), 0.55)
     assert math.isclose(cosine(110), 0.1)
@@ -40,8 +40,8 @@ def test_each_schedule_rises_stays_and_falls_as_it_says() -> None:
     step=st.integers(1, 2000),
     warmup=st.integers(0, 300),
 )
-def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warmup: int) -> None:
-    rate = Schedule(kind, warmup=warmup, steps=1000, decay=500, floor=0.01)(step)  # type: ignore[arg-type]
+def test_schedule_is_above_zero_and_at_most_one(kind: str, step: int, warmup: int) -> None:
+    rate = Schedule(kind, warmup=warmup, steps=1000, decay=500, min_ratio=0.01)(step)  # type: ignore[arg-type]
     assert 0 < rate <= 1
 
 
@@ -49,9 +49,9 @@ def test_a_rate_is_above_nothing_and_at_most_its_peak(kind: str, step: int, warm
     ("changes", "message"),
     [
         ({"kind": "linear"}, "There is no schedule 'linear'"),
-        ({"warmup": 700, "steps": 500}, "700 steps of warm-up and 0 of decay do not fit into a run of 500"),
-        ({"floor": 2.0}, "a floor from 0 to 1"),
-        ({"steps": 0}, "1 step or more"),
+        ({"warmup": 700, "steps": 500}, "700 warm-up steps and 0 decay steps do not fit into a run of 500"),
+        ({"min_ratio": 2.0}, "min_ratio from 0 to 1"),
+        ({"steps": 0}, "at least 1 step"),
     ],
 )
 def test_impossible_schedules_are_refused(changes: dict[str, object], message: str) -> None:
@@ -76,7 +76,7 @@ def batch_for(kind: str, rows: int = 4) -> dict[str, torch.Tensor]:
 def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
     batch = batch_for(kind)
     model = model_of(Cell(kind), torch.float32)
-    objective = Objective(model, smoothing=smoothing).train()
+    objective = Objective(model, label_smoothing=smoothing).train()
     total = objective(batch)
     logs = forward(model, batch).logits.log_softmax(-1)
     expected, count = 0.0, 0
@@ -87,7 +87,7 @@ def test_an_objective_is_its_formula(kind: str, smoothing: float) -> None:
                 here = logs[row, place]
                 expected += -(1 - smoothing) * float(here[label].detach()) - smoothing * float(here.mean().detach())
                 count += 1
-    assert learned(batch) == count
+    assert count_labels(batch) == count
     assert math.isclose(float(total.detach()), expected, rel_tol=1e-5)
     if smoothing:
         assert float(objective.eval()(batch).detach()) != float(total.detach()), "nothing is smoothed when judged"
@@ -101,7 +101,7 @@ def test_small_batches_add_up_to_a_large_one(kind: str) -> None:
 
     def gradients(parts: list[slice], *, mean_of_means: bool = False) -> list[torch.Tensor]:
         batches = [{name: table[part] for name, table in batch.items()} for part in parts]
-        losses, counts = [Objective(model)(one) for one in batches], [learned(one) for one in batches]
+        losses, counts = [Objective(model)(one) for one in batches], [count_labels(one) for one in batches]
         if mean_of_means:
             total = sum(loss / count for loss, count in zip(losses, counts, strict=True)) / len(losses)
         else:
@@ -116,7 +116,7 @@ def test_small_batches_add_up_to_a_large_one(kind: str) -> None:
     assert max(float((a - b).abs().max()) for a, b in zip(whole, wrong, strict=True)) > 1e-4
 
 
-def test_packed_documents_learn_as_if_alone() -> None:
+def test_packed_documents_have_the_loss_of_single_ones() -> None:
     model = model_of(Cell("decoder"))
     one, two = tokens(1, 5), tokens(1, 6, seed=1)
     batch = {
@@ -133,7 +133,7 @@ def test_packed_documents_learn_as_if_alone() -> None:
 
 
 def test_a_model_without_logits_cannot_learn_tokens() -> None:
-    with pytest.raises(UsageError, match="its head gives a vector"):
+    with pytest.raises(UsageError, match="outputs vectors, not logits"):
         Objective(model_of(Cell("encoder"), head="vector"))(batch_for("encoder"))
     with pytest.raises(UsageError, match=r"label smoothing of 1\.5"):
-        Objective(model_of(Cell("encoder")), smoothing=1.5)
+        Objective(model_of(Cell("encoder")), label_smoothing=1.5)

@@ -1,4 +1,4 @@
-"""The command line. Each command is a small file; what it needs is imported when it runs."""
+"""The command line. Each command is a small file that imports what it needs when it runs."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ app.add_typer(lab.app, name="lab")
 
 
 def main() -> None:
-    """Run a command; our own errors end as sentences with their exit code, never as a traceback."""
-    # Threads that wait for each other sleep early instead of spinning: when another program takes a core, spinning made
-    # small models 50 times slower. It must be said before torch is imported.
+    """Run a command; errors of chumoku are printed as a sentence and set the exit code, without a traceback."""
+    # Make waiting threads sleep early instead of spinning: if another program uses a core, spinning makes small models
+    # 50 times slower. This must be set before torch is imported.
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot write こたつ shows ? for it
+            stream.reconfigure(errors="replace")  # a terminal that cannot show こたつ shows ?
     try:
         app()
     except ChumokuError as error:

@@ -45,11 +45,11 @@ def convert(
 
 
 def print_report(out: Path, certificate_file: Path, certificate: Certificate) -> None:
-    from chumoku.cli.count import size
+    from chumoku.cli.count import format_bytes
 
     print(f"{out}: {certificate.target}, {certificate.kind}")
     for name, entry in certificate.files.items():
-        print(f"  {name:<28} {size(entry['bytes']):>12}")
+        print(f"  {name:<28} {format_bytes(entry['bytes']):>12}")
     print(certificate.sentence)
     print(f"Versions and checksums are in {certificate_file}.")
     print(f"Use it: {usage_example(out, certificate)}")

@@ -1,4 +1,4 @@
-"""chumoku count: how large a model is, part by part."""
+"""chumoku count: the size of a model, part by part."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ LARGEST = 1 << 24
 def count(
     model: Annotated[
         str,
-        typer.Argument(
-            help=f"A preset (gpt2, transformer-base, …), a recipe (its name or .toml), or a model: {KNOWN}."
-        ),
+        typer.Argument(help=f"A preset (gpt2, transformer-base, …), a recipe (name or .toml), or a model: {KNOWN}."),
     ],
-    changes: Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As in model.layers=2.")] = None,
+    changes: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Such as model.layers=2.")
+    ] = None,
     vocabulary: Annotated[
         int | None,
-        typer.Option(min=1, max=LARGEST, help="Tokens of the vocabulary; default: as the recipe's tokenizer asks."),
+        typer.Option(min=1, max=LARGEST, help="Vocabulary size; default: the size in the recipe's [tokenizer]."),
     ] = None,
-    length: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Tokens a sequence; default: context.")] = None,
-    batch: Annotated[int, typer.Option(min=1, max=LARGEST, help="Sequences at a time.")] = 1,
+    length: Annotated[int | None, typer.Option(min=1, max=LARGEST, help="Sequence length; default: context.")] = None,
+    batch: Annotated[int, typer.Option(min=1, max=LARGEST, help="Sequences in a batch.")] = 1,
     precision: Annotated[
-        str, typer.Option(help="Of the weights when decoding: float32, bf16, fp16, int8, int4.")
+        str, typer.Option(help="Weight precision for decoding: float32, bf16, fp16, int8, int4.")
     ] = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Print a model's parameters by part, FLOPs a token, and memory for training and decoding."""
+    """Print a model's parameters by part, FLOPs per token, and memory for training and decoding."""
     from chumoku.models.count import count as count_model
 
     config, assumed = read_model(model, changes or [], vocabulary)
@@ -52,32 +52,32 @@ def count(
 
 
 def read_model(model: str, changes: list[str], vocabulary: int | None = None) -> tuple[ModelConfig, str]:
-    """The config of a preset, a recipe or a stored model, with key=value words laid over it, and what was assumed."""
+    """The config of a preset, recipe or stored model with key=value changes, and a sentence about assumptions."""
     from chumoku.config import override
     from chumoku.errors import UsageError
 
     for word in changes:
         if "=" in word and not word.startswith("model."):
-            raise UsageError(f"{word} does not concern the model; its keys begin with model., as in model.width=64.")
+            raise UsageError(f"{word} does not change the model; use keys such as model.width=64.")
         if word.startswith("model.preset="):
             raise UsageError("The model to count is already named; give the other preset's name instead.")
-    tables = tables_of(model)
+    tables = read_model_tables(model)
     if tables is None:
-        return of_stored(model, changes, vocabulary), ""
+        return config_of_stored(model, changes, vocabulary), ""
     tables = override(tables, changes)
     if not isinstance(tables.get("model"), dict):
         raise UsageError(f"{model} has no [model] table, so there is nothing to count.")
-    return of_recipe(model, tables, vocabulary)
+    return config_of_recipe(model, tables, vocabulary)
 
 
-def tables_of(model: str) -> dict[str, Any] | None:
-    """The tables of a recipe or a preset; None where the name is a stored model's."""
+def read_model_tables(model: str) -> dict[str, Any] | None:
+    """The tables of a recipe or preset; None if the name is a stored model."""
     from chumoku.models.presets import PRESETS
-    from chumoku.training.recipe import SHIPPED, read_tables
+    from chumoku.training.recipe import BUILT_IN, read_tables
 
     place = Path(model)
     if place.suffix == ".toml" or (
-        model not in PRESETS and not place.exists() and (SHIPPED / f"{model}.toml").exists()
+        model not in PRESETS and not place.exists() and (BUILT_IN / f"{model}.toml").exists()
     ):
         return read_tables(model)
     if model in PRESETS or not (place.exists() or model.startswith("hf:")):
@@ -85,13 +85,13 @@ def tables_of(model: str) -> dict[str, Any] | None:
     return None
 
 
-def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tuple[ModelConfig, str]:
+def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tuple[ModelConfig, str]:
     from chumoku.config import parse_settings
     from chumoku.errors import UsageError
     from chumoku.models.presets import read_model_config
-    from chumoku.training.recipe import started_from
+    from chumoku.training.recipe import config_from_init
     from chumoku.training.settings import TokenizerSettings
-    from chumoku.training.vocabulary import assumed_sizes
+    from chumoku.training.vocabulary import vocabulary_sizes
 
     table = tables["model"]
     init = table.get("init")
@@ -99,24 +99,24 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
         if vocabulary is None and "tokenizer" not in tables and "preset" in table:
             return read_model_config(table), ""
         tokenizer = parse_settings(TokenizerSettings, tables.get("tokenizer", {}), prefix="tokenizer.")
-        sizes = assumed_sizes(table, tokenizer, given=vocabulary)
+        sizes = vocabulary_sizes(table, tokenizer, override=vocabulary)
         return read_model_config(sizes.over(table)), sizes.sentence
     if isinstance(init, str) and not init.startswith("hf:") and not Path(init).exists():
         raise UsageError(
-            f"{name} starts from {init}, which is not here. Name the model, as in model.init=smollm2.gguf."
+            f"{name} starts from {init}, which does not exist. Name the model, for example model.init=smollm2.gguf."
         )
-    return started_from(init, table), f"The shape is that of {init}."
+    return config_from_init(init, table), f"The config is that of {init}."
 
 
-def of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
-    """The config of a model that is already trained."""
+def config_of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
+    """The config of a trained model."""
     from chumoku.errors import UsageError
     from chumoku.pipeline import base_of, is_adapter
     from chumoku.weights.open_model import read_model_config
 
     if changes or vocabulary is not None:
         word = changes[0] if changes else "--vocabulary"
-        raise UsageError(f"{model} is a model that is already trained, so {word} cannot change its shape.")
+        raise UsageError(f"{model} is already trained, so {word} cannot change its config.")
     path = model_path(model)
     return read_model_config(base_of(Path(path)) if is_adapter(path) else path)
 
@@ -145,23 +145,23 @@ def show(name: str, config: ModelConfig, counted: Count) -> None:
     where = f"length {counted.length:,}"
     if counted.active != counted.parameters:
         rows.add_row("used by one token", f"{counted.active:,} parameters")
-    rows.add_row("forward", f"{counted.forward_flops / 1e6:,.1f} MFLOP a token at {where}")
-    rows.add_row("forward and backward", f"{counted.training_flops / 1e6:,.1f} MFLOP a token")
+    rows.add_row("forward", f"{counted.forward_flops / 1e6:,.1f} MFLOP per token at {where}")
+    rows.add_row("forward and backward", f"{counted.training_flops / 1e6:,.1f} MFLOP per token")
     rows.add_row(
         "memory, training",
-        f"{size(counted.training_bytes)} weights, gradients and Adam (float32) + about "
-        f"{size(counted.activation_bytes)} activations at {where}, batch {counted.batch:,}",
+        f"{format_bytes(counted.training_bytes)} weights, gradients and Adam (float32) + about "
+        f"{format_bytes(counted.activation_bytes)} activations at {where}, batch {counted.batch:,}",
     )
     rows.add_row(
         "memory, decoding",
-        f"{size(counted.weight_bytes)} weights ({counted.precision}) + {size(counted.cache_bytes)} cache"
-        f" at {where}, batch {counted.batch:,}",
+        f"{format_bytes(counted.weight_bytes)} weights ({counted.precision}) + "
+        f"{format_bytes(counted.cache_bytes)} cache at {where}, batch {counted.batch:,}",
     )
     console.print(rows)
 
 
-def size(count: int) -> str:
-    """Bytes for people."""
+def format_bytes(count: int) -> str:
+    """A number of bytes as text."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if count < 1024:
             return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"

@@ -1,4 +1,4 @@
-"""chumoku demo: a small translator trains before your eyes, and shows where each word looked."""
+"""chumoku demo: train a small translator and show its attention."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SOURCE = "こたつでみかんを食べる"
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the run and its pictures.")] = Path("runs/demo"),
-    steps: Annotated[int | None, typer.Option(min=1, help="Train less, or more, than the recipe says.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the run and its figures.")] = Path("runs/demo"),
+    steps: Annotated[int | None, typer.Option(min=1, help="Training steps; default: as in the recipe.")] = None,
 ) -> None:
-    """Train a small Japanese-English translator (two minutes on two cores), score it, and look inside."""
+    """Train a small Japanese-English translator (two minutes on two cores), score it, and show its attention."""
     import chumoku
     from chumoku.data.grammar import split
     from chumoku.decoding.translate import translate
@@ -29,57 +29,57 @@ def demo(
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
-    recipe = load_recipe("demo", [f"train.out={out}", *_shortened(steps), *_cut()])
-    begin_anew(out)
-    print(f"A grammar writes {recipe.data.count:,} Japanese-English pairs; a Transformer learns to translate them.")
+    recipe = load_recipe("demo", [f"train.out={out}", *_step_changes(steps), *_tokenizer_changes()])
+    delete_old_run(out)
+    print(f"A grammar generates {recipe.data.count:,} Japanese-English pairs; a Transformer learns to translate them.")
     trained = train(recipe)
     if not trained.finished:
         raise typer.Exit(trained.exit_code)
 
     bundle = chumoku.load(trained.last)
     test = split(recipe.data.count).test
-    print(f"\nTranslating {len(test):,} held-out sentences: every word is known, no combination of them was seen.")
-    said = translate(
+    print(f"\nTranslating {len(test):,} held-out sentences: known words in new combinations.")
+    translations = translate(
         bundle.model,
         [pair.source for pair in test],
         source_tokenizer=bundle.source_tokenizer,
         tokenizer=bundle.tokenizer,
         beam=1,
     )
-    scores = score_translations(said, [pair.target for pair in test], language="en")
-    right = sum(one == pair.target for one, pair in zip(said, test, strict=True)) / len(test)
-    print(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f}, {right:.0%} word for word.   ({scores.bleu_signature})")
+    scores = score_translations(translations, [pair.target for pair in test], language="en")
+    right = sum(one == pair.target for one, pair in zip(translations, test, strict=True)) / len(test)
+    print(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f}, {right:.0%} exact matches.   ({scores.bleu_signature})")
 
-    words, weights = look(bundle, SOURCE)
+    words, weights = translate_with_attention(bundle, SOURCE)
     print(f"\n{SOURCE} → {bundle.tokenizer.decode(words)}")
     names = [bundle.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
     keys = [*bundle.source_tokenizer.pieces(SOURCE), "(end)"]
     for name, row in zip(names, weights[-1], strict=True):
         most = row.topk(2)
         places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
-        print(f"  {name:<12} looked at {places}")
-    print("  (The encoder has mixed the words by then: a particle may stand for the word before it.)")
+        print(f"  {name:<12} attended to {places}")
+    print("  (The encoder has already mixed the words: a particle may stand for the word before it.)")
     path = attention_maps(
         weights,
         queries=names,
         keys=keys,
         titles=[f"decoder block {layer}" for layer in range(len(weights))],
-        title="Where each English word looked (mean over heads)",
+        title="Attention of each English word (mean over heads)",
         path=out / "attention.png",
     )
-    print(f"\nThe picture is {path} (above: its last block), the loss is {out / 'loss.png'}.")
-    print(f'Next: chumoku translate {trained.last} "庭で花を植える", or a sentence of your own in such words;')
-    print(f'chumoku look {trained.last} "{SOURCE}" draws everything inside; chumoku serve {out} opens it in a browser;')
+    print(f"\nThe figure is {path} (above: its last block), the loss curve is {out / 'loss.png'}.")
+    print(f'Next: chumoku translate {trained.last} "庭で花を植える", or your own sentence with similar words;')
+    print(f'chumoku look {trained.last} "{SOURCE}" draws its internals; chumoku serve {out} opens it in a browser;')
     print(f"chumoku evaluate {trained.last} {out / 'data' / 'test.tsv'}; or train your own: see recipes/.")
 
 
-def begin_anew(out: Path) -> None:
-    """Clear an earlier demo away; the prepared data stays, and so does anything that is no demo."""
+def delete_old_run(out: Path) -> None:
+    """Delete an earlier demo run but keep its prepared data; UsageError if the folder has another run."""
     import json
     import shutil
 
     from chumoku.errors import UsageError
-    from chumoku.training.interrupt import locked
+    from chumoku.training.interrupt import lock_folder
 
     old = [out / name for name in ("checkpoints", "best", "last") if (out / name).exists()]
     if not old:
@@ -89,26 +89,26 @@ def begin_anew(out: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         kind = None
     if kind != "embedded":
-        raise UsageError(f"{out} holds a run that is no demo. Choose another folder with --out; nothing was touched.")
-    with locked(out):
+        raise UsageError(f"{out} contains a run that is not a demo. Choose another folder with --out.")
+    with lock_folder(out):
         for place in old:
             shutil.rmtree(place)
 
 
-def _shortened(steps: int | None) -> list[str]:
+def _step_changes(steps: int | None) -> list[str]:
     return [] if steps is None else [f"train.steps={steps}", f"schedule.warmup={steps // 8}"]
 
 
-def _cut() -> list[str]:
-    """Words where a dictionary is there to cut them, else characters."""
+def _tokenizer_changes() -> list[str]:
+    """Overrides for a character tokenizer if SudachiPy, which splits Japanese into words, is not installed."""
     if importlib.util.find_spec("sudachipy") is not None:
         return []
-    print("Japanese is read by characters; with pip install 'chumoku[ja]' it would be read by words.")
+    print("Japanese is split into characters; to split it into words: pip install 'chumoku[ja]'.")
     return ["tokenizer.kind=character"]
 
 
-def look(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:
-    """The translation as numbers, and each block's cross-attention [L, T, S], averaged over heads."""
+def translate_with_attention(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:
+    """The translation's token ids, and the cross-attention of each block [L, T, S], averaged over heads."""
     import torch
 
     from chumoku.decoding.beam import search

@@ -1,4 +1,4 @@
-"""chumoku doctor: what is silently wrong with a recipe, a model, its tokenizer or its corpus."""
+"""chumoku doctor: find silent bugs in a recipe, a model, its tokenizer or its corpus."""
 
 from __future__ import annotations
 
@@ -16,54 +16,55 @@ if TYPE_CHECKING:
 
 
 def doctor(
-    patient: Annotated[str, typer.Argument(help="A recipe (its name or .toml), a model, or the folder of a run.")],
+    subject: Annotated[str, typer.Argument(help="A recipe (name or .toml), a model, or a run's folder.")],
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Of a recipe, as in model.position=learned.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For a recipe, for example model.position=learned."),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Only the cheap half, which train makes too.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Only the quick checks, which train also runs.")] = False,
     precision: Precision = None,
     as_json: Json = False,
 ) -> None:
     """Look for silent bugs: leaks, padding, caches, labels, gradients, tokenizers, duplicates, damage and more.
 
-    Ends with 1 when something is broken, with 0 when nothing is.
+    The exit code is 1 if something is broken, else 0.
     """
     from rich.console import Console
 
-    from chumoku.doctor.open_subject import admitted
+    from chumoku.doctor.open_subject import open_subject
     from chumoku.doctor.runner import CHECKS, examine
     from chumoku.nn.plain import describe_mode, plain, plain_formulas
 
     console = Console(stderr=as_json, highlight=False, soft_wrap=True)
-    chosen = [check for check in CHECKS if check.cheap or not quick]
-    with admitted(
-        patient, changes or [], say=lambda sentence: console.print(sentence, markup=False), precision=precision
+    checks = [check for check in CHECKS if check.cheap or not quick]
+    with open_subject(
+        subject, changes or [], notify=lambda sentence: console.print(sentence, markup=False), precision=precision
     ) as found:
-        wanted = found.recipe is not None and found.recipe.train.plain
-        with plain(wanted or plain_formulas()):
+        use_plain = found.recipe is not None and found.recipe.train.plain
+        with plain(use_plain or plain_formulas()):
             console.print(f"The model runs {describe_mode()}.", markup=False)
-            report = examine(found, checks=chosen, told=lambda *done: tell(console, *done))
+            report = examine(found, checks=checks, on_check=lambda *done: print_check(console, *done))
     if as_json:
-        print(as_line(patient=patient, **report.as_dict()))
+        print(as_line(patient=subject, **report.as_dict()))
     else:
-        console.print(verdict(report), markup=False)
+        console.print(summarize(report), markup=False)
     if report.broken:
         raise typer.Exit(1)
 
 
-def tell(console: Console, check: Check, findings: list[Finding], skipped: str | None) -> None:
-    """A line for every check as it is done, and its findings below."""
+def print_check(console: Console, check: Check, findings: list[Finding], skipped: str | None) -> None:
+    """Print a line for a finished check, and its findings below."""
     sign = "–" if skipped is not None else "✗" if findings else "✓"
-    console.print(f"{sign} {check.name:<13} {f'not made: {skipped}' if skipped else check.about}", markup=False)
+    console.print(f"{sign} {check.name:<13} {f'skipped: {skipped}' if skipped else check.about}", markup=False)
     for finding in findings:
         console.print(f"    {finding.what}", markup=False)
         console.print(f"    where: {finding.where} · sure: {finding.sure:.0%}", markup=False)
         console.print(f"    to do: {finding.todo}", markup=False)
 
 
-def verdict(report: Report) -> str:
+def summarize(report: Report) -> str:
     count = len(report.findings)
-    said = "Nothing was found" if count == 0 else f"{count} finding{'s' if count > 1 else ''}"
-    worth = "" if count == 0 or report.broken else ", none of which breaks anything for certain"
+    findings = "No findings" if count == 0 else f"{count} finding{'s' if count > 1 else ''}"
+    hint = "" if count == 0 or report.broken else ", none of them certainly a bug"
     checks = len(report.passed) + len({finding.check for finding in report.findings})
-    return f"{said}{worth}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} not made."
+    return f"{findings}{hint}: {checks} checks in {report.seconds:.0f} s, {len(report.skipped)} skipped."

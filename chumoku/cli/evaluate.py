@@ -112,11 +112,11 @@ def _translations(
     from rich.console import Console
     from rich.progress import track
 
-    from chumoku.cli.prepare import two
+    from chumoku.cli.prepare import split_in_two
     from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import POOR, seems_swapped
 
-    pairs = _pairs(files, two(columns, "--columns"))
+    pairs = _pairs(files, split_in_two(columns, "--columns"))
     said: list[str] = []
     places = range(0, len(pairs), CHUNK)
     for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):

@@ -1,4 +1,4 @@
-"""chumoku prepare: raw text or sentence pairs → a tokenizer, numbers on disk, and a report."""
+"""chumoku prepare: raw text or sentence pairs → a tokenizer, token files and a report."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ if TYPE_CHECKING:
 
 def prepare(
     files: Annotated[list[str], typer.Argument(help="Files, folders or patterns; .gz and .zip too.")],
-    out: Annotated[Path, typer.Option(help="Folder for what is prepared.")],
+    out: Annotated[Path, typer.Option(help="Output folder.")],
     pairs: Annotated[bool, typer.Option("--pairs", help="Sentence pairs: TSV, two files, JSONL or Parquet.")] = False,
     tokenizer: Annotated[Path | None, typer.Option(help="Use this tokenizer instead of training one.")] = None,
     kind: Annotated[str, typer.Option(help="Kind of tokenizer to train.")] = "bpe",
-    vocabulary: Annotated[int, typer.Option(help="Its size.")] = 8000,
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size.")] = 8000,
     documents: Annotated[
-        str, typer.Option(help="Text: documents end at a blank line, file, line or record.")
+        str, typer.Option(help="Text: a document ends at a blank (line), file, line or record.")
     ] = "blank",
     field: Annotated[str, typer.Option(help="Text: the field of JSONL and Parquet records.")] = "text",
-    columns: Annotated[str, typer.Option(help="Pairs: source and target column, by place or name.")] = "0,1",
+    columns: Annotated[str, typer.Option(help="Pairs: source and target column, by index or name.")] = "0,1",
     languages: Annotated[
-        str | None, typer.Option(help="Pairs: as in ja,en; lines in another script are dropped.")
+        str | None, typer.Option(help="Pairs: for example ja,en; lines in another script are dropped.")
     ] = None,
-    validation: Annotated[float, typer.Option(help="Pairs: share held out for validation.")] = 0.01,
-    batch_tokens: Annotated[int, typer.Option(help="Pairs: tokens a batch, for the padding share.")] = 4096,
+    validation: Annotated[float, typer.Option(help="Pairs: share used for validation.")] = 0.01,
+    batch_tokens: Annotated[int, typer.Option(help="Pairs: tokens per batch, to compute the padding share.")] = 4096,
     report: Annotated[Path | None, typer.Option(help="Write the report here as JSON.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as one line of JSON.")] = False,
 ) -> None:
-    """Read, clean and tokenize text (or, with --pairs, sentence pairs). Run again, it does only what has changed."""
+    """Read, clean and tokenize text (or, with --pairs, sentence pairs). A second run only redoes what has changed."""
     import json
 
     from rich.console import Console
 
     from chumoku.text.progress import ShowProgress
 
-    training = {"given": tokenizer, "kind": kind, "vocabulary": vocabulary}
+    training = {"path": tokenizer, "kind": kind, "vocabulary": vocabulary}
     with ShowProgress(Console(stderr=True)) as progress:
         if pairs:
-            reading = {"columns": two(columns, "--columns"), "languages": languages, "validation": validation}
-            found, said = _pairs(files, out, **training, **reading, batch_tokens=batch_tokens, progress=progress)  # type: ignore[arg-type]
+            reading = {"columns": split_in_two(columns, "--columns"), "languages": languages, "validation": validation}
+            found, lines = _pairs(files, out, **training, **reading, batch_tokens=batch_tokens, progress=progress)  # type: ignore[arg-type]
         else:
-            found, said = _text(files, out, **training, documents=documents, field=field, progress=progress)  # type: ignore[arg-type]
+            found, lines = _text(files, out, **training, documents=documents, field=field, progress=progress)  # type: ignore[arg-type]
     if report is not None:
         report.parent.mkdir(parents=True, exist_ok=True)
         report.write_text(json.dumps(found, ensure_ascii=False, indent=1), encoding="utf-8")
-        said.append(f"The report is in {report}.")
-    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(said))
+        lines.append(f"The report is in {report}.")
+    print(json.dumps(found, ensure_ascii=False) if as_json else "\n".join(lines))
 
 
 def _text(
     files: list[str],
     out: Path,
     *,
-    given: Path | None,
+    path: Path | None,
     kind: str,
     vocabulary: int,
     documents: str,
@@ -70,8 +70,8 @@ def _text(
     from chumoku.text import load
 
     corpus = Corpus(files, documents=documents, field=field)  # type: ignore[arg-type]
-    if given is not None:
-        tokenizer = load(given)
+    if path is not None:
+        tokenizer = load(path)
     else:
         tokenizer = prepare_tokenizer(
             corpus.documents(),
@@ -84,18 +84,18 @@ def _text(
         )
     shards = prepare_text(corpus, tokenizer, out / "shards", progress=progress)
     found: dict[str, Any] = shards.manifest["report"]
-    said = _lines(found)
-    said.append(
-        f"{shards.documents:,} documents, {shards.tokens:,} tokens of {tokenizer.size:,} kinds are in {out / 'shards'}."
+    lines = _report_lines(found)
+    lines.append(
+        f"{shards.documents:,} documents, {shards.tokens:,} tokens (vocabulary {tokenizer.size:,}) in {out / 'shards'}."
     )
-    return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}, said
+    return {**found, "documents": shards.documents, "tokens": shards.tokens, "vocabulary": tokenizer.size}, lines
 
 
 def _pairs(
     files: list[str],
     out: Path,
     *,
-    given: Path | None,
+    path: Path | None,
     kind: str,
     vocabulary: int,
     columns: tuple[str | int, str | int],
@@ -116,7 +116,7 @@ def _pairs(
     from chumoku.text import load
 
     check_share(validation)
-    cleaning = Cleaning(languages=two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
+    cleaning = Cleaning(languages=split_in_two(languages, "--languages") if languages else (None, None))  # type: ignore[arg-type]
 
     reading: dict[str, Any] = {"columns": columns, "cleaning": cleaning, "progress": progress}
 
@@ -125,8 +125,8 @@ def _pairs(
         for index in split_pairs(pairs, validation=validation, progress=progress)[0]:
             yield from pairs[index]
 
-    if given is not None:
-        tokenizer = load(given)
+    if path is not None:
+        tokenizer = load(path)
     else:
         read_as = {"columns": columns, "cleaning": asdict(cleaning), "validation": validation}
         settings: dict[str, Any] = {"kind": kind, "vocabulary": vocabulary, "progress": progress}
@@ -135,20 +135,18 @@ def _pairs(
         )
     folder = prepare_pairs(files, tokenizer, out / "pairs", validation=validation, **reading)
     found: dict[str, Any] = read_manifest(folder)["report"]
-    said = _lines(found)
+    lines = _report_lines(found)
     batches = PairBatches(open_pairs(folder), tokens=batch_tokens, source_roles=tokenizer.roles)
-    said.append(
+    lines.append(
         f"{found['train']:,} pairs for training and {found['validation']:,} for validation are in {folder}; "
-        f"{len(batches):,} batches of up to {batch_tokens:,} tokens, {batches.padding:.1%} of them padding."
+        f"{len(batches):,} batches of up to {batch_tokens:,} tokens, {batches.padding:.1%} padding."
     )
     if not found["validation"]:
-        said.append(
-            "No pair was held out: the text is small, or all of it resembles itself. Give a larger --validation."
-        )
-    return {**found, "batches": len(batches), "padding": batches.padding, "vocabulary": tokenizer.size}, said
+        lines.append("No pair was held out: there are too few pairs, or all are similar. Raise --validation.")
+    return {**found, "batches": len(batches), "padding": batches.padding, "vocabulary": tokenizer.size}, lines
 
 
-def _lines(found: dict[str, Any]) -> list[str]:
+def _report_lines(found: dict[str, Any]) -> list[str]:
     from collections import Counter
 
     from chumoku.data.report import Example, Report
@@ -158,13 +156,11 @@ def _lines(found: dict[str, Any]) -> list[str]:
     return Report(found["read"], found["kept"], dropped, examples, found["files"]).lines()
 
 
-def two(text: str, option: str) -> tuple[str | int, str | int]:
+def split_in_two(text: str, option: str) -> tuple[str | int, str | int]:
     from chumoku.errors import UsageError
 
     parts = [part.strip() for part in text.split(",")]
     if len(parts) != 2 or not all(parts):
-        raise UsageError(
-            f"{option} takes two values with a comma between them, as in 0,1 or ja,en; '{text}' is not that."
-        )
+        raise UsageError(f"{option} takes two comma-separated values, for example 0,1 or ja,en; got '{text}'.")
     first, second = (int(part) if part.isdecimal() else part for part in parts)
     return first, second

@@ -1,4 +1,4 @@
-"""chumoku tokenize: see how a text is cut, compare kinds, train one."""
+"""chumoku tokenize: show the tokens of a text, compare tokenizer kinds, or train a tokenizer."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ MOST_COMPARED = 1 << 20
 
 
 def tokenize(
-    text: Annotated[str | None, typer.Argument(help="The text to cut.")] = None,
+    text: Annotated[str | None, typer.Argument(help="The text to tokenize.")] = None,
     tokenizers: Annotated[
         list[str] | None,
-        typer.Option("--with", help="A tokenizer: tokenizer.json, a folder, a .model file. May be given again."),
+        typer.Option("--with", help="A tokenizer: tokenizer.json, a folder, a .model file. May be repeated."),
     ] = None,
     compare: Annotated[Path | None, typer.Option(help="Train every kind on this file and compare them.")] = None,
     train: Annotated[str | None, typer.Option(help="Train this kind on the --from files.")] = None,
-    files: Annotated[list[str] | None, typer.Option("--from", help="Files to train on; may be given again.")] = None,
-    save: Annotated[Path, typer.Option(help="Where the trained tokenizer goes.")] = Path("tokenizer.json"),
-    vocabulary: Annotated[int, typer.Option(help="Tokens in a trained vocabulary.")] = 8000,
+    files: Annotated[list[str] | None, typer.Option("--from", help="Files to train on. May be repeated.")] = None,
+    save: Annotated[Path, typer.Option(help="Output file of the trained tokenizer.")] = Path("tokenizer.json"),
+    vocabulary: Annotated[int, typer.Option(help="Vocabulary size of a trained tokenizer.")] = 8000,
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
-    """Cut a text with one or more tokenizers; or train one (--train bpe --from FILE); or compare all kinds."""
+    """Tokenize a text with one or more tokenizers; train one (--train bpe --from FILE); or compare all kinds."""
     from chumoku.errors import UsageError
 
     if sum(value is not None for value in (text, compare, train)) != 1:
@@ -37,12 +37,12 @@ def tokenize(
     elif train is not None:
         _train(train, files or [], vocabulary, save)
     elif not tokenizers:
-        raise UsageError("Name a tokenizer with --with, as in --with tokenizer.json.")
+        raise UsageError("Name a tokenizer with --with, for example --with tokenizer.json.")
     else:
-        _cut(text or "", tokenizers, as_json)
+        _tokenize(text or "", tokenizers, as_json)
 
 
-def _cut(text: str, paths: list[str], as_json: bool) -> None:
+def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
     from chumoku.text import load
 
     rows = []
@@ -75,16 +75,16 @@ def _train(kind: str, files: list[str], vocabulary: int, save: Path) -> None:
     from chumoku.text.progress import ShowProgress
 
     if not files:
-        raise UsageError("Name the files to train on with --from, as in --from text.txt.")
+        raise UsageError("Name the files to train on with --from, for example --from text.txt.")
     corpus = Corpus(files)
     with ShowProgress(Console(stderr=True)) as progress:
         tokenizer = train(corpus.documents(), kind=kind, vocabulary=vocabulary, progress=progress)  # type: ignore[arg-type]
     tokenizer.save(save)
-    print(f"A {tokenizer.kind} tokenizer of {tokenizer.size:,} tokens is in {save}.")
+    print(f"A {tokenizer.kind} tokenizer with {tokenizer.size:,} tokens was saved to {save}.")
 
 
 def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
-    """Every kind, trained on nine tenths of a file and measured on the rest."""
+    """Measurements of every kind, trained on nine tenths of a file and tested on the rest."""
     from rich.console import Console
 
     from chumoku.data.corpus import Corpus
@@ -94,13 +94,13 @@ def compare_kinds(file: Path, vocabulary: int) -> list[dict[str, Any]]:
     from chumoku.text.sample_texts import subsample
 
     texts = subsample(Corpus([str(file)], documents="line").documents(), MOST_COMPARED)
-    held, learned = texts[::10], [text for number, text in enumerate(texts) if number % 10]
+    test, training = texts[::10], [text for number, text in enumerate(texts) if number % 10]
     rows: list[dict[str, Any]] = []
     with ShowProgress(Console(stderr=True)) as progress:
         for kind in KINDS:
             try:
-                tokenizer = train(learned or texts, kind=kind, vocabulary=vocabulary, progress=progress)
-                rows.append({"kind": kind, **measure(tokenizer, held)})
+                tokenizer = train(training or texts, kind=kind, vocabulary=vocabulary, progress=progress)
+                rows.append({"kind": kind, **measure(tokenizer, test)})
             except MissingExtraError as error:
                 rows.append({"kind": kind, "note": str(error)})
     return rows
@@ -133,7 +133,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool, *, title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    columns = ("kind", "vocabulary", "tokens a character", "characters a second", "unknown", "note")
+    columns = ("kind", "vocabulary", "tokens per character", "characters per second", "unknown", "note")
     for column in columns if any("note" in row for row in rows) else columns[:-1]:
         table.add_column(column, justify="left" if column in ("kind", "note") else "right")
     for row in rows:

@@ -1,4 +1,4 @@
-"""chumoku train: a recipe becomes a model."""
+"""chumoku train: train the model of a recipe."""
 
 from __future__ import annotations
 
@@ -13,26 +13,23 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from chumoku.models.model import Model
-    from chumoku.training.dataset import Material
+    from chumoku.training.dataset import TrainingData
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe file (.toml).")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe: a .toml file, a built-in name, or a run's folder.")],
     changes: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="As in train.steps=100 model.position=learned.")
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="For example train.steps=100 model.position=learned."),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint in train.out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the newest checkpoint in train.out.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show settings, size, memory and time; do nothing.")
+        bool, typer.Option("--dry-run", help="Show settings, size, memory and time without training.")
     ] = False,
-    unexamined: Annotated[
-        bool, typer.Option("--unexamined", help="Leave out the doctor's cheap half, or train in spite of it.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one line of JSON; what is told goes to stderr.")
-    ] = False,
+    unexamined: Annotated[bool, typer.Option("--unexamined", help="Skip the doctor's quick checks.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON; messages go to stderr.")] = False,
 ) -> None:
-    """Train the model that a recipe describes. Interrupt it as you like: --resume goes on as if nothing had been."""
+    """Train the model of a recipe. An interrupted run continues with --resume, with the same result."""
     from chumoku.training.recipe import load_recipe
 
     loaded = load_recipe(recipe, changes or [])
@@ -47,8 +44,8 @@ def train(
 
     console = Console(stderr=as_json)
 
-    def examine(material: Material, model: Model) -> None:
-        examined(material, model, console)
+    def examine(data: TrainingData, model: Model) -> None:
+        check_before_training(data, model, console)
 
     trained = run(loaded, resume=resume, console=console, examine=None if unexamined else examine)
     if as_json:
@@ -60,17 +57,17 @@ def train(
         raise typer.Exit(trained.exit_code)
 
 
-def examined(material: Material, model: Model, console: Console) -> None:
-    """The cheap half of the doctor, a second or two: what it finds is told, and what is broken is not trained."""
-    from chumoku.doctor import quick
+def check_before_training(data: TrainingData, model: Model, console: Console) -> None:
+    """Run the doctor's quick checks (a second or two) and print the findings; ChumokuError if something is broken."""
+    from chumoku.doctor import run_quick_checks
 
-    with console.status("The doctor looks at model and corpus …"):
-        findings = quick(material, model)
+    with console.status("The doctor checks the model and the corpus …"):
+        findings = run_quick_checks(data, model)
     for one in findings:
         console.print(f"The doctor: {one.what} ({one.where}; sure: {one.sure:.0%}) {one.todo}", markup=False)
     broken = [one.check for one in findings if one.broken]
     if broken:
         raise ChumokuError(
-            f"Nothing was trained: the doctor found something broken ({', '.join(dict.fromkeys(broken))}). Mend it, "
-            "look closer with `chumoku doctor`, or train in spite of it with --unexamined."
+            f"Nothing was trained: the doctor found a problem ({', '.join(dict.fromkeys(broken))}). Fix it, see more "
+            "with `chumoku doctor`, or train anyway with --unexamined."
         )

@@ -132,7 +132,7 @@ class Told:
         self.close()
 
     def __call__(self, done: int, total: int) -> None:
-        from chumoku.training.plan import duration
+        from chumoku.training.plan import format_duration
 
         if self.total == 0:
             self._open(done, total)
@@ -142,7 +142,7 @@ class Told:
             self._bar.update(self._bar.task_ids[0], completed=done, description=f"{rate:,.1f} lines/s")
         elif time.monotonic() - self.spoke > QUIET_SECONDS:
             self.spoke = time.monotonic()
-            left = duration((total - done) / max(rate, 1e-9))
+            left = format_duration((total - done) / max(rate, 1e-9))
             self.console.print(f"{done:,}/{total:,} lines, {rate:,.1f} lines/s, {left} left", highlight=False)
 
     def close(self) -> None:
@@ -151,13 +151,13 @@ class Told:
             self._bar = None
 
     def _open(self, done: int, total: int) -> None:
-        from chumoku.training.log import started_bar
+        from chumoku.training.log import start_progress_bar
 
         self.first, self.began = done, time.monotonic()
         if done:
             self.console.print(f"Going on after line {done:,} of {total:,}.", highlight=False)
         if self.console.is_terminal:
-            self._bar = started_bar(self.console, total=total, done=done)
+            self._bar = start_progress_bar(self.console, total=total, done=done)
 
 
 def fingerprint(model: Path | str) -> str:

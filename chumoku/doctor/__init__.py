@@ -1,7 +1,7 @@
-"""The doctor: finds the silent bugs of a model, its tokenizer and its corpus, before they cost a week."""
+"""The doctor: finds silent bugs in a model, its tokenizer and its corpus before training."""
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.runner import CHECKS, Report, examine, quick
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.runner import CHECKS, Report, examine, run_quick_checks
+from chumoku.doctor.subject import Subject
 
-__all__ = ["CHECKS", "Check", "Finding", "Patient", "Report", "examine", "quick"]
+__all__ = ["CHECKS", "Check", "Finding", "Report", "Subject", "examine", "run_quick_checks"]

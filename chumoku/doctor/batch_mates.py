@@ -1,4 +1,4 @@
-"""Batch mates change nothing:  f(row alone) = f(row beside others), in eval mode and in training."""
+"""Rows of a batch are independent:  f(row alone) = f(row in a batch), in eval mode and in training mode."""
 
 from __future__ import annotations
 
@@ -8,41 +8,44 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Patient, batch_norms
-from chumoku.doctor.tools import answers, beside, borrowed, distance, learning, tolerance
+from chumoku.doctor.subject import Subject, batch_norms
+from chumoku.doctor.tools import distance, many_rows, restore_after, run_model, tolerance, train_mode
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
-    batch = beside(patient)
-    with borrowed(model), torch.no_grad():
-        modes: dict[str, AbstractContextManager[None]] = {"in eval mode": nullcontext(), "in training": learning(model)}
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
+    batch = many_rows(subject)
+    with restore_after(model), torch.no_grad():
+        modes: dict[str, AbstractContextManager[None]] = {
+            "in eval mode": nullcontext(),
+            "in training mode": train_mode(model),
+        }
         for mode, inside in modes.items():
             with inside:
-                together = answers(model, batch)
+                together = run_model(model, batch)
                 alone = torch.cat(
                     [
-                        answers(model, {name: table[[row]] for name, table in batch.items()})
+                        run_model(model, {name: table[[row]] for name, table in batch.items()})
                         for row in range(len(together))
                     ]
                 )
-            moved = distance(together, alone)
-            if moved > tolerance(model):
-                guilty = batch_norms(model)
-                # In training a batch norm does so by its formula, and whoever chose it has chosen that.
-                chosen = bool(guilty) and model.config.norm == "batch" and mode == "in training"
+            difference = distance(together, alone)
+            if difference > tolerance(model):
+                norms = batch_norms(model)
+                # In training mode batch norm mixes rows by definition, so this is only a hint.
+                expected = bool(norms) and model.config.norm == "batch" and mode == "in training mode"
                 yield Finding(
                     "mates",
-                    f"A row's answers depend on the rows beside it: alone they differ by {moved:.1e}.",
-                    f"the model {mode}" + (f"; {guilty[0]} is a batch norm" if guilty else ""),
-                    0.4 if chosen else 0.99,
-                    "A batch norm does this by its nature; norm = 'layer' or 'rms' does not."
-                    if chosen
+                    f"The output of a row depends on other rows of the batch: alone it differs by {difference:.1e}.",
+                    f"the model {mode}" + (f"; {norms[0]} is a batch norm" if norms else ""),
+                    0.4 if expected else 0.99,
+                    "Batch norm does this by definition; norm = 'layer' or 'rms' does not."
+                    if expected
                     else "Use norm = 'layer' or 'rms'."
-                    if guilty
-                    else "Look for sums over the batch, and masks of other rows.",
+                    if norms
+                    else "Look for sums over the batch dimension, and masks of other rows.",
                 )
                 return
 
 
-CHECK = Check("mates", "rows of a batch do not change each other", cheap=True, run=run)
+CHECK = Check("mates", "rows of a batch do not influence each other", cheap=True, run=run)

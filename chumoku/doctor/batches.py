@@ -1,4 +1,4 @@
-"""Batches hold the corpus:  one is not like the other, and a text in them is as long as it is in the corpus."""
+"""Batches contain the corpus:  batches differ from each other, and their texts are not cut short."""
 
 from __future__ import annotations
 
@@ -9,72 +9,78 @@ import torch
 
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Batch, Patient
-from chumoku.doctor.tools import key_of
+from chumoku.doctor.subject import Batch, Subject
+from chumoku.doctor.tools import input_key
 from chumoku.text import Tokenizer
 from chumoku.training.objectives import IGNORE
 
 BATCHES, FEWEST = 10, 3
-CUT = 0.1  # a share of rows
+CUT = 0.1  # share of rows that may be cut short
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    patient.the_batches()
-    parts = (("training", patient.train, patient.pairs), ("validation", patient.validation, patient.held_pairs))
+def run(subject: Subject) -> Iterator[Finding]:
+    subject.require_batches()
+    parts = (("training", subject.train, subject.pairs), ("validation", subject.validation, subject.validation_pairs))
     for name, batches, pairs in parts:
         if batches is not None:
-            made = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
-            where = f"the first {len(made)} batches of {name}"
-            yield from repeated(made, where)
-            yield from shortened(made, patient, pairs or (), where)
+            first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
+            where = f"the first {len(first_batches)} batches of {name}"
+            yield from find_repeated(first_batches, where)
+            yield from find_truncated(first_batches, subject, pairs or (), where)
 
 
-def repeated(made: list[Batch], where: str) -> Iterator[Finding]:
-    contents = [sorted(map(tuple, whole(batch).tolist())) for batch in made]
+def find_repeated(first_batches: list[Batch], where: str) -> Iterator[Finding]:
+    contents = [sorted(map(tuple, unmasked_tokens(batch).tolist())) for batch in first_batches]
     different = len({tuple(rows) for rows in contents})
-    if len(made) < FEWEST or different > len(made) / 2:
+    if len(first_batches) < FEWEST or different > len(first_batches) / 2:
         return
-    # Where even one batch holds a row twice, or has but one, the text itself may say the same all along.
+    # If one batch contains a row twice, or only one row, the corpus itself may be repetitive.
     distinct = 1 < len(contents[0]) == len(set(contents[0]))
     yield Finding(
         "batches",
-        f"Of {len(made)} batches only {different} are different: most of the corpus is never learned.",
+        f"Only {different} of {len(first_batches)} batches are different: most of the corpus is never trained on.",
         where,
         0.95 if distinct else 0.4,
-        "Look at how a batch's number becomes places in the corpus.",
+        "Check how a batch index is turned into positions in the corpus.",
     )
 
 
-def whole(batch: Batch) -> torch.Tensor:
-    """Tokens as they were before some were hidden."""
-    tokens, labels = batch[key_of(batch)], batch["labels"]
+def unmasked_tokens(batch: Batch) -> torch.Tensor:
+    """The tokens of a batch before masking."""
+    tokens, labels = batch[input_key(batch)], batch["labels"]
     return tokens if "target" in batch else torch.where(labels == IGNORE, tokens, labels)
 
 
-def shortened(made: list[Batch], patient: Patient, pairs: Sequence[Pair], where: str) -> Iterator[Finding]:
-    if not made or "source" not in made[0] or not pairs or patient.tokenizer is None:
+def find_truncated(
+    first_batches: list[Batch], subject: Subject, pairs: Sequence[Pair], where: str
+) -> Iterator[Finding]:
+    if not first_batches or "source" not in first_batches[0] or not pairs or subject.tokenizer is None:
         return
-    source = patient.source_tokenizer or patient.tokenizer
+    source = subject.source_tokenizer or subject.tokenizer
     rows = [
-        [row[mask].tolist() for batch in made for row, mask in zip(batch["source"], batch["source_mask"], strict=True)],
-        [row[row != IGNORE].tolist() for batch in made for row in batch["labels"]],
+        [
+            row[mask].tolist()
+            for batch in first_batches
+            for row, mask in zip(batch["source"], batch["source_mask"], strict=True)
+        ],
+        [row[row != IGNORE].tolist() for batch in first_batches for row in batch["labels"]],
     ]
-    for side, (name, tokenizer) in enumerate((("sources", source), ("targets", patient.tokenizer))):
+    for side, (name, tokenizer) in enumerate((("sources", source), ("targets", subject.tokenizer))):
         texts = [pair[side].strip() for pair in pairs]
-        short = cut(rows[side], texts, tokenizer)
+        short = truncated_texts(rows[side], texts, tokenizer)
         if len(short) > CUT * len(rows[side]):
             yield Finding(
                 "batches",
-                f"{len(short):,} of {len(rows[side]):,} {name} are only the beginning of a text of the corpus: "
+                f"{len(short):,} of {len(rows[side]):,} {name} contain only the beginning of a corpus text: "
                 f"{short[0][:30]!r}.",
                 where,
                 0.9,
-                "Look for a length at which rows are cut; drop long texts instead, or raise it.",
+                "Find the length limit that cuts rows; raise it, or drop long texts instead.",
             )
 
 
-def cut(rows: list[list[int]], texts: list[str], tokenizer: Tokenizer) -> list[str]:
-    """Rows that are no text of the corpus, but begin one."""
+def truncated_texts(rows: list[list[int]], texts: list[str], tokenizer: Tokenizer) -> list[str]:
+    """The rows that are a proper prefix of a corpus text, and not a corpus text themselves."""
     known, ordered = set(texts), sorted(texts)
     found = []
     for text in map(str.strip, tokenizer.decode_batch(rows)):
@@ -84,4 +90,4 @@ def cut(rows: list[list[int]], texts: list[str], tokenizer: Tokenizer) -> list[s
     return found
 
 
-CHECK = Check("batches", "batches differ, and hold whole texts", cheap=True, run=run, of_model=False)
+CHECK = Check("batches", "batches differ and contain complete texts", cheap=True, run=run, needs_model=False)

@@ -1,4 +1,4 @@
-"""What was saved is what is there:  every sealed folder against its sums, and every checkpoint's state reads."""
+"""Files are intact:  every folder with a manifest matches its checksums, and every checkpoint's state can be read."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 from chumoku.errors import DamagedError
 from chumoku.training.checkpoint_files import STATE, read_state
 from chumoku.weights.bundle import verify_bundle
 from chumoku.weights.checksums import MANIFEST
 
-TODO = "Use another copy; of a run, the checkpoint before this one: --resume finds it by itself."
+TODO = "Use another copy. In a run, --resume uses the checkpoint before this one."
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    if patient.folder is None:
-        raise Skip("there is no folder of a model or a run")
-    if patient.damage is not None:
-        yield Finding("checkpoint", patient.damage, str(patient.folder), 1.0, TODO)
+def run(subject: Subject) -> Iterator[Finding]:
+    if subject.folder is None:
+        raise Skip("there is no model folder or run folder")
+    if subject.damage is not None:
+        yield Finding("checkpoint", subject.damage, str(subject.folder), 1.0, TODO)
         return
-    places = list(sealed_folders(patient.folder))
+    places = list(sealed_folders(subject.folder))
     if not places:
-        raise Skip("no folder here is sealed")
+        raise Skip("there is no manifest with checksums")
     for place in places:
         try:
             verify_bundle(place)
@@ -34,10 +34,10 @@ def run(patient: Patient) -> Iterator[Finding]:
 
 
 def sealed_folders(folder: Path) -> Iterator[Path]:
-    """The folder itself, or a run's results and checkpoints."""
+    """The folders that have a manifest: the folder itself, and a run's results and checkpoints."""
     for place in (folder, folder / "last", folder / "best", *sorted((folder / "checkpoints").glob("step-*"))):
         if (place / MANIFEST).is_file() and place.suffix == "":
             yield place
 
 
-CHECK = Check("checkpoint", "files are what was saved", cheap=False, run=run, of_model=False)
+CHECK = Check("checkpoint", "files match their checksums", cheap=False, run=run, needs_model=False)

@@ -1,4 +1,4 @@
-"""Answers are not drawn:  in eval mode, the same tokens give the same logits twice."""
+"""Eval mode is deterministic:  the same tokens give the same logits twice."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from collections.abc import Iterator
 import torch
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Patient
-from chumoku.doctor.tools import answers, borrowed, distance, sample
+from chumoku.doctor.subject import Subject
+from chumoku.doctor.tools import distance, restore_after, run_model, sample_batch
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     left_on = [name for name, module in model.named_modules() if module.training and name]
     if left_on and not model.training:
         yield Finding(
             "dropout",
-            f"The model is in eval mode, and {len(left_on)} of its parts are in training mode.",
+            f"The model is in eval mode, but {len(left_on)} of its modules are in training mode.",
             left_on[0],
             0.97,
-            "Call model.eval() once more before asking, and look for who calls train() on a part.",
+            "Call model.eval() again before inference, and find the code that calls train() on a module.",
         )
-    batch = sample(patient)
-    with borrowed(model), torch.no_grad():
-        moved = distance(answers(model, batch), answers(model, batch))
-        if moved > 0:
+    batch = sample_batch(subject)
+    with restore_after(model), torch.no_grad():
+        difference = distance(run_model(model, batch), run_model(model, batch))
+        if difference > 0:
             yield Finding(
                 "dropout",
-                f"Asked twice in eval mode, the model gives two answers, {moved:.1e} apart: something is drawn.",
+                f"Two passes in eval mode differ by {difference:.1e}: something is random.",
                 "the model in eval mode",
                 0.99,
-                "Look for a dropout that does not ask whether the module is training.",
+                "Look for dropout that ignores module.training.",
             )
 
 
-CHECK = Check("dropout", "nothing is drawn in eval mode", cheap=True, run=run, decides=True)
+CHECK = Check("dropout", "nothing is random in eval mode", cheap=True, run=run, blocks_others=True)

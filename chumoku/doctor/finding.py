@@ -1,9 +1,9 @@
-"""What a check is, and what it says.
+"""Checks and findings.
 
-    Check     name · what holds in health · cheap or not · run(patient) → findings
+    Check     name · description · cheap or not · run(subject) → findings
     Finding   what is wrong · where · how sure, from 0 to 1 · what to do
 
-From 0.5 on a finding means that something is broken; below, that it is worth a look.
+A finding with sure ≥ 0.5 means that something is broken; below 0.5 it is a hint.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from chumoku.doctor.subject import Patient
+    from chumoku.doctor.subject import Subject
 
 BROKEN = 0.5
 
 
 class Skip(Exception):
-    """Raised by a check that cannot be made of this patient; its text is the reason."""
+    """Raised by a check that does not apply to this subject; its text is the reason."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Finding:
     where: str
     sure: float
     todo: str
-    measured: bool = True  # or the check came to an end before it could measure anything
+    measured: bool = True  # False: the check stopped with an error
 
     @property
     def broken(self) -> bool:
@@ -39,8 +39,8 @@ class Finding:
 @dataclass(frozen=True)
 class Check:
     name: str
-    about: str  # what holds in health
-    cheap: bool  # worth making before every training
-    run: Callable[[Patient], Iterator[Finding]]
-    decides: bool = False  # after a finding here, other checks of the model could say nothing of their own
-    of_model: bool = True
+    description: str  # what is true when nothing is wrong
+    cheap: bool  # fast enough to run before every training
+    run: Callable[[Subject], Iterator[Finding]]
+    blocks_others: bool = False  # after a finding here, other model checks are skipped: they would fail for this reason
+    needs_model: bool = True

@@ -1,4 +1,4 @@
-"""A model that knows nothing guesses evenly:  first loss ≈ ln V."""
+"""An untrained model predicts uniformly:  first loss ≈ ln V."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from collections.abc import Iterator
 import torch
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient, fresh
-from chumoku.doctor.tools import borrowed, sample
-from chumoku.training.objectives import learned
+from chumoku.doctor.subject import Subject, is_untrained
+from chumoku.doctor.tools import restore_after, sample_batch
+from chumoku.training.objectives import count_labels
 
-ABOVE, BELOW = 1.5, 1.0  # logits of deviation 1, as with tied tables of unit vectors, cost half a nat
+ABOVE, BELOW = 1.5, 1.0  # nats; logits with standard deviation 1 (tied embeddings) already add 0.5
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model, objective = patient.the_model(), patient.the_objective()
-    if not fresh(model):
-        raise Skip("this model has learned already")
-    batch = sample(patient, rows=16)
-    with borrowed(model, precise=False), torch.no_grad():
+def run(subject: Subject) -> Iterator[Finding]:
+    model, objective = subject.require_model(), subject.require_objective()
+    if not is_untrained(model):
+        raise Skip("this model is already trained")
+    batch = sample_batch(subject, rows=16)
+    with restore_after(model, precise=False), torch.no_grad():
         objective.eval()
-        loss = float(objective(batch)) / max(1, learned(batch))
-    even = math.log(model.config.vocabulary)
-    if not even - BELOW <= loss <= even + ABOVE:
+        loss = float(objective(batch)) / max(1, count_labels(batch))
+    uniform = math.log(model.config.vocabulary)
+    if not uniform - BELOW <= loss <= uniform + ABOVE:
         yield Finding(
             "first loss",
-            f"Before any training the loss is {loss:.2f}, and ln V is {even:.2f}.",
-            f"the fresh model, {learned(batch)} tokens",
+            f"Before training the loss is {loss:.2f}; ln V is {uniform:.2f}.",
+            f"the untrained model, {count_labels(batch)} tokens",
             0.9,
-            "Above: weights begin too large. Below: the answer is in the question (labels, masks).",
+            "Too high: the initial weights are too large. Too low: the input contains the answer (labels, masks).",
         )
 
 

@@ -1,7 +1,7 @@
-"""Fast twins equal their formulas, on the tensors of a real pass:
+"""Fast kernels equal their formulas, on the tensors of a real pass:
 
-attention   the fused kernel's heads = softmax(Q Kᵀ / √d_k) V
-norms       the fused kernel's output = γ (x − μ) / √(σ² + ε) + β
+attention   fused kernel = softmax(Q Kᵀ / √d_k) V
+norms       fused kernel = γ (x − μ) / √(σ² + ε) + β
 experts     sorted and grouped = Σᵢ gᵢ FFNᵢ
 """
 
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Patient
-from chumoku.doctor.tools import answers, borrowed, distance, masked_way, sample, tolerance
+from chumoku.doctor.subject import Subject
+from chumoku.doctor.tools import distance, restore_after, run_model, run_model_masked, sample_batch, tolerance
 from chumoku.models.model import Model
 from chumoku.nn.attention import Attention, repeat_kv
 from chumoku.nn.moe import MixtureOfExperts
@@ -25,14 +25,14 @@ from chumoku.nn.plain import plain as plain_switch
 from chumoku.nn.tap import record
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
-    batch = sample(patient)
-    with borrowed(model), torch.no_grad(), plain_switch(False):
-        for ask in (answers, masked_way):
-            far: dict[str, float] = {}
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
+    batch = sample_batch(subject)
+    with restore_after(model), torch.no_grad(), plain_switch(False):
+        for ask in (run_model, run_model_masked):
+            distances: dict[str, float] = {}
             with ExitStack() as stack:
-                for handle in hooks(model, far):
+                for handle in hooks(model, distances):
                     stack.callback(handle.remove)
                 with record(model, "**.{queries,values,weights,heads}") as tape:
                     ask(model, batch)
@@ -41,23 +41,23 @@ def run(patient: Patient) -> Iterator[Finding]:
                     query, value, weights, heads = (
                         tape[f"{name}.{tap}"] for tap in ("queries", "values", "weights", "heads")
                     )
-                    far[name] = distance(weights @ repeat_kv(value, query), heads)
-            guilty = [name for name, moved in far.items() if moved > tolerance(model)]
-            if guilty:
+                    distances[name] = distance(weights @ repeat_kv(value, query), heads)
+            failing = [name for name, value in distances.items() if value > tolerance(model)]
+            if failing:
                 yield Finding(
                     "fused",
-                    f"The fast way and the formula differ by {far[guilty[0]]:.1e}.",
-                    guilty[0] + (f" and {len(guilty) - 1} more" if len(guilty) > 1 else ""),
+                    f"The fast kernel and the formula differ by {distances[failing[0]]:.1e}.",
+                    failing[0] + (f" and {len(failing) - 1} more" if len(failing) > 1 else ""),
                     0.97,
-                    "Compare with the plain formula beside it (attend, layer_norm, rms_norm, MixtureOfExperts.plain).",
+                    "Compare with the plain formula (attend, layer_norm, rms_norm, MixtureOfExperts.plain).",
                 )
                 return
 
 
-def hooks(model: Model, far: dict[str, float]) -> Iterator[Any]:
+def hooks(model: Model, distances: dict[str, float]) -> Iterator[Any]:
     def look(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            far[name] = max(far.get(name, 0.0), distance(plain(module, inputs[0]), output))
+            distances[name] = max(distances.get(name, 0.0), distance(plain(module, inputs[0]), output))
 
         return hook
 

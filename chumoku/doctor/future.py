@@ -1,4 +1,4 @@
-"""No future leaks:  tokens[t:] changed ⇒ logits[:t] unchanged, in eval mode and in training."""
+"""No future leaks:  changing tokens[t:] does not change logits[:t], in eval mode and in training mode."""
 
 from __future__ import annotations
 
@@ -9,63 +9,65 @@ import torch
 from torch import Tensor
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Batch, Patient, batch_norms
+from chumoku.doctor.subject import Batch, Subject, batch_norms
 from chumoku.doctor.tools import (
     LENGTH,
     NEAR,
-    answers,
-    borrowed,
-    changed,
+    change_tokens,
+    count_parameters,
     distance,
-    far,
-    key_of,
-    learning,
-    masked_way,
-    size,
+    input_key,
+    long_row,
+    restore_after,
+    run_model,
+    run_model_masked,
     tolerance,
+    train_mode,
 )
 from chumoku.models.model import Model
 
 Way = Callable[[Model, Batch], Tensor]
-LARGEST = 200_000_000  # numbers of a model that is asked for as much in any case
-WAYS: dict[str, Way] = {"": answers, ", with a mask": masked_way}
+LARGEST = 200_000_000  # parameters up to which NEAR tokens are always tested
+WAYS: dict[str, Way] = {"": run_model, ", with a mask": run_model_masked}
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     if model.config.kind == "encoder":
-        raise Skip("an encoder sees everything, and is meant to")
-    # Once as far as the model reaches, then in every other way too.
-    batches = iter([far(patient, least=NEAR if size(model) <= LARGEST else LENGTH)])
-    near = far(patient, most=NEAR)
-    with borrowed(model), torch.no_grad():
-        modes = {"in eval mode": nullcontext()} | ({} if batch_norms(model) else {"in training": learning(model)})
+        raise Skip("an encoder sees all tokens")
+    # One long row first; the other modes and the masked way use a short one.
+    batches = iter([long_row(subject, least=NEAR if count_parameters(model) <= LARGEST else LENGTH)])
+    near = long_row(subject, most=NEAR)
+    with restore_after(model), torch.no_grad():
+        modes = {"in eval mode": nullcontext()} | (
+            {} if batch_norms(model) else {"in training mode": train_mode(model)}
+        )
         for mode, inside in modes.items():
             with inside:
                 for way, ask in WAYS.items():
-                    moved, place = leak(model, next(batches, near), ask)
-                    if moved > tolerance(model):
+                    difference, place = leak(model, next(batches, near), ask)
+                    if difference > tolerance(model):
                         yield Finding(
                             "future",
-                            f"A token changed at place {place} changes what is predicted before it, by {moved:.1e}.",
+                            f"Tokens from position {place} on change earlier predictions by {difference:.1e}.",
                             f"the decoder {mode}{way}",
                             0.99,
-                            "Look at the causal mask: query i may see key j only where j ≤ i.",
+                            "Check the causal mask: query i may see key j only if j ≤ i.",
                         )
                         return
 
 
 def leak(model: Model, batch: Batch, ask: Way) -> tuple[float, int]:
-    """How far answers move before a place from which on the tokens change; the worst of a few places."""
-    key, before = key_of(batch), ask(model, batch)
+    """The largest change of outputs before a position where tokens change, and that position; a few are tried."""
+    key, before = input_key(batch), ask(model, batch)
     length = batch[key].shape[1]
     worst = (0.0, 0)
     for place in sorted({1, length // 2, length - 1} - {0}):
         other = batch[key].clone()
-        other[:, place:] = changed(other[:, place:], model.config.vocabulary)
+        other[:, place:] = change_tokens(other[:, place:], model.config.vocabulary)
         after = ask(model, {**batch, key: other})
         worst = max(worst, (distance(before[:, :place], after[:, :place]), place))
     return worst
 
 
-CHECK = Check("future", "no token sees a later one", cheap=True, run=run)
+CHECK = Check("future", "no token sees a later token", cheap=True, run=run)

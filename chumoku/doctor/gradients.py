@@ -1,7 +1,6 @@
-"""Everything learns:  ∂loss/∂w ≠ 0 for some number of every parameter.
+"""Every parameter gets a gradient:  ∂loss/∂w ≠ 0 for some element of every parameter.
 
-A key's bias moves all scores of a query alike, which softmax does not notice: its gradient is 0 by nature. So is that
-of a LoRA's A while its B is 0.
+Two exceptions: a key bias shifts all scores of a query equally, which softmax ignores; and LoRA's A while B is 0.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Iterator
 import torch
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Batch, Patient
-from chumoku.doctor.tools import borrowed, learning, named, sample
+from chumoku.doctor.subject import Batch, Subject
+from chumoku.doctor.tools import join_names, restore_after, sample_batch, train_mode
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
 from chumoku.nn.tap import matches
@@ -21,44 +20,44 @@ from chumoku.training.objectives import Objective, forward
 NATURALLY_ZERO = ("**.key.bias", "**.key.base.bias", "**.adapters.*.a")
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     adapted = any(isinstance(module, Adapted) for module in model.modules())
     parameters = dict(model.named_parameters())
     frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
-    # A model that was opened to be asked may be frozen whole, and one beside an adapter is meant to be.
+    # A model opened for inference may be completely frozen, and a model with an adapter should be.
     if frozen and not adapted and len(frozen) < len(parameters):
         yield Finding(
             "gradients",
-            f"{len(frozen)} of {len(parameters)} parameters are frozen: they will never change.",
-            named(frozen),
+            f"{len(frozen)} of {len(parameters)} parameters are frozen: they will not be trained.",
+            join_names(frozen),
             0.9,
-            "Call requires_grad_(True), unless it is meant so.",
+            "Call requires_grad_(True), unless this is intended.",
         )
-    batch = sample(patient, rows=6)
-    with borrowed(model), learning(model):
+    batch = sample_batch(subject, rows=6)
+    with restore_after(model), train_mode(model):
         for parameter in model.parameters():
             parameter.requires_grad_(parameter.is_floating_point())
-        loss(model, patient.objective, batch).backward()  # type: ignore[no-untyped-call]
+        loss(model, subject.objective, batch).backward()  # type: ignore[no-untyped-call]
         largest = {name: 0.0 if p.grad is None else float(p.grad.abs().max()) for name, p in parameters.items()}
     idle = [
         name
-        for name, moved in largest.items()
-        if moved == 0 and name not in frozen and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
+        for name, difference in largest.items()
+        if difference == 0 and name not in frozen and not any(matches(pattern, name) for pattern in NATURALLY_ZERO)
     ]
     if idle:
         yield Finding(
             "gradients",
-            f"{len(idle)} of {len(parameters)} parameters get no gradient: nothing that they do reaches the loss.",
-            named(idle),
+            f"{len(idle)} of {len(parameters)} parameters get no gradient: they have no effect on the loss.",
+            join_names(idle),
             0.9,
-            "Look for a detach(), a no_grad(), a tensor made anew from numbers, or a part that is never used.",
+            "Look for detach(), no_grad(), a tensor rebuilt from values, or a module that is never used.",
         )
 
 
 def loss(model: Model, objective: Objective | None, batch: Batch) -> torch.Tensor:
     if model.config.head_kind != "vector":
-        total: torch.Tensor = (objective or Objective(model, balance=0.01))(batch)
+        total: torch.Tensor = (objective or Objective(model, balance_loss=0.01))(batch)
         return total
     hidden = forward(model, batch).hidden
     random = torch.Generator().manual_seed(3)

@@ -1,9 +1,9 @@
-"""Labels are what the model is to say:
+"""Labels are what the model should predict:
 
 next token      labels[t] = tokens[t + 1]
-translation     labels[t] = target[t + 1], the first target is the beginning and the last label the end
-both            every token is learned, but for the first of another document
-masked token    labels only where something is hidden: 8 of 10 there are <mask>, and hardly any elsewhere
+translation     labels[t] = target[t + 1]; the first target is the begin token, the last label the end token
+both            every token has a label, except the last of each document
+masked token    labels only at masked positions: 8 of 10 of them are <mask>, and almost none elsewhere
 """
 
 from __future__ import annotations
@@ -16,79 +16,80 @@ from torch import Tensor
 
 from chumoku.data.batches import Batches, MaskedBatches
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Batch, Patient
-from chumoku.doctor.tools import behind, framed, key_of
+from chumoku.doctor.subject import Batch, Subject
+from chumoku.doctor.tools import after_last_label, has_begin_and_end, input_key
 from chumoku.training.objectives import IGNORE
 
 BATCHES = 10
-UNLEARNED, RUN = 0.02, 2.5  # a share of tokens; how long a stretch is that may be left out on purpose
+UNLABELED, RUN = 0.02, 2.5  # share of tokens; mean length of unlabeled runs that may be intended
 SHIFTS = (-2, -1, 0, 1, 2, 3)
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    patient.the_batches()
-    for name, batches in (("training", patient.train), ("validation", patient.validation)):
+def run(subject: Subject) -> Iterator[Finding]:
+    subject.require_batches()
+    for name, batches in (("training", subject.train), ("validation", subject.validation)):
         if batches is not None:
-            made = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
-            where = f"the first {len(made)} batches of {name}"
-            yield from hidden(made, patient, where) if is_masked(batches, patient) else following(made, patient, where)
+            first_batches = [batches.batch(0, index) for index in range(min(BATCHES, len(batches)))]
+            where = f"the first {len(first_batches)} batches of {name}"
+            check = check_masked if is_masked(batches, subject) else check_next_token
+            yield from check(first_batches, subject, where)
 
 
-def is_masked(batches: Batches, patient: Patient) -> bool:
-    return isinstance(batches, MaskedBatches) or (patient.model is not None and patient.model.config.kind == "encoder")
+def is_masked(batches: Batches, subject: Subject) -> bool:
+    return isinstance(batches, MaskedBatches) or (subject.model is not None and subject.model.config.kind == "encoder")
 
 
-def following(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
-    shares = {shift: share(batches, shift) for shift in SHIFTS}
-    learned = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
-    if learned == 0:
-        yield Finding("labels", "There is nothing to learn: no token has a label.", where, 0.97, "Look at the labels.")
+def check_next_token(batches: list[Batch], subject: Subject, where: str) -> Iterator[Finding]:
+    shares = {shift: match_share(batches, shift) for shift in SHIFTS}
+    labeled = sum(int((batch["labels"] != IGNORE).sum()) for batch in batches)
+    if labeled == 0:
+        yield Finding("labels", "No token has a label.", where, 0.97, "Check how the labels are made.")
     elif shares[1] < 0.999:
         best = max(SHIFTS, key=shares.__getitem__)
         off = (
-            f"they are the tokens {best} places on ({shares[best]:.0%})"
+            f"they are the tokens at offset {best} ({shares[best]:.0%})"
             if shares[best] > 0.9
-            else "they are no neighbors"
+            else "no other offset matches either"
         )
         yield Finding(
             "labels",
-            f"Only {shares[1]:.0%} of the labels are the token that follows; {off}.",
+            f"Only {shares[1]:.0%} of the labels are the next token; {off}.",
             where,
             0.97,
-            "Shift once, and only once: labels[t] = tokens[t + 1].",
+            "Shift the labels exactly once: labels[t] = tokens[t + 1].",
         )
     elif "target" in batches[0]:
-        yield from frames(batches, patient, where)
-        yield from unlearned([inside(batch) for batch in batches], where)
+        yield from check_begin_and_end(batches, subject, where)
+        yield from find_unlabeled([label_cells(batch) for batch in batches], where)
     else:
-        yield from unlearned([(batch["labels"] != IGNORE, meant(batch)) for batch in batches], where)
+        yield from find_unlabeled([(batch["labels"] != IGNORE, document_ends(batch)) for batch in batches], where)
 
 
-def frames(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
-    """Whether targets begin and end."""
-    if patient.tokenizer is None:
+def check_begin_and_end(batches: list[Batch], subject: Subject, where: str) -> Iterator[Finding]:
+    """Findings about missing begin and end tokens."""
+    if subject.tokenizer is None:
         return
-    roles = patient.tokenizer.roles
-    for name, asked in (("begin", replace(roles, end=None)), ("end", replace(roles, begin=None))):
-        rows = torch.cat([framed(batch, asked) for batch in batches])
+    roles = subject.tokenizer.roles
+    for name, expected in (("begin", replace(roles, end=None)), ("end", replace(roles, begin=None))):
+        rows = torch.cat([has_begin_and_end(batch, expected) for batch in batches])
         if float(rows.double().mean()) < 0.999:
             yield Finding(
                 "labels",
                 f"{int((~rows).sum()):,} of {len(rows):,} targets do not {name} with the {name} token.",
                 where,
                 0.97,
-                "target = <begin> w₁ … wₙ, labels = w₁ … wₙ <end>: without them nobody knows where to begin or stop.",
+                "Use target = <begin> w₁ … wₙ and labels = w₁ … wₙ <end>; otherwise decoding cannot start or stop.",
             )
 
 
-def inside(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Which tokens of targets have a label, and which may have none: those behind the last that has."""
-    given = batch["labels"] != IGNORE
-    return given, behind(batch["labels"])
+def label_cells(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Which target tokens have a label, and which need none: those after the last label."""
+    has_label = batch["labels"] != IGNORE
+    return has_label, after_last_label(batch["labels"])
 
 
-def meant(batch: Batch) -> Tensor:
-    """Which tokens of a text may have no label: the last of a document."""
+def document_ends(batch: Batch) -> Tensor:
+    """Which tokens of a text need no label: the last of each document."""
     edges = torch.zeros_like(batch["labels"], dtype=torch.bool)
     if "documents" in batch:
         edges[:, -1] = True
@@ -96,46 +97,46 @@ def meant(batch: Batch) -> Tensor:
     return edges
 
 
-def unlearned(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
-    """Tokens that nobody learns. In long stretches they may be meant so, as questions of which only answers count."""
+def find_unlabeled(cells: list[tuple[Tensor, Tensor]], where: str) -> Iterator[Finding]:
+    """Findings about tokens without a label. Long runs may be intended, such as prompts of which only replies count."""
     count = missing = runs = empty_rows = last = 0
-    for given, allowed in cells:
-        lost = ~given & ~allowed
+    for has_label, allowed in cells:
+        lost = ~has_label & ~allowed
         count += int((~allowed).sum())
         missing += int(lost.sum())
         runs += int(lost[:, 0].sum() + (lost[:, 1:] & ~lost[:, :-1]).sum())
-        empty_rows += int((~given).all(1).sum())
+        empty_rows += int((~has_label).all(1).sum())
         last += int((~lost[:, -1]).sum())
-    rows = sum(len(given) for given, _ in cells)
-    if missing > UNLEARNED * count:
-        scattered = missing < RUN * runs or empty_rows > UNLEARNED * rows or last == 0
+    rows = sum(len(has_label) for has_label, _ in cells)
+    if missing > UNLABELED * count:
+        unintended = missing < RUN * runs or empty_rows > UNLABELED * rows or last == 0
         yield Finding(
             "labels",
-            f"{missing / count:.0%} of the tokens have no label, and so are never learned.",
+            f"{missing / count:.0%} of the tokens have no label and are never learned.",
             where,
-            0.9 if scattered else 0.4,
-            "Give every token a label, unless it is meant so.",
+            0.9 if unintended else 0.4,
+            "Give every token a label, unless this is intended.",
         )
 
 
-def share(batches: list[Batch], shift: int) -> float:
-    """Of the labels that have a real token `shift` places on, how many are that token."""
-    same = seen = 0
+def match_share(batches: list[Batch], shift: int) -> float:
+    """The share of labels that equal the token `shift` positions later."""
+    same = compared = 0
     for batch in batches:
-        tokens, labels = batch[key_of(batch)], batch["labels"]
-        given = labels != IGNORE
-        # A target's cells without a label are padding; behind the last label stands nothing real.
+        tokens, labels = batch[input_key(batch)], batch["labels"]
+        has_label = labels != IGNORE
+        # Target positions without a label are padding.
         there = (
-            given & _moved(given, shift, False)
+            has_label & _shift(has_label, shift, False)
             if "target" in batch
-            else given & _moved(torch.ones_like(given), shift, False)
+            else has_label & _shift(torch.ones_like(has_label), shift, False)
         )
-        same += int((there & (_moved(tokens, shift, -1) == labels)).sum())
-        seen += int(there.sum())
-    return same / seen if seen else 1.0
+        same += int((there & (_shift(tokens, shift, -1) == labels)).sum())
+        compared += int(there.sum())
+    return same / compared if compared else 1.0
 
 
-def _moved(table: Tensor, shift: int, filler: int | bool) -> Tensor:
+def _shift(table: Tensor, shift: int, filler: int | bool) -> Tensor:
     """table[:, t + shift] at t."""
     moved = torch.roll(table, -shift, dims=1)
     if shift > 0:
@@ -145,24 +146,24 @@ def _moved(table: Tensor, shift: int, filler: int | bool) -> Tensor:
     return moved
 
 
-def hidden(batches: list[Batch], patient: Patient, where: str) -> Iterator[Finding]:
-    mask = patient.tokenizer.roles.mask if patient.tokenizer is not None else None
+def check_masked(batches: list[Batch], subject: Subject, where: str) -> Iterator[Finding]:
+    mask = subject.tokenizer.roles.mask if subject.tokenizer is not None else None
     tokens, labels = (torch.cat([batch[key].flatten() for batch in batches]) for key in ("tokens", "labels"))
-    given = labels != IGNORE
-    if mask is None or int(given.sum()) < 50:
+    has_label = labels != IGNORE
+    if mask is None or int(has_label.sum()) < 50:
         return
-    inside, outside = (float((tokens[cells] == mask).double().mean()) for cells in (given, ~given))
+    inside, outside = (float((tokens[cells] == mask).double().mean()) for cells in (has_label, ~has_label))
     if inside < 0.6 or outside > 0.02:
         yield Finding(
             "labels",
             f"{inside:.0%} of the tokens with a label are <mask>, and {outside:.1%} of those without: labels and "
-            "hidden tokens do not stand in the same places.",
+            "masked tokens are not at the same positions.",
             where,
             0.95,
-            "Give a label exactly where a token was hidden; there is no shift here.",
+            "Set a label exactly where a token was masked, without a shift.",
         )
-    if float((tokens[given] == labels[given]).double().mean()) > 0.5:
-        yield Finding("labels", "Most tokens that are to be guessed can be read.", where, 0.95, "Hide them first.")
+    if float((tokens[has_label] == labels[has_label]).double().mean()) > 0.5:
+        yield Finding("labels", "Most tokens to predict are visible in the input.", where, 0.95, "Mask them first.")
 
 
-CHECK = Check("labels", "labels are what is to be said", cheap=True, run=run, of_model=False)
+CHECK = Check("labels", "labels are the tokens to predict", cheap=True, run=run, needs_model=False)

@@ -1,7 +1,7 @@
-"""Validation measures what was not learned:
+"""Validation data is not in the training data:
 
-pairs   no pair of the validation part is one of training, but for case, spaces and punctuation; hardly any is nearly
-text    no stretch of 60 letters of the validation part stands in training, but for what stands there again and again
+pairs   no validation pair equals a training pair up to case, spaces and punctuation; few are near duplicates
+text    no 60 characters of the validation text occur in the training text, except boilerplate that repeats often
 """
 
 from __future__ import annotations
@@ -15,52 +15,58 @@ from numpy.typing import NDArray
 from chumoku.data.near_duplicates import HASHES, is_similar, letter_triples, minhash
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 
-EXACT, NEAR = 0.005, 0.1  # shares of the validation part that are too many
-BAND, MOST_MET = 4, 20  # six bands of four hashes find 95 % of what is alike by 0.8
+EXACT, NEAR = 0.005, 0.1  # shares of the validation data above which a finding is reported
+BAND, MOST_MET = 4, 20  # six bands of four hashes find 95 % of the pairs with a similarity of 0.8
 STRETCH, STEP = 60, 20
-OFTEN = 5  # a prompt or a notice in every document is not what a validation part is to be kept from
+OFTEN = 5  # text that occurs this often (a prompt, a notice) is boilerplate, not a leak
 MOST, MOST_HELD = 200_000, 2000
 LETTERS = 30_000_000
 Numbers = NDArray[np.uint64]
-TODO = "Take them out of training, or divide again (data.validation divides by content)."
+TODO = "Remove them from the training data, or split again (data.validation_share splits by content)."
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    if patient.pairs and patient.held_pairs:
-        yield from pairs(patient.pairs[:MOST], spread(patient.held_pairs))
-    elif patient.texts and patient.held_texts:
-        yield from texts(patient.texts, patient.held_texts)
+def run(subject: Subject) -> Iterator[Finding]:
+    if subject.pairs and subject.validation_pairs:
+        yield from find_leaked_pairs(subject.pairs[:MOST], subsample(subject.validation_pairs))
+    elif subject.texts and subject.validation_texts:
+        yield from find_leaked_text(subject.texts, subject.validation_texts)
     else:
-        raise Skip("there are not both a training and a validation part")
+        raise Skip("there is no validation data beside the training data")
 
 
-def spread(pairs: Sequence[Pair]) -> list[Pair]:
+def subsample(pairs: Sequence[Pair]) -> list[Pair]:
     return list(pairs[:: max(1, len(pairs) // MOST_HELD)])
 
 
-def plain(text: str) -> str:
-    """Letters and digits alone, in lower case."""
+def normalize(text: str) -> str:
+    """Only letters and digits, in lower case."""
     return "".join(char for char in unicodedata.normalize("NFKC", text).casefold() if char.isalnum())
 
 
-def pairs(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[Finding]:
-    known = {(plain(pair.source), plain(pair.target)) for pair in train}
-    same = [pair for pair in held if (plain(pair.source), plain(pair.target)) in known]
-    if len(same) > EXACT * len(held):
-        yield found(len(same), len(held), "pairs are", f"{same[0].source[:30]} → {same[0].target[:40]}", exact=True)
+def find_leaked_pairs(train: Sequence[Pair], validation: Sequence[Pair]) -> Iterator[Finding]:
+    known = {(normalize(pair.source), normalize(pair.target)) for pair in train}
+    same = [pair for pair in validation if (normalize(pair.source), normalize(pair.target)) in known]
+    if len(same) > EXACT * len(validation):
+        yield finding(
+            len(same), len(validation), "pairs are", f"{same[0].source[:30]} → {same[0].target[:40]}", exact=True
+        )
         return
-    near = [held[place] for place in nearly(train, held)]
-    if len(near) > NEAR * len(held):
-        yield found(
-            len(near), len(held), "pairs are nearly", f"{near[0].source[:30]} → {near[0].target[:40]}", exact=False
+    near = [validation[place] for place in near_duplicates(train, validation)]
+    if len(near) > NEAR * len(validation):
+        yield finding(
+            len(near),
+            len(validation),
+            "pairs are near duplicates of pairs",
+            f"{near[0].source[:30]} → {near[0].target[:40]}",
+            exact=False,
         )
 
 
-def nearly(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int]:
-    """Places of held pairs that have a twin in training: eight of ten letter triples of both sides are shared."""
-    rows = [f"{plain(pair.source)} {plain(pair.target)}" for pair in (*train, *held)]
+def near_duplicates(train: Sequence[Pair], validation: Sequence[Pair]) -> Iterator[int]:
+    """The indices of validation pairs with a near duplicate in training: 80 % of their character triples are shared."""
+    rows = [f"{normalize(pair.source)} {normalize(pair.target)}" for pair in (*train, *validation)]
     signatures = minhash(rows)
     tables: list[dict[bytes, list[int]]] = []
     for band in range(0, HASHES, BAND):
@@ -68,7 +74,7 @@ def nearly(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int]:
         for place, key in enumerate(np.ascontiguousarray(signatures[: len(train), band : band + BAND])):
             table.setdefault(key.tobytes(), []).append(place)
         tables.append(table)
-    for place in range(len(held)):
+    for place in range(len(validation)):
         mine = signatures[len(train) + place]
         keys = [mine[BAND * number : BAND * number + BAND].tobytes() for number in range(len(tables))]
         met = {other for key, table in zip(keys, tables, strict=True) for other in table.get(key, ())[:MOST_MET]}
@@ -77,23 +83,25 @@ def nearly(train: Sequence[Pair], held: Sequence[Pair]) -> Iterator[int]:
             yield place
 
 
-def texts(train: Sequence[str], held: Sequence[str]) -> Iterator[Finding]:
-    known, asked = ("".join(map(plain, lines))[:LETTERS] for lines in (train, held))
-    starts = range(0, max(0, len(asked) - STRETCH), STEP)
+def find_leaked_text(train: Sequence[str], validation: Sequence[str]) -> Iterator[Finding]:
+    known, validation_text = ("".join(map(normalize, lines))[:LETTERS] for lines in (train, validation))
+    starts = range(0, max(0, len(validation_text) - STRETCH), STEP)
     if not starts:
-        raise Skip("the validation part is shorter than a sentence")
-    times = counts(rolling(asked), rolling(known))
-    own = covered(times >= OFTEN)[::STEP] < STRETCH / 2
+        raise Skip("the validation text is shorter than a sentence")
+    times = count_occurrences(hash_passages(validation_text), hash_passages(known))
+    own = covered_characters(times >= OFTEN)[::STEP] < STRETCH / 2
     same = np.flatnonzero((times[::STEP] > 0) & own)
     mine = np.flatnonzero(own)
     if len(same) > EXACT * 4 * max(1, len(mine)):
         where = int(same[0]) * STEP
-        yield found(len(same), len(mine), "stretches of 60 letters stand", asked[where : where + 50], exact=True)
+        yield finding(
+            len(same), len(mine), "passages of 60 characters are", validation_text[where : where + 50], exact=True
+        )
 
 
-def counts(asked: Numbers, known: Numbers) -> NDArray[np.int64]:
-    """How often each number that is asked for is known."""
-    values, place = np.unique(asked, return_inverse=True)
+def count_occurrences(queries: Numbers, known: Numbers) -> NDArray[np.int64]:
+    """How often each number of `queries` occurs in `known`."""
+    values, place = np.unique(queries, return_inverse=True)
     if not len(values):
         return np.zeros(0, np.int64)
     found = np.minimum(np.searchsorted(values, known), len(values) - 1)
@@ -101,8 +109,8 @@ def counts(asked: Numbers, known: Numbers) -> NDArray[np.int64]:
     return times
 
 
-def covered(often: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """For every stretch, how many of its letters lie in one that stands everywhere."""
+def covered_characters(often: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """For every passage, how many of its characters are part of a passage marked in `often`."""
     edges = np.zeros(len(often) + STRETCH + 1, np.int64)
     edges[: len(often)] += often
     edges[STRETCH : STRETCH + len(often)] -= often
@@ -111,8 +119,8 @@ def covered(often: NDArray[np.bool_]) -> NDArray[np.int64]:
     return found
 
 
-def rolling(text: str) -> Numbers:
-    """A number for every stretch of 60 letters: Σ c_i b^i, by sums from the beginning, in arithmetic modulo 2^64."""
+def hash_passages(text: str) -> Numbers:
+    """A hash for every passage of 60 characters, modulo 2^64."""
     letters = np.frombuffer(text.encode("utf-32-le"), dtype="<u4").astype(np.uint64)
     if len(letters) <= STRETCH:
         return np.empty(0, np.uint64)
@@ -125,14 +133,14 @@ def rolling(text: str) -> Numbers:
     return found
 
 
-def found(count: int, total: int, what: str, example: str, *, exact: bool) -> Finding:
+def finding(count: int, total: int, what: str, example: str, *, exact: bool) -> Finding:
     return Finding(
         "leak",
-        f"{count:,} of {total:,} validation {what} in the training part: {example!r}.",
-        "the split of the corpus",
+        f"{count:,} of {total:,} validation {what} in the training data: {example!r}.",
+        "the train/validation split",
         0.95 if exact else 0.75,
         TODO,
     )
 
 
-CHECK = Check("leak", "no validation text is learned", cheap=False, run=run, of_model=False)
+CHECK = Check("leak", "validation data is not in the training data", cheap=False, run=run, needs_model=False)

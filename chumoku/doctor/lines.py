@@ -1,6 +1,6 @@
-"""Lines say something once:  few are duplicates of others, few are empty, and none has lost its letters (U+FFFD).
+"""Corpus lines are unique and readable:  few duplicates, few empty lines, no lost characters (U+FFFD).
 
-What stands in every document (a prompt, a rule) is no duplicate of a text: each line counts as few times too many.
+A line that repeats in every document (a prompt, a separator) counts at most MOST times as a duplicate.
 """
 
 from __future__ import annotations
@@ -9,74 +9,76 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 
 TWICE, EMPTY = 0.05, 0.01
-SAYS, LETTERS = 40, 20  # how long a line of a text is that should not come again, and its letters
-MOST = 3  # times too many that one line of a text counts
+LENGTH, LETTERS = 40, 20  # shorter lines, and lines with fewer letters, may repeat
+MOST = 3  # duplicates counted per line of a text
 LOST = 0.005
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    yield from garbled(patient)
-    if patient.pairs is not None:
-        rows = [f"{pair.source}\t{pair.target}" for pair in patient.pairs]
-        empty = sum(not (pair.source.strip() and pair.target.strip()) for pair in patient.pairs)
-        read = len(rows) + sum(patient.dropped.values())
-        yield from told(rows, read, patient.dropped.get("duplicate", 0), "pairs")
-        yield from holes(empty + patient.dropped.get("empty", 0), read)
-    elif patient.texts is not None:
-        rows = [line for line in patient.texts if says(line)]
-        yield from told(rows, len(rows), 0, "lines", most=MOST)
+def run(subject: Subject) -> Iterator[Finding]:
+    yield from find_unreadable(subject)
+    if subject.pairs is not None:
+        rows = [f"{pair.source}\t{pair.target}" for pair in subject.pairs]
+        empty = sum(not (pair.source.strip() and pair.target.strip()) for pair in subject.pairs)
+        read = len(rows) + sum(subject.dropped.values())
+        yield from find_duplicates(rows, read, subject.dropped.get("duplicate", 0), "pairs")
+        yield from find_empty(empty + subject.dropped.get("empty", 0), read)
+    elif subject.texts is not None:
+        rows = [line for line in subject.texts if is_sentence(line)]
+        yield from find_duplicates(rows, len(rows), 0, "lines", most=MOST)
     else:
         raise Skip("there is no corpus")
 
 
-def told(rows: Sequence[str], read: int, dropped: int, what: str, *, most: int = 1 << 60) -> Iterator[Finding]:
-    seen: set[str] = set()
-    again = next((row for row in rows if row in seen or seen.add(row)), "")  # type: ignore[func-returns-value]
-    twice = sum(min(times - 1, most) for times in Counter(rows).values())
-    if twice + dropped > TWICE * max(1, read):
-        taken = f" ({dropped:,} of them were taken out)" if dropped else ""
-        example = f": {again[:60]!r}" if again else ""
+def find_duplicates(
+    rows: Sequence[str], read: int, dropped: int, what: str, *, most: int = 1 << 60
+) -> Iterator[Finding]:
+    known: set[str] = set()
+    example_row = next((row for row in rows if row in known or known.add(row)), "")  # type: ignore[func-returns-value]
+    duplicates = sum(min(times - 1, most) for times in Counter(rows).values())
+    if duplicates + dropped > TWICE * max(1, read):
+        taken = f" ({dropped:,} of them were removed)" if dropped else ""
+        example = f": {example_row[:60]!r}" if example_row else ""
         yield Finding(
             "lines",
-            f"{twice + dropped:,} of {read:,} {what} stand there more than once{taken}{example}.",
+            f"{duplicates + dropped:,} of {read:,} {what} are duplicates{taken}{example}.",
             "the corpus",
-            0.9 if twice > TWICE * max(1, read) else 0.6,
-            "Take duplicates out before dividing: what comes again is learned by heart, and may stand on both sides.",
+            0.9 if duplicates > TWICE * max(1, read) else 0.6,
+            "Remove duplicates before splitting: they are memorized, and may be in both training and validation data.",
         )
 
 
-def says(line: str) -> bool:
-    return len(line.strip()) >= SAYS and sum(map(str.isalpha, line)) >= LETTERS
+def is_sentence(line: str) -> bool:
+    return len(line.strip()) >= LENGTH and sum(map(str.isalpha, line)) >= LETTERS
 
 
-def garbled(patient: Patient) -> Iterator[Finding]:
-    """Letters that someone could not read, before us, and replaced."""
-    rows = [line for lines in patient.originals.values() for line in lines]
-    rows = rows or [*(patient.texts or ()), *(side for pair in patient.pairs or () for side in pair)]
+def find_unreadable(subject: Subject) -> Iterator[Finding]:
+    """Findings about characters that were replaced when the text was decoded."""
+    rows = [line for lines in subject.originals.values() for line in lines]
+    rows = rows or [*(subject.texts or ()), *(side for pair in subject.pairs or () for side in pair)]
     bad = [row for row in rows if "\ufffd" in row]
     if len(bad) > LOST * len(rows):
         yield Finding(
             "lines",
-            f"{len(bad):,} of {len(rows):,} lines hold U+FFFD, which stands for a letter that was lost: "
+            f"{len(bad):,} of {len(rows):,} lines contain U+FFFD, the mark of a lost character: "
             f"{bad[0].strip()[:40]!r}.",
             "the corpus",
             0.85,
-            "Read the files again in the encoding that they were written in.",
+            "Read the original files again with the right encoding.",
         )
 
 
-def holes(empty: int, read: int) -> Iterator[Finding]:
+def find_empty(empty: int, read: int) -> Iterator[Finding]:
     if empty > EMPTY * max(1, read):
         yield Finding(
             "lines",
-            f"{empty:,} of {read:,} pairs have nothing on one side.",
+            f"{empty:,} of {read:,} pairs are empty on one side.",
             "the corpus",
             0.9,
-            "Look at the columns, and at lines that were lost on one side: after them nothing may be aligned.",
+            "Check the columns, and look for lines missing on one side: the pairs after them may be misaligned.",
         )
 
 
-CHECK = Check("lines", "lines say something, once", cheap=False, run=run, of_model=False)
+CHECK = Check("lines", "lines are unique and readable", cheap=False, run=run, needs_model=False)

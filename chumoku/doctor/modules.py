@@ -1,7 +1,7 @@
-"""A model is what its config says: every module of the class and with the settings that the config builds, no hooks.
+"""The model matches its config: every module has the class and settings that the config builds, and no hooks.
 
-Whatever else was done to it is lost when it is saved or exported, and makes decoding slow. Adapters are no finding:
-they are saved with the model.
+Other modifications are lost when the model is saved or exported, and make decoding slow. Adapters are allowed: they are
+saved with the model.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from torch.distributed.tensor import DTensor
 
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 from chumoku.nn.lora import Adapted
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     if any(isinstance(module, Adapted) for module in model.modules()):
         raise Skip("the model has adapters")
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise Skip("the model is divided among processes")
+        raise Skip("the model is sharded across processes")
     if changed := changed_module(model):
         yield Finding(
             "modules",
-            f"The model is not what its config says: {changed}.",
+            f"The model does not match its config: {changed}.",
             "the model's modules",
             0.4,
-            "Leave it so only if it is meant: saved or exported and opened again, the model will be without it.",
+            "If this is intended, note that it is lost when the model is saved or exported.",
         )
 
 
-CHECK = Check("modules", "modules are what the config says", cheap=True, run=run)
+CHECK = Check("modules", "modules match the config", cheap=True, run=run)

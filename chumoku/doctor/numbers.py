@@ -1,8 +1,8 @@
-"""Numbers are numbers, and units live:
+"""Values are finite, and no units are dead:
 
-weights     every one is finite
-tensors     every one of a pass is finite
-units       a ReLU that is 0 for every token, an expert that no token chooses, teaches nothing and learns nothing
+weights     all are finite
+tensors     all tensors of a forward pass are finite
+units       a ReLU unit that is 0 for every token, or an expert that no token uses, cannot learn
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections.abc import Iterator
 import torch
 
 from chumoku.doctor.finding import Check, Finding
-from chumoku.doctor.subject import Batch, Patient
-from chumoku.doctor.tools import answers, borrowed, cut, made_up
+from chumoku.doctor.subject import Batch, Subject
+from chumoku.doctor.tools import crop, random_batch, restore_after, run_model
 from chumoku.models.model import Model
 from chumoku.nn.tap import addresses, record
 
-DEAD = 0.5  # of a layer's units
-TOKENS = 512  # before a unit is called dead
+DEAD = 0.5  # share of a layer's units
+TOKENS = 512  # tokens to test before a unit counts as dead
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         bad = int((~torch.isfinite(tensor)).sum()) if tensor.is_floating_point() else 0
         if bad:
@@ -31,64 +31,64 @@ def run(patient: Patient) -> Iterator[Finding]:
                 f"{bad:,} of {tensor.numel():,} weights are not finite.",
                 name,
                 1.0,
-                "Go back to a checkpoint from before, with a lower rate or a longer warm-up.",
+                "Go back to an earlier checkpoint and use a lower learning rate or a longer warm-up.",
             )
             return
-    with borrowed(model, precise=False), torch.no_grad(), record(model) as tape:
-        answers(model, rows_of(patient, model)[0])
+    with restore_after(model, precise=False), torch.no_grad(), record(model) as tape:
+        run_model(model, sample_batches(subject, model)[0])
         for address in addresses(model):
             if address in tape and not bool(torch.isfinite(tape[address].float()).all()):
-                yield Finding(
-                    "numbers", "A pass gives numbers that are not finite.", address, 0.99, "Look at what goes in there."
-                )
+                what, todo = "A forward pass gives NaN or infinity.", "Check the inputs of this module."
+                yield Finding("numbers", what, address, 0.99, todo)
                 return
 
 
-def run_dead(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
-    living: dict[str, torch.Tensor] = {}
-    seen = 0
+def run_dead(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
+    active: dict[str, torch.Tensor] = {}
+    tokens_tested = 0
     pattern = "**.feedforward.hidden" if model.config.experts == 0 else "**.feedforward.chosen"
-    with borrowed(model, precise=False), torch.no_grad():
-        for batch in rows_of(patient, model):
+    with restore_after(model, precise=False), torch.no_grad():
+        for batch in sample_batches(subject, model):
             with record(model, pattern) as tape:
-                answers(model, batch)
+                run_model(model, batch)
             for address in tape:
-                found = alive(tape[address], model)
-                living[address] = found + living[address] if address in living else found
-            seen += batch["labels"].numel()
-            if seen >= TOKENS:
+                found = count_active(tape[address], model)
+                active[address] = found + active[address] if address in active else found
+            tokens_tested += batch["labels"].numel()
+            if tokens_tested >= TOKENS:
                 break
-    for address, counts in living.items():
+    for address, counts in active.items():
         dead = float((counts == 0).double().mean())
-        few = model.config.experts and seen * model.config.experts_per_token < 100 * model.config.experts
+        few = model.config.experts and tokens_tested * model.config.experts_per_token < 100 * model.config.experts
         if (dead > DEAD or (model.config.experts and dead > 0)) and not few:
-            what = "experts are chosen by no token" if model.config.experts else "units give 0 for every token"
+            what = "experts are used by no token" if model.config.experts else "units are 0 for every token"
             yield Finding(
                 "dead",
                 f"{dead:.0%} of the {what}.",
-                f"{address}, {seen:,} tokens",
+                f"{address}, {tokens_tested:,} tokens",
                 0.8,
-                "Lower the rate, lengthen the warm-up, or begin with smaller biases; for experts raise train.balance.",
+                "Lower the learning rate, lengthen the warm-up, or start with smaller biases; for experts raise "
+                "train.balance_loss.",
             )
 
 
-def alive(tensor: torch.Tensor, model: Model) -> torch.Tensor:
-    """How often each unit gave something, or each expert was chosen."""
+def count_active(tensor: torch.Tensor, model: Model) -> torch.Tensor:
+    """How often each unit was not 0, or each expert was used."""
     if model.config.experts:
         return torch.bincount(tensor.flatten(), minlength=model.config.experts)
     return (tensor.flatten(0, -2).abs() > 1e-9).sum(0)
 
 
-def rows_of(patient: Patient, model: Model) -> list[Batch]:
-    """Enough batches to have met many tokens."""
-    batches = patient.train if patient.train is not None else patient.validation
+def sample_batches(subject: Subject, model: Model) -> list[Batch]:
+    """A few batches of the corpus, or random ones."""
+    batches = subject.train if subject.train is not None else subject.validation
     length = min(64, model.config.context)
     if batches is None:
-        return [{k: v.to(model.device) for k, v in made_up(model, 16, length).items()}] * 2
-    made = [cut(batches.batch(0, index), 16, length) for index in range(min(8, len(batches)))]
-    return [{name: table.to(model.device) for name, table in batch.items()} for batch in made]
+        return [{k: v.to(model.device) for k, v in random_batch(model, 16, length).items()}] * 2
+    cropped = [crop(batches.batch(0, index), 16, length) for index in range(min(8, len(batches)))]
+    return [{name: table.to(model.device) for name, table in batch.items()} for batch in cropped]
 
 
-CHECK = Check("numbers", "weights and tensors are finite", cheap=True, run=run, decides=True)
-DEAD_CHECK = Check("dead", "units and experts are alive", cheap=False, run=run_dead)
+CHECK = Check("numbers", "weights and activations are finite", cheap=True, run=run, blocks_others=True)
+DEAD_CHECK = Check("dead", "no units or experts are dead", cheap=False, run=run_dead)

@@ -1,12 +1,11 @@
-"""From a name to a patient: a recipe, a model whoever wrote it, or the folder of a run.
+"""Name → subject: opens a recipe, a model of any format, or a run folder for examination.
 
-A recipe is prepared as training would, into a folder that goes away afterwards, and its model is a fresh one. A model
-that lies in a run's folder is examined with that run's corpus, if its files are still there.
+A recipe's corpus is prepared as in training, in a temporary folder, and its model is freshly initialized. A model in a
+run folder is examined with the corpus of that run, if the files still exist.
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,155 +24,156 @@ from chumoku.data.corpus import Corpus
 from chumoku.data.manifest import read_manifest
 from chumoku.data.pairs import Pair, read_pairs
 from chumoku.data.prepared import Pairs
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError, DamagedError, UsageError
 from chumoku.text import Tokenizer
-from chumoku.training.dataset import Material, prepare
-from chumoku.training.outputs import made
-from chumoku.training.recipe import RECIPE, SHIPPED, Recipe, load_recipe, read_recipe
-from chumoku.training.settings import TrainSettings, listed
+from chumoku.training.dataset import TrainingData, prepare
+from chumoku.training.outputs import create_result
+from chumoku.training.recipe import BUILT_IN, RECIPE_FILE, Recipe, load_recipe
+from chumoku.training.settings import TrainSettings, as_list
 from chumoku.weights import open_model
 from chumoku.weights.bundle import Bundle, Tokenizers
 
-MOST = 4_000_000  # tokens of a corpus that are read as text …
-USUAL = 20  # … of which a sentence has about so many
-ASKED = 20_000  # lines as the files have them
-GARBLED = "\ufffd"  # what is left of a letter that was cut in two
-Say = Callable[[str], None]
+MAX_TOKENS = 4_000_000  # corpus tokens that are decoded to text
+SENTENCE_TOKENS = 20  # assumed length of a sentence
+ORIGINAL_LINES = 20_000  # lines read from the files
+REPLACEMENT = "\ufffd"  # a character that was cut in two decodes to this
+Notify = Callable[[str], None]
 
 
 @contextmanager
-def admitted(
-    name: str, changes: Sequence[str] = (), say: Say = lambda sentence: None, *, precision: str | None = None
-) -> Iterator[Patient]:
-    """The patient of that name; `say` hears what is being done and what is missing.
+def open_subject(
+    name: str, changes: Sequence[str] = (), notify: Notify = lambda sentence: None, *, precision: str | None = None
+) -> Iterator[Subject]:
+    """Open a recipe, model or run folder by name. `changes` are key=value words for a recipe.
 
-    A model is opened as every command opens it: quantized where its file is, or at another precision.
+    `notify` receives progress messages. A model keeps the precision of its file unless `precision` is given.
     """
     with tempfile.TemporaryDirectory(prefix="chumoku-doctor-") as working:
         if is_recipe(name) and precision is not None:
-            raise UsageError("A recipe's model has the precision it is trained in. Leave --precision out.")
+            raise UsageError("A recipe sets the precision itself (train.precision). Leave --precision out.")
         if is_recipe(name):
-            yield of_recipe(load_recipe(name, changes), Path(working), say)
+            yield subject_from_recipe(load_recipe(name, changes), Path(working), notify)
         elif changes:
-            raise UsageError(f"{changes[0]} changes a recipe, and {name} is none. Leave it out.")
+            raise UsageError(f"{changes[0]} changes a recipe, but {name} is not a recipe. Leave it out.")
         else:
-            yield of_model(name, Path(working), say, precision=precision)
+            yield subject_from_model(name, Path(working), notify, precision=precision)
 
 
 def is_recipe(name: str) -> bool:
-    return name.endswith(".toml") or (not open_model.exists(Path(name)) and (SHIPPED / f"{name}.toml").exists())
+    return name.endswith(".toml") or (not open_model.exists(Path(name)) and (BUILT_IN / f"{name}.toml").exists())
 
 
-def of_recipe(recipe: Recipe, working: Path, say: Say) -> Patient:
-    say("Preparing the corpus as training would …")
+def subject_from_recipe(recipe: Recipe, working: Path, notify: Notify) -> Subject:
+    notify("Preparing the corpus …")
     init = None if recipe.init is None else open_model.load(recipe.init)
-    material = prepare(placed(recipe, working), init)
-    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
-    model = made(recipe, material.config, tokenizers, init=init, device=torch.device("cpu")).model
-    return replace(with_originals(of_material(material, working), recipe, working), model=model, recipe=recipe)
+    data = prepare(with_output_folder(recipe, working), init)
+    tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
+    model = create_result(recipe, data.config, tokenizers, init=init, device=torch.device("cpu")).model
+    return replace(add_original_lines(subject_from_data(data, working), recipe, working), model=model, recipe=recipe)
 
 
-def of_model(name: str, working: Path, say: Say, *, precision: str | None = None) -> Patient:
+def subject_from_model(name: str, working: Path, notify: Notify, *, precision: str | None = None) -> Subject:
     folder = open_model.local_path(name)
-    run = run_of(folder)
-    chosen = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
+    run = find_run(folder)
+    path = next((place for place in (folder / "last", folder / "best") if run == folder and place.is_dir()), name)
     try:
-        bundle = pipeline.load(chosen, precision=precision)
+        bundle = pipeline.load(path, precision=precision)
     except DamagedError as error:
-        return Patient(folder=folder, damage=str(error))
-    patient = Patient(bundle.model, bundle.tokenizer, bundle.source_tokenizer, folder=run or folder)
-    return patient if run is None else with_corpus(patient, bundle, run, working, say)
+        return Subject(folder=folder, damage=str(error))
+    subject = Subject(bundle.model, bundle.tokenizer, bundle.source_tokenizer, folder=run or folder)
+    return subject if run is None else add_corpus(subject, bundle, run, working, notify)
 
 
-def run_of(folder: Path) -> Path | None:
-    """The run that a model belongs to: its folder, or the one that is given."""
-    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE).is_file()), None)
+def find_run(folder: Path) -> Path | None:
+    """The run folder of a model: the folder itself or its parent; None if neither is a run."""
+    return next((place for place in (folder, folder.absolute().parent) if (place / RECIPE_FILE).is_file()), None)
 
 
-def with_corpus(patient: Patient, bundle: Bundle, run: Path, working: Path, say: Say) -> Patient:
-    say(f"Reading the corpus of {run} …")
+def add_corpus(subject: Subject, bundle: Bundle, run: Path, working: Path, notify: Notify) -> Subject:
+    notify(f"Reading the corpus of {run} …")
     try:
-        recipe = read_recipe(json.loads((run / RECIPE).read_text(encoding="utf-8")))
-        seen = with_originals(of_material(prepare(placed(recipe, working), bundle), working), recipe, working)
+        recipe = load_recipe(run)
+        prepared = subject_from_data(prepare(with_output_folder(recipe, working), bundle), working)
+        with_data = add_original_lines(prepared, recipe, working)
     except (ChumokuError, OSError, ValueError, TypeError, RecursionError) as error:
-        say(f"Its corpus cannot be examined: {str(error)[:300]}")
-        return patient
-    return replace(seen, model=bundle.model, folder=run, recipe=recipe)
+        notify(f"The corpus cannot be examined: {str(error)[:300]}")
+        return subject
+    return replace(with_data, model=bundle.model, folder=run, recipe=recipe)
 
 
-def placed(recipe: Recipe, folder: Path) -> Recipe:
-    """The same recipe, whose folder is another."""
+def with_output_folder(recipe: Recipe, folder: Path) -> Recipe:
+    """The same recipe with another train.out."""
     return replace(recipe, train=parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "out": str(folder)}))
 
 
-def of_material(material: Material, folder: Path | None = None, *, most: int = MOST) -> Patient:
-    """What a run learns from, as batches and, up to `most` tokens of it, as text; `folder` is where it was prepared."""
+def subject_from_data(data: TrainingData, folder: Path | None = None, *, max_tokens: int = MAX_TOKENS) -> Subject:
+    """A subject without a model: batches, and up to `max_tokens` tokens of text; `folder` has the prepared files."""
     texts: dict[str, Any] = {}
-    for name, batches in (("", material.train), ("held_", material.validation)):
+    for name, batches in (("", data.train), ("validation_", data.validation)):
         if isinstance(batches, PairBatches):
-            texts[f"{name}pairs"] = pairs_of(batches.pairs, material, most)
+            texts[f"{name}pairs"] = decode_pairs(batches.pairs, data, max_tokens)
         else:
-            texts[f"{name}texts"] = lines_of(batches, material.tokenizer, most)
-    return Patient(
+            texts[f"{name}texts"] = decode_lines(batches, data.tokenizer, max_tokens)
+    return Subject(
         None,
-        material.tokenizer,
-        material.source_tokenizer,
-        material.train,
-        material.validation,
-        dropped={} if folder is None else dropped(folder / "data"),
+        data.tokenizer,
+        data.source_tokenizer,
+        data.train,
+        data.validation,
+        dropped={} if folder is None else read_dropped(folder / "data"),
         **texts,
     )
 
 
-def with_originals(patient: Patient, recipe: Recipe, folder: Path) -> Patient:
-    """With lines as the files have them: in what was prepared, whatever a tokenizer loses is lost already."""
-    data, names = recipe.data, list(patient.tokenizers())
+def add_original_lines(subject: Subject, recipe: Recipe, folder: Path) -> Subject:
+    """The subject with lines read from the files; decoded tokens lack whatever the tokenizer dropped."""
+    data, names = recipe.data, list(subject.tokenizers())
     if data.kind == "text":
-        corpus = Corpus(listed(data.files), documents=data.documents, field=data.field)
+        corpus = Corpus(as_list(data.files), documents=data.documents, field=data.field)
         lines = (line for document in corpus.documents() for line in document.splitlines())
-        return replace(patient, originals={names[0]: list(islice(lines, ASKED))})
-    files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else listed(data.files)
+        return replace(subject, originals={names[0]: list(islice(lines, ORIGINAL_LINES))})
+    files = [str(folder / "data" / "train.tsv")] if data.kind == "embedded" else as_list(data.files)
     columns = (data.columns[0], data.columns[1]) if data.columns else (0, 1)
     pairs, _ = read_pairs(files, columns=columns)
-    pairs = pairs[:: max(1, len(pairs) // ASKED)]
+    pairs = pairs[:: max(1, len(pairs) // ORIGINAL_LINES)]
     if len(names) == 1:
-        return replace(patient, originals={names[0]: [side for pair in pairs for side in pair]})
-    return replace(patient, originals={name: [pair[side] for pair in pairs] for side, name in enumerate(names)})
+        return replace(subject, originals={names[0]: [side for pair in pairs for side in pair]})
+    return replace(subject, originals={name: [pair[side] for pair in pairs] for side, name in enumerate(names)})
 
 
-def pairs_of(pairs: Pairs, material: Material, most: int) -> list[Pair]:
-    count = min(len(pairs), most // USUAL)
+def decode_pairs(pairs: Pairs, data: TrainingData, max_tokens: int) -> list[Pair]:
+    count = min(len(pairs), max_tokens // SENTENCE_TOKENS)
     sides = [
         tokenizer.decode_batch([side[index].tolist() for index in range(count)])
-        for side, tokenizer in ((pairs.source, material.source_tokenizer), (pairs.target, material.tokenizer))
+        for side, tokenizer in ((pairs.source, data.source_tokenizer), (pairs.target, data.tokenizer))
     ]
     return [Pair(*pair) for pair in zip(*sides, strict=True)]
 
 
-def lines_of(batches: Batches, tokenizer: Tokenizer, most: int) -> list[str]:
-    """The text of all windows, as they stand in the corpus; where some are missing, no line goes on."""
+def decode_lines(batches: Batches, tokenizer: Tokenizer, max_tokens: int) -> list[str]:
+    """The decoded lines of all windows in corpus order. A line does not continue across a missing window."""
     windows = batches.windows if isinstance(batches, MaskedBatches) else batches
     if not isinstance(windows, WindowBatches):
         return []
     rows: dict[int, np.ndarray[Any, Any]] = {}
-    for index in range(min(len(windows), most // (windows.rows * windows.length) + 1)):
+    for index in range(min(len(windows), max_tokens // (windows.rows * windows.length) + 1)):
         table = windows.batch(0, index)["tokens"].numpy()
         rows.update(zip(windows.samples(0, index).tolist(), table, strict=True))
     places = np.array(sorted(rows), np.int64)
     found = []
     for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else []:
         stream = np.concatenate([rows[sample] for sample in run.tolist()])
-        ends = np.flatnonzero(stream == tokenizer.roles.end) + 1  # where documents end, no line goes on
+        ends = np.flatnonzero(stream == tokenizer.roles.end) + 1  # a line does not continue across documents
         pieces = tokenizer.decode_batch([piece.tolist() for piece in np.split(stream, ends)])
-        # A window may begin or end within a letter, which is nobody's fault.
-        pieces[0], pieces[-1] = pieces[0].lstrip(GARBLED), pieces[-1].rstrip(GARBLED)
+        # A window may start or end inside a character; that is not an error of the corpus.
+        pieces[0], pieces[-1] = pieces[0].lstrip(REPLACEMENT), pieces[-1].rstrip(REPLACEMENT)
         found += [line for piece in pieces for line in piece.splitlines()]
     return found
 
 
-def dropped(folder: Path) -> Mapping[str, int]:
-    """What cleaning took out when the corpus was prepared."""
+def read_dropped(folder: Path) -> Mapping[str, int]:
+    """How many lines cleaning removed when the corpus was prepared, by reason."""
     place = folder / "pairs"
     if not place.is_dir():
         return {}

@@ -1,7 +1,4 @@
-"""The examination: every check in turn, cheap ones first where one looks no further.
-
-A check that has nothing to look at is skipped with its reason; one that breaks down says so, which is a finding too.
-"""
+"""Runs the checks, cheap ones first. A check that does not apply is skipped; a check that crashes is a finding."""
 
 from __future__ import annotations
 
@@ -38,13 +35,13 @@ from chumoku.doctor import (
     visibility,
 )
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.open_subject import of_material
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.open_subject import subject_from_data
+from chumoku.doctor.subject import Subject
 from chumoku.errors import ChumokuError
 from chumoku.models.model import Model
-from chumoku.training.dataset import Material
+from chumoku.training.dataset import TrainingData
 
-FEW = 100_000  # tokens that the cheap half reads
+QUICK_TOKENS = 100_000  # corpus tokens that the cheap checks read
 CHECKS: tuple[Check, ...] = (
     checkpoint.CHECK,
     numbers.CHECK,
@@ -93,45 +90,49 @@ class Report:
 
 
 def examine(
-    patient: Patient,
+    subject: Subject,
     *,
     checks: Sequence[Check] = CHECKS,
-    told: Callable[[Check, list[Finding], str | None], None] = lambda check, findings, skipped: None,
+    on_check: Callable[[Check, list[Finding], str | None], None] = lambda check, findings, skipped: None,
 ) -> Report:
-    """Make every check; `told` hears of each as it is done: its findings, or why it was skipped."""
+    """Run the checks on a subject. `on_check` is called after each with its findings, or the reason it was skipped."""
     report, began = Report(), time.perf_counter()
-    decided: str | None = None
+    blocked_by: str | None = None
     for check in checks:
         found: list[Finding] = []
-        reason = f"the finding of '{decided}' hides what this one would see" if decided and check.of_model else None
+        reason = (
+            f"'{blocked_by}' failed, and this check would only fail with it"
+            if blocked_by and check.needs_model
+            else None
+        )
         if reason is None:
-            found, reason = made(check, patient)
+            found, reason = run_check(check, subject)
         if reason is not None:
             report.skipped[check.name] = reason
         elif found:
             report.findings += found
-            decided = check.name if check.decides else decided
+            blocked_by = check.name if check.blocks_others else blocked_by
         else:
             report.passed.append(check.name)
-        told(check, found, reason)
+        on_check(check, found, reason)
     report.seconds = time.perf_counter() - began
     return report
 
 
-def made(check: Check, patient: Patient) -> tuple[list[Finding], str | None]:
+def run_check(check: Check, subject: Subject) -> tuple[list[Finding], str | None]:
     try:
-        return list(check.run(patient)), None
+        return list(check.run(subject)), None
     except Skip as reason:
         return [], str(reason)
     except (ChumokuError, RuntimeError, ValueError, IndexError) as error:
         sentence = " ".join(str(error).split())[:300].removesuffix(".")
-        todo = "What stops this check would stop training or decoding too; begin with this message."
+        todo = "The same error would stop training or decoding; fix it first."
         return [
-            Finding(check.name, f"The check itself came to an end: {sentence}.", check.about, 0.6, todo, False)
+            Finding(check.name, f"The check stopped with an error: {sentence}.", check.description, 0.6, todo, False)
         ], None
 
 
-def quick(material: Material, model: Model) -> list[Finding]:
-    """The cheap half, for a training that is about to begin. The model, and all random numbers, stay as they are."""
-    patient = replace(of_material(material, most=FEW), model=model)
-    return examine(patient, checks=[check for check in CHECKS if check.cheap]).findings
+def run_quick_checks(data: TrainingData, model: Model) -> list[Finding]:
+    """Run the cheap checks before training. The model and all random states stay unchanged."""
+    subject = replace(subject_from_data(data, max_tokens=QUICK_TOKENS), model=model)
+    return examine(subject, checks=[check for check in CHECKS if check.cheap]).findings

@@ -1,4 +1,4 @@
-"""Special tokens are not typed:  a "</s>" in a text is four letters, and no text should have one."""
+"""Special tokens do not come from text:  "</s>" in a text is encoded as four characters, and no text contains one."""
 
 from __future__ import annotations
 
@@ -6,46 +6,46 @@ import re
 from collections.abc import Iterator
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 from chumoku.text import Tokenizer
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    for name, tokenizer in patient.tokenizers().items():
+def run(subject: Subject) -> Iterator[Finding]:
+    for name, tokenizer in subject.tokenizers().items():
         if tokenizer.specials:
-            yield from taken(tokenizer, name)
-            yield from typed(patient, tokenizer, name)
+            yield from check_injection(tokenizer, name)
+            yield from check_corpus(subject, tokenizer, name)
 
 
-def taken(tokenizer: Tokenizer, name: str) -> Iterator[Finding]:
+def check_injection(tokenizer: Tokenizer, name: str) -> Iterator[Finding]:
     numbers = set(tokenizer.specials.values()) - {tokenizer.roles.unknown}
     wrong = [token for token in tokenizer.specials if numbers & set(tokenizer.encode(f"a {token} b"))]
     if wrong:
         yield Finding(
             "specials",
-            f"{wrong[0]}, typed in a text, becomes the special token: whoever writes a text can end it.",
+            f"{wrong[0]} in a text is encoded as the special token, so any text can inject it.",
             name,
             0.95,
-            "Encode texts of others with special=False.",
+            "Encode untrusted text with special=False.",
         )
 
 
-def typed(patient: Patient, tokenizer: Tokenizer, name: str) -> Iterator[Finding]:
+def check_corpus(subject: Subject, tokenizer: Tokenizer, name: str) -> Iterator[Finding]:
     pattern = re.compile("|".join(map(re.escape, tokenizer.specials)))
     try:
-        lines = patient.lines(name)
+        lines = subject.lines(name)
     except Skip:
         return
     found = [line for line in lines if pattern.search(line)]
     if found:
         yield Finding(
             "specials",
-            f"{len(found):,} of {len(lines):,} lines have a special token typed in them, which is read as letters: "
+            f"{len(found):,} of {len(lines):,} lines contain a special token, which is encoded as plain text: "
             f"{found[0].strip()[:60]!r}.",
             f"the corpus of the {name}",
             0.7,
-            "Take them out; begin, end and padding are put around texts by the batches.",
+            "Remove them; the batches add begin, end and padding themselves.",
         )
 
 
-CHECK = Check("specials", "no special token is typed in a text", cheap=True, run=run, of_model=False)
+CHECK = Check("specials", "no text contains a special token", cheap=True, run=run, needs_model=False)

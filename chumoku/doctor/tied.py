@@ -1,4 +1,4 @@
-"""What is said to be shared is one tensor:  output matrix = embedding table, encoder's table = decoder's."""
+"""Tied weights are one tensor:  output matrix = embedding table, encoder's table = decoder's table."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from chumoku.doctor.finding import Check, Finding, Skip
-from chumoku.doctor.subject import Patient
+from chumoku.doctor.subject import Subject
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 
 
-def run(patient: Patient) -> Iterator[Finding]:
-    model = patient.the_model()
+def run(subject: Subject) -> Iterator[Finding]:
+    model = subject.require_model()
     config = model.config
     if not config.tie_output and not config.share_embeddings:
-        raise Skip("nothing is shared in this model")
+        raise Skip("this model has no tied weights")
     tables = {name: table for name in ("encoder", "decoder") if (table := table_of(model, name)) is not None}
     reading = tables.get("decoder", tables.get("encoder"))
     writing = next((module.weight for module in model.modules() if isinstance(module, Logits)), None)
@@ -39,11 +39,11 @@ def compare(one: Tensor, other: Tensor, what: str) -> Iterator[Finding]:
     yield Finding(
         "tied",
         f"{what[0].upper()}{what[1:]} are two tensors"
-        + (", which a step will make different." if equal else " and differ."),
+        + (" that will differ after one step." if equal else " and differ."),
         what,
         0.9 if equal else 0.99,
         "Make them one parameter again, or set tie_output / share_embeddings to false.",
     )
 
 
-CHECK = Check("tied", "shared weights are shared", cheap=True, run=run)
+CHECK = Check("tied", "tied weights are one tensor", cheap=True, run=run)

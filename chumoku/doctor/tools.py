@@ -1,10 +1,10 @@
-"""What checks work with: a model that may be handled roughly and comes back untouched, a few rows, and a distance.
+"""Shared tools of the checks.
 
-borrowed    weights, modes, gradients and random numbers are afterwards what they were, to the last bit
-precise     in 64 bits rounding is 1e-15, so that whatever is larger was computed differently
-distance    max |a − b| / max(1e-3, max |a|)
-far         rows as long as the model is meant for, as far as a pass of them is cheap
-beside      more rows than a mistake about the first few would touch
+restore_after   on exit, restores weights, modes, gradients and random state bit for bit
+precise         runs the model in float64: rounding is about 1e-15, so a larger difference is a different computation
+distance        max |a − b| / max(1e-3, max |a|)
+long_row        one row, as long as the model's context allows at low cost
+many_rows       enough rows to notice a bug that leaves the first few rows correct
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from chumoku.doctor.finding import Skip
-from chumoku.doctor.subject import Batch, Patient
+from chumoku.doctor.subject import Batch, Subject
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
 from chumoku.nn.quantized import Quantized
 from chumoku.text.special_tokens import Roles
 from chumoku.training.objectives import IGNORE, forward
 
-PRECISE = 30_000_000  # numbers of a model that is examined in 64 bits; larger ones stay as they are
+MAX_DOUBLE = 30_000_000  # models with more parameters are not converted to float64
 ROWS, LENGTH = 3, 24
-MANY, SHORT = 11, 8  # rows beside each other, and how long they are where a model is large
+MANY, SHORT = 11, 8  # rows of many_rows, and their length for a large model
 NEAR, LONGEST = 128, 4096
-WORK = 300_000_000  # products that a long pass may take
+WORK = 300_000_000  # multiplications that a long pass may take
 
 
 @contextmanager
-def borrowed(model: Model, *, precise: bool = True) -> Iterator[Model]:
-    """Inside, the model is in eval mode and anything may be done to its numbers."""
+def restore_after(model: Model, *, precise: bool = True) -> Iterator[Model]:
+    """Put the model in eval mode inside the block (in float64 if `precise`) and restore its whole state afterwards."""
     if any(isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise Skip("the model is divided among processes")
+        raise Skip("the model is sharded across processes")
     tensors = [(tensor, tensor.data) for tensor in (*model.parameters(), *model.buffers())]
     flags = [(parameter, parameter.requires_grad, parameter.grad) for parameter in model.parameters()]
     modes = [(module, module.training) for module in model.modules()]
-    # A quantized model stays as it is: its products round their inputs in 32 bits alone.
-    wide = precise and not quantized(model) and sum(data.numel() for _, data in tensors) <= PRECISE
+    # A quantized model is not converted: its matrix products round their inputs only in float32.
+    wide = precise and not is_quantized(model) and sum(data.numel() for _, data in tensors) <= MAX_DOUBLE
     devices = [model.device] if model.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(0)
@@ -64,8 +64,8 @@ def borrowed(model: Model, *, precise: bool = True) -> Iterator[Model]:
 
 
 @contextmanager
-def learning(model: Model) -> Iterator[None]:
-    """Inside, the model is in training mode, and no dropout is drawn."""
+def train_mode(model: Model) -> Iterator[None]:
+    """Put the model in training mode with dropout set to 0 inside the block."""
     rates = [
         (module, module.dropout) for module in model.modules() if isinstance(getattr(module, "dropout", None), float)
     ]
@@ -83,19 +83,19 @@ def learning(model: Model) -> Iterator[None]:
 
 
 def tolerance(model: Model) -> float:
-    """Of distances between what should be equal. Rounded inputs of quantized matrices (nn/quantized.py) move more."""
+    """The largest distance between outputs that should be equal; larger for quantized models, which round inputs."""
     if model.dtype == torch.float64:
         return 1e-7
-    return 0.1 if model.dtype != torch.float32 else 3e-3 if quantized(model) else 3e-4
+    return 0.1 if model.dtype != torch.float32 else 3e-3 if is_quantized(model) else 3e-4
 
 
 def check_trainable(model: Model) -> None:
-    """Skip a check that trains where matrices are quantized, because those never learn."""
-    if quantized(model):
-        raise Skip("quantized matrices are not trained")
+    """Skip the check if the model is quantized."""
+    if is_quantized(model):
+        raise Skip("quantized matrices cannot be trained")
 
 
-def quantized(model: Model) -> bool:
+def is_quantized(model: Model) -> bool:
     return any(isinstance(module, Quantized) for module in model.modules())
 
 
@@ -107,33 +107,33 @@ def distance(one: Tensor, other: Tensor) -> float:
     return found if found == found else float("inf")
 
 
-def answers(model: Model, batch: Batch) -> Tensor:
-    """Logits [B, T, V], or vectors [B, T, D] where there are none."""
+def run_model(model: Model, batch: Batch) -> Tensor:
+    """The logits [B, T, V] of a batch, or hidden states [B, T, D] if the model has no head."""
     output = forward(model, batch)
     return output.hidden if output.logits is None else output.logits
 
 
-def key_of(batch: Batch) -> str:
-    """What the model goes on from."""
+def input_key(batch: Batch) -> str:
+    """The key of the tokens that the model continues."""
     return "target" if "target" in batch else "tokens"
 
 
-def sample(patient: Patient, rows: int = ROWS, length: int = LENGTH) -> Batch:
-    """A few rows of the corpus, or made-up ones; full rows, so that padding is nobody's concern here."""
-    model = patient.the_model()
+def sample_batch(subject: Subject, rows: int = ROWS, length: int = LENGTH) -> Batch:
+    """A few rows of the corpus, or random ones, without padding."""
+    model = subject.require_model()
     length = min(length, model.config.context)
-    batches = patient.train if patient.train is not None else patient.validation
-    made = cut(batches.batch(0, 0), rows, length) if batches is not None else made_up(model, rows, length)
-    return {name: table.to(model.device) for name, table in made.items()}
+    batches = subject.train if subject.train is not None else subject.validation
+    batch = crop(batches.batch(0, 0), rows, length) if batches is not None else random_batch(model, rows, length)
+    return {name: table.to(model.device) for name, table in batch.items()}
 
 
-def size(model: Model) -> int:
+def count_parameters(model: Model) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def beside(patient: Patient) -> Batch:
-    """Many rows; where the corpus gives fewer at a time, they come again, each time moved on by a place."""
-    batch = sample(patient, MANY, LENGTH if size(patient.the_model()) <= PRECISE else SHORT)
+def many_rows(subject: Subject) -> Batch:
+    """MANY rows. If a batch of the corpus has fewer, they are repeated, each time rolled by one position."""
+    batch = sample_batch(subject, MANY, LENGTH if count_parameters(subject.require_model()) <= MAX_DOUBLE else SHORT)
     rows = len(batch["labels"])
     return {
         name: torch.stack([table[number % rows].roll(number // rows) for number in range(MANY)])
@@ -141,52 +141,52 @@ def beside(patient: Patient) -> Batch:
     }
 
 
-def far(patient: Patient, *, least: int = LENGTH, most: int = LONGEST) -> Batch:
-    """One row of up to the model's context: at least `least`, and further as far as that is cheap."""
-    model = patient.the_model()
+def long_row(subject: Subject, *, least: int = LENGTH, most: int = LONGEST) -> Batch:
+    """One row of at least `least` tokens, longer as far as that is cheap, up to `most` and the model's context."""
+    model = subject.require_model()
     config = model.config
-    weights, pairs = size(model), config.width * (config.encoder_depth + config.decoder_depth)
+    weights, pairs = count_parameters(model), config.width * (config.encoder_depth + config.decoder_depth)
     length = min(config.context, most)
     while length > least and length * (weights + length * pairs) > WORK:
         length = max(least, length - length // 8 - 1)
-    batch = sample(patient, 1, length)
-    key = key_of(batch)
+    batch = sample_batch(subject, 1, length)
+    key = input_key(batch)
     if "documents" in batch or batch[key].shape[1] >= length:
         return batch
     times = -(-length // batch[key].shape[1])
     return {**batch, **{name: batch[name].repeat(1, times)[:, :length] for name in (key, "labels")}}
 
 
-def framed(batch: Batch, roles: Roles) -> Tensor:
-    """[B]: whether a target begins with the begin token and its labels end with the end token."""
-    given = batch["labels"] != IGNORE
-    last = (given * torch.arange(1, given.shape[1] + 1, device=given.device)).argmax(1, keepdim=True)
-    whole = torch.ones_like(given[:, 0])
+def has_begin_and_end(batch: Batch, roles: Roles) -> Tensor:
+    """[B]: whether the target starts with the begin token and its labels end with the end token."""
+    has_label = batch["labels"] != IGNORE
+    last = (has_label * torch.arange(1, has_label.shape[1] + 1, device=has_label.device)).argmax(1, keepdim=True)
+    complete = torch.ones_like(has_label[:, 0])
     if roles.end is not None:
-        whole &= batch["labels"].gather(1, last)[:, 0] == roles.end
+        complete &= batch["labels"].gather(1, last)[:, 0] == roles.end
     if roles.begin is not None:
-        whole &= batch["target"][:, 0] == roles.begin
-    return whole
+        complete &= batch["target"][:, 0] == roles.begin
+    return complete
 
 
-def behind(labels: Tensor) -> Tensor:
-    """[B, T]: which cells stand behind the last label of their row."""
+def after_last_label(labels: Tensor) -> Tensor:
+    """[B, T]: which positions come after the last label of their row."""
     return (labels != IGNORE).flip(1).cumsum(1).flip(1) == 0
 
 
-def named(names: list[str]) -> str:
-    """The first few of many."""
+def join_names(names: list[str]) -> str:
+    """The first three names, and how many more there are."""
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def cut(batch: Batch, rows: int, length: int) -> Batch:
-    """The first rows with something to learn, and their first columns."""
-    learned = (batch["labels"][:, :length] != IGNORE).sum(1)
-    best = learned.argsort(descending=True, stable=True)[:rows]
+def crop(batch: Batch, rows: int, length: int) -> Batch:
+    """The rows with the most labels, cropped to `length`."""
+    labeled = (batch["labels"][:, :length] != IGNORE).sum(1)
+    best = labeled.argsort(descending=True, stable=True)[:rows]
     return {name: table[best][:, :length].clone() for name, table in batch.items()}
 
 
-def made_up(model: Model, rows: int, length: int) -> Batch:
+def random_batch(model: Model, rows: int, length: int) -> Batch:
     random = torch.Generator().manual_seed(11)
 
     def tokens(vocabulary: int, width: int) -> Tensor:
@@ -197,18 +197,18 @@ def made_up(model: Model, rows: int, length: int) -> Batch:
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
     source = tokens(config.source_tokens, max(2, length - 2))
-    made = {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
-    return {**made, "target": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
+    batch = {"source": source, "source_mask": torch.ones_like(source, dtype=torch.bool)}
+    return {**batch, "target": tokens(config.vocabulary, length), "labels": tokens(config.vocabulary, length)}
 
 
-def changed(tokens: Tensor, vocabulary: int) -> Tensor:
-    """Other tokens everywhere."""
+def change_tokens(tokens: Tensor, vocabulary: int) -> Tensor:
+    """A different token at every position."""
     return (tokens + 1 + torch.arange(tokens.shape[1], device=tokens.device) % max(1, vocabulary - 1)) % vocabulary
 
 
-def masked_way(model: Model, batch: Batch) -> Tensor:
-    """The same answers by way of an explicit mask, which goes through other kernels than none."""
-    tokens = batch[key_of(batch)]
+def run_model_masked(model: Model, batch: Batch) -> Tensor:
+    """The same output as `run_model`, with an explicit mask, which uses other kernels."""
+    tokens = batch[input_key(batch)]
     everything = torch.ones_like(tokens, dtype=torch.bool)
     if "source" in batch:
         output: Output = model(batch["source"], tokens, source_mask=batch["source_mask"], target_mask=everything)
@@ -219,13 +219,13 @@ def masked_way(model: Model, batch: Batch) -> Tensor:
     return output.hidden if output.logits is None else output.logits
 
 
-def real(batch: Batch, row: int) -> Tensor:
-    """The source tokens of a row that are no padding."""
+def unpadded_source(batch: Batch, row: int) -> Tensor:
+    """The source tokens of a row without padding."""
     return batch["source"][row][batch["source_mask"][row]]
 
 
-def ragged(rows: list[Tensor], filler: int) -> tuple[Tensor, Tensor]:
-    """Rows of different lengths as a table, and which cells are real."""
+def pad_rows(rows: list[Tensor], filler: int) -> tuple[Tensor, Tensor]:
+    """Rows of different lengths padded to a table, and the mask of real tokens."""
     lengths = torch.tensor([len(row) for row in rows], device=rows[0].device)
     table = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=filler)
     return table, masks.real_tokens(lengths, table.shape[1])

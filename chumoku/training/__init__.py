@@ -1,1 +1,1 @@
-"""Training: the rate at each step, what is minimized, and by which rule."""
+"""Training: recipes, data, objectives, optimizers, schedules, the training loop and checkpoints."""

@@ -1,4 +1,4 @@
-"""A running average of the weights:  a ← d · a + (1 − d) · w  after each step, d the decay."""
+"""Exponential moving average of the weights:  a ← d · a + (1 − d) · w  after each step, with decay d."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import torch
 from torch import Tensor, nn
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
+def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 class Average:
-    """The average beside a model; of nothing when the decay is 0."""
+    """The moving average of a model's trainable weights; disabled if the decay is 0."""
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._parameters = _trained(model) if decay else {}
+        self._parameters = _trainable(model) if decay else {}
         self.tensors = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def update(self) -> None:
@@ -31,8 +31,8 @@ class Average:
             tensor.copy_(tensors[name])
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Inside, the model has the average's weights."""
+    def swapped_in(self) -> Iterator[None]:
+        """Use the averaged weights in the model inside the block."""
         self._swap()
         try:
             yield
@@ -42,6 +42,6 @@ class Average:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, parameter in self._parameters.items():
-            kept = parameter.detach().clone()
+            current = parameter.detach().clone()
             parameter.copy_(self.tensors[name])
-            self.tensors[name].copy_(kept)
+            self.tensors[name].copy_(current)

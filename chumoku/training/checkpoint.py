@@ -1,11 +1,11 @@
-"""Checkpoints: everything a run is at a step, in a sealed folder.
+"""Checkpoints: the complete state of a run at a step, in a folder with checksums.
 
     step-00001000/   a bundle (config, model, tokenizer, card), or an adapter and its tensors
                      optimizer.safetensors · average.safetensors · state.json · manifest.json
 
-Order of data and all randomness are functions of (seed, step), so the step stands for both. A checkpoint is whole or
-it is not there; a damaged one is set aside as .bad and the one before is used; an old one goes only after the new one
-has been read back. Sharded, each process writes its own part instead of the bundle and the two other tensor files.
+Data order and all random numbers are functions of (seed, step), so only the step is stored. A checkpoint is written
+completely or not at all. A damaged one is renamed to .bad and the one before is used. An old one is deleted only after
+the new one has been verified. With train.sharded, each process writes its own part instead of the tensor files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError, StorageError
 from chumoku.training.checkpoint_files import Tensors, write_files, write_part
-from chumoku.training.distributed import World, whole
+from chumoku.training.distributed import World, gather
 from chumoku.training.outputs import Result
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
@@ -39,69 +39,69 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(
-        self, folder: Path, *, keep: int, here: World, say: Callable[[str], None], sharded: bool = False
+        self, folder: Path, *, keep: int, world: World, notify: Callable[[str], None], sharded: bool = False
     ) -> None:
-        self.folder, self.keep, self.here, self.say, self.sharded = folder, keep, here, say, sharded
+        self.folder, self.keep, self.world, self.notify, self.sharded = folder, keep, world, notify, sharded
 
     def steps(self) -> list[int]:
-        """The steps there are checkpoints of, oldest first."""
+        """The steps of the stored checkpoints, oldest first."""
         names = (path.name for path in self.folder.glob("step-*")) if self.folder.is_dir() else ()
         return sorted(int(name[5:]) for name in names if re.fullmatch(r"step-[0-9]{8,12}", name))
 
     @property
-    def described(self) -> str:
+    def last_good(self) -> str:
         steps = self.steps()
-        return f"the last good state is {self.path(steps[-1])}" if steps else "nothing had been saved before"
+        return f"the last good checkpoint is {self.path(steps[-1])}" if steps else "there is no earlier checkpoint"
 
     def path(self, step: int) -> Path:
         return self.folder / f"step-{step:08}"
 
     def heal(self) -> None:
-        """Clear away what interrupted writings left."""
+        """Clean up after interrupted writes."""
         for left in [path for end in TEMPORARY_SUFFIXES for path in self.folder.glob(f"step-*.{end}")]:
             recover_interrupted_write(left.with_suffix(""))
 
     def newest(self) -> Path | None:
-        """The newest checkpoint that is whole; damaged ones are set aside."""
-        return next((path for step in reversed(self.steps()) if self.is_whole(path := self.path(step))), None)
+        """The newest intact checkpoint; damaged ones are renamed to .bad."""
+        return next((path for step in reversed(self.steps()) if self.check_or_set_aside(path := self.path(step))), None)
 
-    def is_whole(self, path: Path) -> bool:
-        """Whether a checkpoint is what was saved; if not, it is set aside."""
+    def check_or_set_aside(self, path: Path) -> bool:
+        """Whether a checkpoint matches its checksums; if not, it is renamed to .bad."""
         try:
             verify_bundle(path)
         except DamagedError as error:
-            aside = _free_name(path)
+            aside = _unused_name(path)
             path.replace(aside)
-            self.say(f"A checkpoint is damaged and was set aside as {aside}. {error}")
+            self.notify(f"A checkpoint is damaged and was renamed to {aside}. {error}")
             return False
         return True
 
     def save(self, state: State, tensors: Tensors, result: Result) -> Path:
-        """Write a checkpoint, read it back, and only then let the oldest go. A full disk raises StorageError."""
+        """Write and verify a checkpoint, then delete the oldest. A full disk raises StorageError."""
         path = self.path(state.step)
-        gathered = None if self.sharded else _gathered(tensors, self.here)
+        gathered = None if self.sharded else _gather(tensors, self.world)
         with contextlib.ExitStack() as stack:
             working = sibling(path, "writing")
 
             def begin() -> None:
-                if self.here.main:
+                if self.world.main:
                     stack.enter_context(atomic_folder(path))
 
             def fill() -> None:
                 if gathered is None:
-                    write_part(working, tensors, self.here)
-                if self.here.main:
+                    write_part(working, tensors, self.world)
+                if self.world.main:
                     write_files(working, state, gathered, result)
 
             def finish() -> None:
                 stack.close()
-                if self.here.main:
+                if self.world.main:
                     self._rotate(path)
 
             for work in (begin, fill, finish):
                 problem = _attempt(work)
-                if self.here.sum(float(problem is not None))[0]:  # all go on, or all give up
-                    raise _no_room(path, tensors.named().values(), problem)
+                if self.world.sum(float(problem is not None))[0]:  # either all processes continue or all raise
+                    raise _disk_error(path, tensors.flatten().values(), problem)
         return path
 
     def _rotate(self, path: Path) -> None:
@@ -110,18 +110,18 @@ class Checkpoints:
             delete_folder(self.path(step))
 
 
-def export(result: Result, folder: Path, here: World) -> None:
-    """What was learned, as it is now; everyone takes part, the first process writes."""
-    weights = {name: whole(tensor.detach()) for name, tensor in result.tensors().items()}
+def export(result: Result, folder: Path, world: World) -> None:
+    """Write the current result to a folder. Every process must call this; the main process writes."""
+    weights = {name: gather(tensor.detach()) for name, tensor in result.tensors().items()}
 
     def write() -> None:
-        if here.main:
+        if world.main:
             with atomic_folder(folder) as working:
                 result.write(working, weights)
 
     problem = _attempt(write)
-    if here.sum(float(problem is not None))[0]:
-        raise _no_room(folder, weights.values(), problem)
+    if world.sum(float(problem is not None))[0]:
+        raise _disk_error(folder, weights.values(), problem)
 
 
 def _attempt(work: Callable[[], None]) -> OSError | DamagedError | None:
@@ -132,58 +132,58 @@ def _attempt(work: Callable[[], None]) -> OSError | DamagedError | None:
     return None
 
 
-def _gathered(tensors: Tensors, here: World) -> Tensors:
-    """Whole tensors in main memory on the first process; every process must take part."""
+def _gather(tensors: Tensors, world: World) -> Tensors:
+    """Full tensors on the CPU of the main process; every process must call this."""
     groups = []
     for group in (tensors.model, tensors.optimizer, tensors.average):
-        made = {}
+        gathered = {}
         for name, tensor in group.items():
-            together = whole(tensor.detach())
-            if here.main:
-                made[name] = together.cpu()
-        groups.append(made)
+            full = gather(tensor.detach())
+            if world.main:
+                gathered[name] = full.cpu()
+        groups.append(gathered)
     return Tensors(*groups)
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """What a run was made of and is now made of, where they differ: `model.width: 64 then, 128 now`."""
+def find_differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """The values that differ between two nested mappings, as in `model.width: 64 then, 128 now`."""
     found = []
     for key in sorted({*before, *now}):
         old, new = before.get(key), now.get(key)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            found += differences(old, new, f"{prefix}{key}.")
+            found += find_differences(old, new, f"{prefix}{key}.")
         elif old != new:
-            found.append(f"{prefix}{key}: {_shown(old)} then, {_shown(new)} now")
+            found.append(f"{prefix}{key}: {_show(old)} then, {_show(new)} now")
     return found
 
 
-def bytes_kept(numbers: int, recipe: Recipe) -> int:
-    """What a run of so many numbers keeps at its most: checkpoints, one more than is kept, and two bundles."""
+def disk_needed(parameters: int, recipe: Recipe) -> int:
+    """The most bytes a run stores: its checkpoints plus one being written, and the bundles best/ and last/."""
     moments = {"adamw": 2, "sgd": 1, "muon": 2}[recipe.optimizer.kind]
-    keep = max(recipe.train.keep, recipe.train.average)
-    return 4 * numbers * ((keep + 1) * (1 + moments + bool(recipe.train.ema)) + 2)
+    keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
+    return 4 * parameters * ((keep + 1) * (1 + moments + bool(recipe.train.ema)) + 2)
 
 
-def check_room(folder: Path, needed: int) -> None:
-    """Refuse, before the first step, a disk that cannot hold what the run will keep."""
-    kept = [*(folder / "checkpoints").glob("step-*"), folder / "best", folder / "last"]
-    there = sum(file.stat().st_size for place in kept for file in place.glob("*"))
+def check_disk_space(folder: Path, needed: int) -> None:
+    """Raise RoomError if the disk cannot hold the run's checkpoints; checked before the first step."""
+    stored = [*(folder / "checkpoints").glob("step-*"), folder / "best", folder / "last"]
+    used = sum(file.stat().st_size for place in stored for file in place.glob("*"))
     free = shutil.disk_usage(folder).free
-    if there + free < needed:
+    if used + free < needed:
         raise StorageError(
-            f"{folder} will need {needed:,} bytes for checkpoints and {free:,} are free. Free some, lower train.keep, "
-            "or choose another train.out."
+            f"{folder} needs {needed:,} bytes for checkpoints and {free:,} are free. Free some disk space, lower "
+            "train.keep_checkpoints, or choose another train.out."
         )
 
 
-def _no_room(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> StorageError:
+def _disk_error(path: Path, tensors: Iterable[Tensor], problem: Exception | None) -> StorageError:
     needed = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
     free = shutil.disk_usage(path.parent).free
     why = "another process could not write" if problem is None else getattr(problem, "strerror", None) or str(problem)
     return StorageError(f"{path} could not be saved: {why}. It needs about {needed:,} bytes and {free:,} are free.")
 
 
-def _free_name(path: Path) -> Path:
+def _unused_name(path: Path) -> Path:
     aside = path.with_name(path.name + ".bad")
     number = 2
     while aside.exists():
@@ -192,5 +192,5 @@ def _free_name(path: Path) -> Path:
     return aside
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     return "not given" if value is None else f"{value}"[:80]

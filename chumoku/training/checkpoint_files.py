@@ -1,13 +1,12 @@
-"""The files of a checkpoint, written and read.
+"""Writes and reads the files of a checkpoint.
 
-    bundle or adapter · model.safetensors    result    what is trained
+    bundle or adapter · model.safetensors    the trained tensors
     optimizer.safetensors                    name:exp_avg, name:exp_avg_sq, name:step …
-    average.safetensors                      the running average, where there is one
+    average.safetensors                      the moving average of the weights, if enabled
     state.json                               step, tokens, best loss …
-    part-00000-of-00002.safetensors          sharded: what one process holds of all three, instead of the files above
+    part-00000-of-00002.safetensors          sharded: one process's part of all three, instead of the files above
 
-Files that are read may come from strangers. Every tensor's name, shape and type is compared with what the run needs
-before any is used.
+Files may come from untrusted sources: names, shapes and types of all tensors are checked before any is used.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from torch import Tensor
 
 from chumoku.errors import DamagedError
 from chumoku.safe_files import check_safetensors_header
-from chumoku.training.distributed import World, laid_out_as, part
+from chumoku.training.distributed import World, distribute_like, local_part
 from chumoku.training.outputs import Result
 from chumoku.training.state import State
 from chumoku.weights.bundle import WEIGHTS, save_tensors
@@ -39,13 +38,14 @@ LARGEST_COUNT = 1 << 62  # of steps, tokens …
 
 @dataclass(frozen=True)
 class Tensors:
-    """The tensors of a run, by name; divided among processes or not."""
+    """The tensors of a run by name, sharded or not."""
 
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     average: Mapping[str, Tensor]
 
-    def named(self) -> dict[str, Tensor]:
+    def flatten(self) -> dict[str, Tensor]:
+        """All tensors by `group/name`."""
         groups = (("model", self.model), ("optimizer", self.optimizer), ("average", self.average))
         return {f"{group}/{name}": tensor for group, tensors in groups for name, tensor in tensors.items()}
 
@@ -53,7 +53,7 @@ class Tensors:
 def write_files(folder: Path, state: State, tensors: Tensors | None, result: Result) -> None:
     if tensors is not None:
         result.write(folder, tensors.model)
-        if not (folder / WEIGHTS).exists():  # an adapter's own files are in another library's words
+        if not (folder / WEIGHTS).exists():  # an adapter is written in PEFT's format
             save_tensors(tensors.model, folder / WEIGHTS)
         save_tensors(tensors.optimizer, folder / OPTIMIZER)
         if tensors.average:
@@ -61,22 +61,22 @@ def write_files(folder: Path, state: State, tensors: Tensors | None, result: Res
     (folder / STATE).write_text(json.dumps(asdict(state), indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def write_part(folder: Path, tensors: Tensors, here: World) -> None:
+def write_part(folder: Path, tensors: Tensors, world: World) -> None:
     mine = {}
-    for name, tensor in tensors.named().items():
-        divided = part(tensor.detach())
+    for name, tensor in tensors.flatten().items():
+        divided = local_part(tensor.detach())
         if divided is not None:
             mine[name] = divided
-        elif here.main:
+        elif world.main:
             mine[name] = tensor
-    save_tensors(mine, folder / f"part-{here.rank:05}-of-{here.size:05}.safetensors")
+    save_tensors(mine, folder / f"part-{world.rank:05}-of-{world.size:05}.safetensors")
 
 
 def read_state(path: Path) -> State:
-    """The numbers of a checkpoint, each of its type and range."""
+    """The state of a checkpoint; DamagedError if a value has the wrong type or range."""
     try:
         if check_regular_file(path / STATE) > LARGEST_STATE:
-            raise DamagedError(f"{path / STATE} is larger than any state is.")
+            raise DamagedError(f"{path / STATE} is too large to be a state file.")
         state = State(**json.loads((path / STATE).read_text(encoding="utf-8")))
         counts = (state.step, state.tokens, state.judged, state.waited, state.bad, state.scale_good)
         numbers = (state.seconds, state.scale, 0.0 if state.best is None else state.best)
@@ -87,12 +87,12 @@ def read_state(path: Path) -> State:
         if not isinstance(state.origin, dict):
             raise ValueError("origin is not a table")
     except (ValueError, TypeError, OverflowError, RecursionError, OSError) as error:
-        raise DamagedError(f"{path / STATE} does not read as the state of a run: {str(error)[:200]}.") from error
+        raise DamagedError(f"{path / STATE} is not a valid state file: {str(error)[:200]}.") from error
     return state
 
 
 def read_tensors(path: Path) -> Tensors:
-    """All tensors of a verified checkpoint, whole, whoever wrote it."""
+    """All tensors of a verified checkpoint; sharded parts are joined."""
     if (path / WEIGHTS).exists():
         return Tensors(*(_read_file(path / name) for name in (WEIGHTS, OPTIMIZER, AVERAGE)))
     pieces = [_read_file(file) for file in sorted(path.glob("part-*.safetensors"))]
@@ -101,15 +101,15 @@ def read_tensors(path: Path) -> Tensors:
         group, _, name = key.partition("/")
         if group not in groups:
             raise DamagedError(f"{path} has the tensor {key[:200]}, which is not part of a checkpoint.")
-        groups[group][name] = _joined(path, key, [piece[key] for piece in pieces if key in piece])
+        groups[group][name] = _concatenate(path, key, [piece[key] for piece in pieces if key in piece])
     return Tensors(**groups)
 
 
-def _joined(path: Path, key: str, rows: list[Tensor]) -> Tensor:
+def _concatenate(path: Path, key: str, rows: list[Tensor]) -> Tensor:
     if len(rows) == 1:
         return rows[0]
     if len({(row.dtype, row.ndim, row.shape[1:]) for row in rows}) > 1 or rows[0].ndim == 0:
-        raise DamagedError(f"{path}: the parts of {key[:200]} do not fit together.")
+        raise DamagedError(f"{path}: the parts of {key[:200]} have different shapes or types.")
     return torch.cat(rows)
 
 
@@ -122,41 +122,43 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt") as stored:
             return {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118 - not a mapping
     except SafetensorError as error:
-        raise DamagedError(f"{path} does not read as safetensors: {str(error)[:200]}.") from error
+        raise DamagedError(f"{path} is not a valid safetensors file: {str(error)[:200]}.") from error
 
 
 def check_tensors(path: Path, found: Tensors, needed: Tensors) -> None:
-    """Refuse a checkpoint whose tensors are not those that a run needs.
+    """Raise DamagedError if a checkpoint's tensors are not those of the run.
 
-    The optimizer remembers nothing of a parameter that never had a gradient; of others, it needs everything.
+    A parameter that never had a gradient has no optimizer state; every other one must have all of it.
     """
     check_group(path, found.model, needed.model)
     check_group(path, found.average, needed.average)
-    remembered = {name.rpartition(":")[0] for name in found.optimizer}
-    moments = {name: like for name, like in needed.optimizer.items() if name.rpartition(":")[0] in remembered}
+    updated = {name.rpartition(":")[0] for name in found.optimizer}
+    moments = {name: like for name, like in needed.optimizer.items() if name.rpartition(":")[0] in updated}
     check_group(path, found.optimizer, moments)
 
 
 def check_group(path: Path, found: Mapping[str, Tensor], needed: Mapping[str, Tensor]) -> None:
     if found.keys() != needed.keys():
         odd = min(found.keys() ^ needed.keys())
-        raise DamagedError(f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: it is another run's.")
+        raise DamagedError(
+            f"{path} {'has' if odd in found else 'lacks'} the tensor {odd[:200]}: it belongs to another run."
+        )
     for name, like in needed.items():
         one = found[name]
         if (one.shape, one.dtype) != (like.shape, like.dtype):
             kinds = [f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}" for tensor in (one, like)]
-            raise DamagedError(f"{path}: {name} is {kinds[0]}, and this run needs {kinds[1]}.")
+            raise DamagedError(f"{path}: {name} is {kinds[0]}, but this run needs {kinds[1]}.")
 
 
-def restore(result: Result, values: Mapping[str, Tensor]) -> None:
-    """Put whole tensors into what is trained, divided as it is."""
+def load_weights(result: Result, values: Mapping[str, Tensor]) -> None:
+    """Copy full tensors into the trained tensors, sharded as those are."""
     with torch.no_grad():
         for name, tensor in result.tensors().items():
-            tensor.copy_(laid_out_as(tensor.detach(), values[name]))
+            tensor.copy_(distribute_like(tensor.detach(), values[name]))
 
 
-def mean(paths: Sequence[Path], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The mean of the weights of several checkpoints, summed in float64; all are of the names and shapes of `like`."""
+def average_weights(paths: Sequence[Path], like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The mean weights of several checkpoints, summed in float64; names and shapes must be those of `like`."""
     total = {name: torch.zeros(tensor.shape, dtype=torch.float64) for name, tensor in like.items()}
     for path in paths:
         weights = read_tensors(path).model

@@ -1,12 +1,12 @@
-"""Many processes, by PyTorch's own engine; the model files know nothing of it.
+"""Training on several processes with torch.distributed; the model code does not know about it.
 
     torchrun --nproc-per-node 8 -m chumoku train recipe.toml
 
-    ddp     every process has the whole model; gradients are averaged
-    fsdp    every process keeps a part of each weight; blocks are put together when they run (FSDP2)
+    ddp     every process has the full model; gradients are averaged
+    fsdp    every process keeps a shard of each weight; blocks are gathered when they run (FSDP2)
 
-The processes share out each batch. The loss of each is divided by the tokens of all and multiplied by the number of
-processes, because the engine divides by it: the gradient is that of one process with the whole batch.
+Each batch is divided among the processes. Each process divides its loss by the tokens of all processes and multiplies
+it by their number, because PyTorch averages gradients: the result is the gradient of one process with the full batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chumoku.training.settings import TrainSettings
 
 @dataclass(frozen=True)
 class World:
-    """Which process this is, among how many, and where it computes."""
+    """This process: its device, its rank, and the number of processes."""
 
     device: torch.device
     rank: int = 0
@@ -51,29 +51,29 @@ class World:
     def share(self) -> Share:
         return Share(self.rank, self.size)
 
-    def place(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """A batch where it is computed."""
+    def to_device(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The batch on this process's device."""
         if self.device.type != "cuda":
             return batch
         return {name: table.pin_memory().to(self.device, non_blocking=True) for name, table in batch.items()}
 
     def sum(self, *numbers: float) -> list[float]:
-        """Each number added up over all processes."""
+        """Each number summed over all processes."""
         if self.size == 1:
             return list(numbers)
         table = torch.tensor(numbers, dtype=torch.float64, device=self.device)
         dist.all_reduce(table)
         return table.tolist()
 
-    def wait(self) -> None:
-        """Until everyone is here."""
+    def barrier(self) -> None:
+        """Wait for all processes."""
         if self.size > 1:
             self.sum(1.0)
 
 
 @contextlib.contextmanager
-def world(settings: TrainSettings) -> Iterator[World]:
-    """This process's place: alone, or among those that torchrun started."""
+def join_world(settings: TrainSettings) -> Iterator[World]:
+    """The world of this process: alone, or in the group that torchrun started."""
     size = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     device = choose_device(settings.device)
     if size == 1:
@@ -83,7 +83,7 @@ def world(settings: TrainSettings) -> Iterator[World]:
     if device.type == "cuda":
         device = torch.device("cuda", local)
         torch.cuda.set_device(device)
-    # The others wait while the first prepares the corpus, however long that takes.
+    # A long timeout, because the others wait while the main process prepares the corpus.
     dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=timedelta(hours=4))
     try:
         yield World(device, rank, size)
@@ -92,7 +92,7 @@ def world(settings: TrainSettings) -> Iterator[World]:
 
 
 def choose_device(name: str | None) -> torch.device:
-    """The device that was asked for, or the fastest there is."""
+    """The named device, or the fastest available."""
     if name is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -103,37 +103,37 @@ def choose_device(name: str | None) -> torch.device:
     if not known:
         raise UsageError(f"train.device: there is no device '{name}' here; choose cpu or cuda, or leave it out.")
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError("train.device: this PyTorch sees no GPU. Choose cpu, or leave it out.")
+        raise UsageError("train.device: PyTorch finds no GPU here. Choose cpu, or leave it out.")
     return device
 
 
-def wrap(objective: Objective, settings: TrainSettings, here: World) -> nn.Module:
-    """The objective as it runs: cast, shared among processes, compiled."""
+def wrap(objective: Objective, settings: TrainSettings, world: World) -> nn.Module:
+    """The objective ready for training: with activation checkpointing, casting, DDP or FSDP, and torch.compile."""
     blocks = [module for module in objective.modules() if isinstance(module, Block)]
-    if settings.recompute:
+    if settings.activation_checkpointing:
         for block in blocks:
-            block.forward = _recomputed(block.forward)  # type: ignore[method-assign]
-    sharding = here.size > 1 and settings.parallel == "fsdp"
+            block.forward = _with_checkpointing(block.forward)  # type: ignore[method-assign]
+    sharding = world.size > 1 and settings.parallel == "fsdp"
     module: nn.Module = objective
     if sharding:
         _shard(objective, blocks, DTYPES[settings.precision])
     elif settings.precision != "float32":
         module = Cast(objective, DTYPES[settings.precision])
-    if here.size > 1 and not sharding:
+    if world.size > 1 and not sharding:
         module = DistributedDataParallel(module, gradient_as_bucket_view=True)
     if settings.compile:
-        # Sentence pairs come in many shapes, windows in one.
+        # Batches of sentence pairs have many shapes, batches of windows only one.
         pairs = objective.model.config.kind == "encoder-decoder"
         module = torch.compile(module, dynamic=True if pairs else None)  # type: ignore[assignment]
     return module
 
 
-def _recomputed(run: Any) -> Any:
+def _with_checkpointing(run: Any) -> Any:
     def forward(*args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            # A GPU's backward pass has its own thread, which would not know whether plain formulas run.
-            chosen = plain_formulas()
-            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(chosen))
+            # The backward pass on a GPU runs in another thread, which does not inherit the plain-formulas setting.
+            use_plain = plain_formulas()
+            kwargs["context_fn"] = lambda: (contextlib.nullcontext(), plain(use_plain))
         return checkpoint(run, *args, use_reentrant=False, **kwargs)
 
     return forward
@@ -147,9 +147,9 @@ def _shard(objective: nn.Module, blocks: list[Block], dtype: torch.dtype) -> Non
 
 
 @contextlib.contextmanager
-def sharing(module: nn.Module, *, now: bool) -> Iterator[None]:
-    """Gradients of what runs inside are exchanged now, or kept until a later batch of the same step."""
-    inner = getattr(module, "_orig_mod", module)  # beneath torch.compile
+def gradient_sync(module: nn.Module, *, now: bool) -> Iterator[None]:
+    """Synchronize gradients across processes in the block if `now`; else only accumulate them locally."""
+    inner = getattr(module, "_orig_mod", module)  # without torch.compile's wrapper
     if isinstance(inner, DistributedDataParallel) and not now:
         with inner.no_sync():
             yield
@@ -159,18 +159,18 @@ def sharing(module: nn.Module, *, now: bool) -> Iterator[None]:
     yield
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """A tensor put together from all processes' parts; everyone must ask."""
+def gather(tensor: Tensor) -> Tensor:
+    """The full tensor, gathered from all processes; every process must call this."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def part(tensor: Tensor) -> Tensor | None:
-    """This process's part of a divided tensor; None where it is not divided."""
+def local_part(tensor: Tensor) -> Tensor | None:
+    """This process's shard of a tensor; None if the tensor is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else None
 
 
-def laid_out_as(model: Tensor, value: Tensor) -> Tensor:
-    """A whole tensor, divided as another is."""
-    if not isinstance(model, DTensor):
-        return value.to(model.device)
-    return distribute_tensor(value.to(model.device), model.device_mesh, model.placements)
+def distribute_like(like: Tensor, value: Tensor) -> Tensor:
+    """A full tensor on the device of `like`, and sharded like it."""
+    if not isinstance(like, DTensor):
+        return value.to(like.device)
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

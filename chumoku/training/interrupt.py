@@ -1,4 +1,4 @@
-"""What goes wrong from outside and inside: signals, a second run in the same folder, numbers that are not finite."""
+"""Signals, the lock of a run's folder, and the search for NaN and infinity."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import BusyError, StorageError, UsageError
-from chumoku.training.distributed import part
+from chumoku.training.distributed import local_part
 
 
 class Interrupt:
-    """Ctrl-C, SIGTERM and a closed terminal are heard once and noted; the second ends the process as it would have."""
+    """Records the first Ctrl-C, SIGTERM or SIGHUP in `signal`; a second one ends the process as usual."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -28,8 +28,8 @@ class Interrupt:
     def __enter__(self) -> Interrupt:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             try:
-                self._before[number] = signal.signal(number, self._heard)
-            except ValueError:  # not the main thread: its owner hears the signals
+                self._before[number] = signal.signal(number, self._on_signal)
+            except ValueError:  # not the main thread, which alone can handle signals
                 return self
         return self
 
@@ -37,7 +37,7 @@ class Interrupt:
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def _heard(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self.signal is not None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
@@ -45,10 +45,10 @@ class Interrupt:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Hold a run's folder: a second run is refused, and a run that died holds nothing."""
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Lock a run's folder, so that a second run is refused. The lock of a dead process is released by the system."""
     if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file, and a folder is needed for a run. Choose another train.out.")
+        raise UsageError(f"{folder} is a file, but a run needs a folder. Choose another train.out.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
@@ -69,29 +69,29 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
-    """The address where numbers first cease to be finite: in the weights, going forward, or in the gradients."""
-    objective = getattr(objective, "_orig_mod", objective)  # beneath torch.compile
+def find_non_finite(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
+    """The address of the first NaN or infinity: in the weights, the forward pass, or the gradients."""
+    objective = getattr(objective, "_orig_mod", objective)  # without torch.compile's wrapper
     for name, parameter in objective.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return f"{_address(name)} (its weights)"
-    seen: list[str] = []
+    bad_modules: list[str] = []
 
-    def look(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if not seen and isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
-                seen.append(name)
+            if not bad_modules and isinstance(output, Tensor) and not bool(torch.isfinite(output).all()):
+                bad_modules.append(name)
 
         return hook
 
-    handles = [module.register_forward_hook(look(name)) for name, module in objective.named_modules() if name]
+    handles = [module.register_forward_hook(make_hook(name)) for name, module in objective.named_modules() if name]
     try:
         with torch.no_grad():
             losses = [objective(batch) for batch in batches]
     finally:
         for handle in handles:
             handle.remove()
-    inside = [name for name in seen if _address(name)]
+    inside = [name for name in bad_modules if _address(name)]
     if inside:
         return f"{_address(inside[0])} (its output)"
     if not all(bool(torch.isfinite(loss)) for loss in losses):
@@ -99,19 +99,19 @@ def first_bad(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
     for name, parameter in reversed(list(objective.named_parameters())):
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return f"{_address(name)} (its gradient)"
-    return "the gradient as a whole"
+    return "the norm of the gradient"
 
 
-def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that holds NaN or infinity: of a divided one, in this process's part.
+def first_non_finite_tensor(tensors: Mapping[str, Tensor]) -> str | None:
+    """The name of the first tensor with NaN or infinity; of a sharded tensor only this process's part is checked.
 
-    A sum with NaN or infinity in it is not finite, so all sums are asked for at once. A sum of finite numbers may
-    overflow: only what `isfinite` confirms counts.
+    The sum of a tensor with NaN or infinity is not finite, so all sums are computed in one transfer. A sum of finite
+    values may overflow, so `isfinite` must confirm it.
     """
     local: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
         if tensor.is_floating_point():
-            divided = part(tensor.detach())
+            divided = local_part(tensor.detach())
             local[name] = tensor.detach() if divided is None else divided
     sums = torch.stack([tensor.sum().float().cpu() for tensor in local.values()]) if local else torch.zeros(0)
     suspects = (name for name, finite in zip(local, torch.isfinite(sums).tolist(), strict=True) if not finite)
@@ -119,6 +119,6 @@ def first_not_finite(tensors: Mapping[str, Tensor]) -> str | None:
 
 
 def _address(name: str) -> str:
-    """The address inside the model, without what is wrapped around it; nothing for the wrapping itself."""
+    """The address inside the model, without the wrappers around it; empty for a wrapper."""
     parts = name.split(".")
     return ".".join(parts[parts.index("model") + 1 :]) if "model" in parts else ""

@@ -1,7 +1,7 @@
-"""What one sees of a run: a live bar, metrics.jsonl, TensorBoard files when asked, and a picture of the loss.
+"""The output of a run: a progress bar, metrics.jsonl, and TensorBoard files if enabled.
 
-The bar shows step, loss, tokens a second, the share of the machine's matrix peak, the rate and the time left. Where
-output is no terminal, a line now and then says the same.
+The bar shows step, loss, tokens per second, the share of the machine's matmul peak, the learning rate and the time
+left. If the output is not a terminal, a line is printed every few seconds instead.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 
 METRICS = "metrics.jsonl"
-QUIET_SECONDS = 10.0  # between lines where there is no bar
+LINE_SECONDS = 10.0  # between printed lines if there is no bar
 
 
-def started_bar(console: Console, *, total: int, done: int) -> Progress:
-    """How many of how many, what is said beside it, and the time left."""
+def start_progress_bar(console: Console, *, total: int, done: int) -> Progress:
+    """Start a bar with the count, a description and the time left."""
     bar = Progress(
         TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
         BarColumn(bar_width=None),
@@ -41,29 +41,29 @@ def started_bar(console: Console, *, total: int, done: int) -> Progress:
 
 
 class Log:
-    """Tells people, and files, how a run goes. A silent one (another process's) tells nobody."""
+    """Shows and stores the progress of a run. Without a console (on other processes) it does nothing."""
 
     def __init__(self, folder: Path, settings: TrainSettings, console: Console | None) -> None:
         self.folder, self.console = folder, console
         self.steps, self._every = settings.steps, settings.log_every
-        self.tokens_at_peak = math.nan  # tokens a second, were everything as fast as a matrix product
-        self._board = _board(folder) if settings.tensorboard and console is not None else None
+        self.peak_tokens_per_second = math.nan  # if everything ran as fast as a matrix product
+        self._tensorboard = _tensorboard(folder) if settings.tensorboard and console is not None else None
         self._file: Any = None
         self._bar: Progress | None = None
-        self._told, self._deaf = 0.0, False
+        self._last_line_at, self._console_closed = 0.0, False
 
     def open(self, state: State) -> None:
-        """Begin, or go on after a step: what an interrupted run wrote beyond it is dropped."""
+        """Open the files. Metrics that an interrupted run wrote after `state.step` are removed."""
         if self.console is None:
             return
         path = self.folder / METRICS
-        kept = [line for line in read_metrics(path) if line["step"] <= state.step]
+        entries = [line for line in read_metrics(path) if line["step"] <= state.step]
         fresh = path.with_suffix(".writing")
-        fresh.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+        fresh.write_text("".join(json.dumps(line) + "\n" for line in entries), encoding="utf-8")
         fresh.replace(path)
         self._file = path.open("a", encoding="utf-8")
         if self.console.is_terminal:
-            self._bar = started_bar(self.console, total=self.steps, done=state.step)
+            self._bar = start_progress_bar(self.console, total=self.steps, done=state.step)
 
     def close(self) -> None:
         if self._bar is not None:
@@ -72,42 +72,44 @@ class Log:
         if self._file is not None:
             self._file.close()
             self._file = None
-        if self._board is not None:
-            self._board.close()
+        if self._tensorboard is not None:
+            self._tensorboard.close()
 
-    def say(self, sentence: str) -> None:
-        if self.console is None or self._deaf:
+    def info(self, sentence: str) -> None:
+        if self.console is None or self._console_closed:
             return
         try:
             self.console.print(escape(sentence), highlight=False, soft_wrap=True)
-        except (OSError, SystemExit):  # rich leaves when nobody reads any more; that is no reason to stop training
-            self._deaf = True
+        except (OSError, SystemExit):  # rich exits when the pipe is closed; training continues
+            self._console_closed = True
 
     def step(self, state: State, *, loss: float, norm: float, rate: float, speed: float) -> None:
-        """The numbers of a training step."""
+        """Log the metrics of a training step."""
         if state.step % self._every and state.step != self.steps:
             return
         values = {"loss": loss, "norm": norm, "rate": rate, "tokens": state.tokens, "seconds": state.seconds}
-        # The peak is the fastest arithmetic seen in this run: the product measured at the start, or a step since then.
-        self.tokens_at_peak = max(self.tokens_at_peak, speed)
-        values |= {"tokens_per_second": speed, "peak_share": speed / self.tokens_at_peak}
+        # The peak is the matrix product measured at the start, or the fastest step if one was faster.
+        self.peak_tokens_per_second = max(self.peak_tokens_per_second, speed)
+        values |= {"tokens_per_second": speed, "peak_share": speed / self.peak_tokens_per_second}
         self._write({"step": state.step, **values})
-        shown = f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · rate {rate:.1e}"
+        shown = (
+            f"loss {loss:.4f} · {speed:,.0f} tokens/s · {values['peak_share']:.0%} of peak · learning rate {rate:.1e}"
+        )
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=state.step, description=shown)
-        elif self.console is not None and time.monotonic() - self._told > QUIET_SECONDS:
-            self._told = time.monotonic()
+        elif self.console is not None and time.monotonic() - self._last_line_at > LINE_SECONDS:
+            self._last_line_at = time.monotonic()
             left = (self.steps - state.step) * state.seconds / state.step
-            self.say(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
+            self.info(f"step {state.step:,}/{self.steps:,}  {shown} · {left:,.0f} s left")
 
     def validation(self, step: int, loss: float, *, bytes_a_token: float | None, best: bool) -> None:
         values = {"validation_loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         words = [f"validation loss {loss:.4f}", f"perplexity {values['perplexity']:,.2f}"]
         if bytes_a_token:
             values["bits_per_byte"] = loss / math.log(2) / bytes_a_token
-            words.append(f"{values['bits_per_byte']:.3f} bits a byte")
+            words.append(f"{values['bits_per_byte']:.3f} bits per byte")
         self._write({"step": step, **values})
-        self.say(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
+        self.info(f"step {step:,}: {', '.join(words)}{' (the best so far)' if best else ''}")
 
     def _write(self, values: dict[str, float]) -> None:
         if self._file is None:
@@ -116,15 +118,15 @@ class Log:
         try:
             self._file.write(json.dumps(finite) + "\n")
             self._file.flush()
-        except OSError as error:  # a full disk costs a line, not the run
-            self.say(f"{self.folder / METRICS} could not be written: {error.strerror}.")
-        if self._board is not None:
+        except OSError as error:  # a full disk does not stop the run
+            self.info(f"{self.folder / METRICS} could not be written: {error.strerror}.")
+        if self._tensorboard is not None:
             for key in values.keys() - {"step"}:
-                self._board.add_scalar(key, values[key], int(values["step"]))
+                self._tensorboard.add_scalar(key, values[key], int(values["step"]))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file; one that was cut off by a crash is left out."""
+    """The entries of a metrics file; a line cut off by a crash is skipped."""
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else ():
         try:
@@ -136,30 +138,30 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def matrix_peak(device: torch.device, dtype: torch.dtype) -> float:
-    """The most arithmetic this machine does in a second: the best of a few square products."""
+def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """The peak FLOP/s of the device: the best of a few square matrix products."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
     best = math.inf
     for _ in range(6):
-        _settle(device)
+        _synchronize(device)
         start = time.perf_counter()
         a @ b
-        _settle(device)
+        _synchronize(device)
         best = min(best, time.perf_counter() - start)
     return 2 * size**3 / best
 
 
-def _settle(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _board(folder: Path) -> Any:
+def _tensorboard(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise MissingExtraError(
-            "train.tensorboard needs the package tensorboard: pip install 'chumoku[tensorboard]'."
+            "train.tensorboard needs the tensorboard package: pip install 'chumoku[tensorboard]'."
         ) from error
     return SummaryWriter(str(folder / "tensorboard"))

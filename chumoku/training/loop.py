@@ -1,9 +1,9 @@
-"""The loop. A step takes a few batches, adds up their gradients, divides by all their tokens, and moves the weights:
+"""The training loop. A step sums the gradients of its batches, divides by all their tokens, and updates the weights:
 
-    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, clip / |g|),    w ← optimizer(w, g, rate(step))
+    g = Σ_batches ∂(Σ_tokens loss) / Σ_batches tokens,    g ← g · min(1, max_grad_norm / |g|),   w ← optimizer(w, g, lr)
 
-Which batches, and which numbers dropout draws, follow from (seed, step) alone. So a run that is stopped anywhere and
-resumed from its last checkpoint takes the same steps as one that never stopped.
+The batches and the random numbers of dropout depend only on (seed, step). So a run that is interrupted and resumed from
+its last checkpoint takes the same steps as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -25,67 +25,67 @@ from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import Tensors
-from chumoku.training.dataset import Material
-from chumoku.training.distributed import World, sharing
-from chumoku.training.interrupt import Interrupt, first_bad, first_not_finite
+from chumoku.training.dataset import TrainingData
+from chumoku.training.distributed import World, gradient_sync
+from chumoku.training.interrupt import Interrupt, find_non_finite, first_non_finite_tensor
 from chumoku.training.log import Log
-from chumoku.training.objectives import Objective, learned
+from chumoku.training.objectives import Objective, count_labels
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result
 from chumoku.training.precision import LossScale
 from chumoku.training.recipe import Recipe
 from chumoku.training.state import State
-from chumoku.training.validation import Judge
+from chumoku.training.validation import Evaluator
 
 Batch = dict[str, Tensor]
 
 
 @dataclass
 class Run:
-    """Everything a loop works with."""
+    """A run: all parts of the training loop, and the loop itself."""
 
     recipe: Recipe
-    material: Material
+    data: TrainingData
     model: Model
     objective: Objective
-    module: nn.Module  # the objective as it runs: cast, shared, compiled
+    module: nn.Module  # the objective wrapped for casting, several processes and compiling
     optimizer: Optimizer
     average: Average
-    judge: Judge
+    evaluator: Evaluator
     state: State
-    here: World
+    world: World
     log: Log
     checkpoints: Checkpoints
     result: Result
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
-    stopped_by: int | None = None  # the signal
+    stopped_by: int | None = None  # the signal that stopped the run
 
     def __post_init__(self) -> None:
         self.interrupt = Interrupt()
         self.scale = LossScale(self.recipe.train.precision, self.state)
 
-    def go(self) -> str:
-        """Train until the last step, a reason to stop, or a signal; returns which."""
+    def train(self) -> str:
+        """Train until the last step, until patience runs out, or until a signal; returns which, as text."""
         settings, state = self.recipe.train, self.state
         with self.interrupt:
-            if state.due(settings):  # a signal came before this step was judged
+            if state.validation_due(settings):  # interrupted before this step was validated
                 self.validate()
-            for batches in () if state.tired(settings) else self.feed():
-                tokens, stopping = self.here.sum(sum(map(learned, batches)), self.interrupted)
-                if stopping or not self.learn(batches, int(tokens)):
+            for batches in () if state.out_of_patience(settings) else self.batches_by_step():
+                tokens, stopping = self.world.sum(sum(map(count_labels, batches)), self.interrupted)
+                if stopping or not self.train_step(batches, int(tokens)):
                     return self.stop()
-                if state.due(settings):
+                if state.validation_due(settings):
                     self.validate()
-                last = state.step == settings.steps or state.tired(settings)
+                last = state.step == settings.steps or state.out_of_patience(settings)
                 if last or state.step % settings.save_every == 0:
                     self.save(final=last)
-                if state.tired(settings):
+                if state.out_of_patience(settings):
                     break
-            if state.due(settings):
+            if state.validation_due(settings):
                 return self.stop()
-        if state.tired(settings):
-            return f"stopped early: {counted(state.waited, 'validation')} brought nothing better"
+        if state.out_of_patience(settings):
+            return f"stopped early: no improvement in {counted(state.waited, 'validation')}"
         return "finished"
 
     def stop(self) -> str:
@@ -93,90 +93,92 @@ class Run:
         self.save(final=True)
         return f"stopped by {signal.Signals(self.stopped_by).name}"
 
-    def feed(self) -> Iterator[list[Batch]]:
-        """The batches of each step that is left, on this process's device."""
-        settings, train = self.recipe.train, self.material.train
-        workers = settings.workers if settings.workers is not None else 2 * (self.here.device.type == "cuda")
-        start, stop = (Cursor.at(step * settings.accumulate, len(train)) for step in (self.state.step, settings.steps))
+    def batches_by_step(self) -> Iterator[list[Batch]]:
+        """This process's batches for each remaining step."""
+        settings, train = self.recipe.train, self.data.train
+        workers = settings.workers if settings.workers is not None else 2 * (self.world.device.type == "cuda")
+        start, stop = (
+            Cursor.at(step * settings.gradient_accumulation, len(train)) for step in (self.state.step, settings.steps)
+        )
         batches: list[Batch] = []
-        for _, batch in load(train, start, workers=workers, share=self.here.share, stop=stop):
+        for _, batch in load(train, start, workers=workers, share=self.world.share, stop=stop):
             batches.append(batch)
-            if len(batches) == settings.accumulate:
+            if len(batches) == settings.gradient_accumulation:
                 yield batches
                 batches = []
 
-    def learn(self, batches: list[Batch], tokens: int) -> bool:
-        """One step; False when a signal came before it was complete, and nothing has changed."""
+    def train_step(self, batches: list[Batch], tokens: int) -> bool:
+        """Take one step; returns False, with nothing changed, if a signal came before it was complete."""
         settings, state = self.recipe.train, self.state
         began, step = time.perf_counter(), state.step + 1
-        torch.manual_seed(int(random_numbers(1, settings.seed, step, self.here.rank)[0]) >> 1)
-        rate = self.recipe.peak * self.recipe.curve(step)
+        torch.manual_seed(int(random_numbers(1, settings.seed, step, self.world.rank)[0]) >> 1)
+        rate = self.recipe.peak_learning_rate * self.recipe.lr_schedule(step)
         buffers = [buffer.clone() for buffer in self.model.buffers()]
         self.objective.train()
-        self.optimizer.forget()
-        total = torch.zeros((), device=self.here.device)
+        self.optimizer.zero_grad()
+        total = torch.zeros((), device=self.world.device)
         for number, batch in enumerate(batches):
-            if self.interrupted and self.here.size == 1:
-                self.put_back(buffers)
+            if self.interrupted and self.world.size == 1:
+                self.restore_buffers(buffers)
                 return False
-            with sharing(self.module, now=number == len(batches) - 1):
-                loss = self.module(self.here.place(batch))
-                (loss * (self.scale.value * self.here.size / max(1, tokens))).backward()
+            with gradient_sync(self.module, now=number == len(batches) - 1):
+                loss = self.module(self.world.to_device(batch))
+                (loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
             total += loss.detach()
-        norm = self.optimizer.norm() / self.scale.value
-        (summed,) = self.here.sum(total.item())
+        norm = self.optimizer.grad_norm() / self.scale.value
+        (total_loss,) = self.world.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
-        if math.isfinite(summed) and math.isfinite(norm.item()):
-            self.optimizer.scale(norm, settings.clip, self.scale.value)
+        if math.isfinite(total_loss) and math.isfinite(norm.item()):
+            self.optimizer.unscale_and_clip(norm, settings.max_grad_norm, self.scale.value)
             self.optimizer.step(rate)
             self.average.update()
             state.bad = 0
             self.scale.update(finite=True)
         else:
             try:
-                self.refuse(batches)
+                self.skip_step(batches)
             finally:
-                self.put_back(buffers)
+                self.restore_buffers(buffers)
         seconds = time.perf_counter() - began
         state.seconds += seconds
-        self.log.step(state, loss=summed / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
+        self.log.step(state, loss=total_loss / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
         return True
 
-    def put_back(self, buffers: list[Tensor]) -> None:
+    def restore_buffers(self, buffers: list[Tensor]) -> None:
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
             buffer.copy_(before)
 
-    def refuse(self, batches: list[Batch]) -> None:
-        """A step whose numbers are not finite is not applied; too many in a row end the run."""
+    def skip_step(self, batches: list[Batch]) -> None:
+        """Count and report a non-finite step, which is not applied; too many in a row end the run."""
         if self.scale.update(finite=False):
             return
         state, settings = self.state, self.recipe.train
         state.bad += 1
-        where = first_bad(self.module, [self.here.place(batch) for batch in batches])
-        self.log.say(f"Step {state.step:,} gave numbers that are not finite, first in {where}. It was not applied.")
-        if state.bad >= settings.bad_steps:
+        where = find_non_finite(self.module, [self.world.to_device(batch) for batch in batches])
+        self.log.info(f"Step {state.step:,} was not finite (NaN or infinity), first in {where}. It was skipped.")
+        if state.bad >= settings.max_bad_steps:
             raise DivergedError(
-                f"{counted(state.bad, 'step')} in a row gave numbers that are not finite, first in {where}. Nothing of "
-                f"them was saved; {self.checkpoints.described}. Lower optimizer.rate or lengthen schedule.warmup."
+                f"{counted(state.bad, 'step')} in a row were not finite (NaN or infinity), first in {where}. They were "
+                f"not saved; {self.checkpoints.last_good}. Lower optimizer.learning_rate or lengthen schedule.warmup."
             )
 
     def validate(self) -> None:
-        """The loss on what is not learned from; the best weights so far are kept."""
+        """Compute the validation loss, and save the weights if they are the best so far."""
         state = self.state
-        with self.judge.at_rest():
-            loss = self.judge.loss(stop=lambda: self.here.sum(self.interrupted)[0] > 0)
+        with self.evaluator.eval_mode():
+            loss = self.evaluator.loss(stop=lambda: self.world.sum(self.interrupted)[0] > 0)
             if loss is None:
                 return
             state.judged = state.step
             best = math.isfinite(loss) and (state.best is None or loss < state.best)
             state.waited = 0 if best else state.waited + 1
-            self.log.validation(state.step, loss, bytes_a_token=self.material.bytes_a_token, best=best)
+            self.log.validation(state.step, loss, bytes_a_token=self.data.bytes_a_token, best=best)
             if best:
                 self.check_finite()
-                if self.surviving(self.keep_best):  # best/ holds what `state.best` says
+                if self.keep_going_if_disk_full(self.keep_best):  # state.best is the loss of the weights in best/
                     state.best = loss
             for line in self.samples():
-                self.log.say(line)
+                self.log.info(line)
 
     def save(self, *, final: bool = False) -> None:
         state = self.state
@@ -188,28 +190,29 @@ class Run:
         if final:
             write()
         else:
-            self.surviving(write)
+            self.keep_going_if_disk_full(write)
 
     def check_finite(self) -> None:
-        """End the run before weights that are not finite replace good ones: an optimizer's step can make them."""
-        averages = {f"{name} (its average)": tensor for name, tensor in self.average.tensors.items()}
-        bad = first_not_finite({**self.result.tensors(), **averages})
-        if not self.here.sum(float(bad is not None))[0]:
+        """Raise DivergedError before non-finite weights, which an optimizer step can produce, overwrite good ones."""
+        averages = {f"{name} (moving average)": tensor for name, tensor in self.average.tensors.items()}
+        bad = first_non_finite_tensor({**self.result.tensors(), **averages})
+        if not self.world.sum(float(bad is not None))[0]:
             return
         settings = self.recipe.optimizer
         epsilon = "" if settings.kind == "sgd" else f", raise optimizer.epsilon (it is {settings.epsilon:g})"
         raise DivergedError(
             f"Step {self.state.step:,} was not saved: its weights are not finite, first in "
-            f"{bad or 'the part of another process'}; {self.checkpoints.described}. Lower optimizer.rate (its peak is "
-            f"{self.recipe.peak:g}){epsilon} or lengthen schedule.warmup, and go on with --resume."
+            f"{bad or 'the part of another process'}; {self.checkpoints.last_good}. Lower optimizer.learning_rate "
+            f"(the peak is {self.recipe.peak_learning_rate:g}){epsilon} or lengthen schedule.warmup, then continue "
+            "with --resume."
         )
 
-    def surviving(self, write: Callable[[], object]) -> bool:
-        """Whether it was written. A disk that is full now may have room later; what was saved before stays."""
+    def keep_going_if_disk_full(self, write: Callable[[], object]) -> bool:
+        """Call `write`; returns False if the disk is full, since there may be space later."""
         try:
             write()
         except StorageError as error:
-            self.log.say(f"{error} The run goes on; what was saved before stays.")
+            self.log.info(f"{error} Training continues; earlier checkpoints are kept.")
             return False
         return True
 

@@ -1,4 +1,4 @@
-"""What a run makes, and what its checkpoints keep: a whole model, or an adapter beside one that stays as it is."""
+"""The result of a run, and the tensors its checkpoints store: a full model, or an adapter of a frozen model."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Result(Protocol):
     def model(self) -> Model: ...
 
     def tensors(self) -> dict[str, Tensor]:
-        """What changes in training, and so is kept in checkpoints."""
+        """The trained tensors, which checkpoints store."""
 
     def write(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """The result's files, into a folder that is there; `weights` are the tensors, put together and on the CPU."""
+        """Write the result into an existing folder; `weights` are the full tensors on the CPU."""
 
     @property
-    def told(self) -> str:
-        """How much of the model is trained."""
+    def description(self) -> str:
+        """How many parameters are trained, as text."""
 
 
 @dataclass(frozen=True)
-class Whole:
-    """The model itself, as a bundle."""
+class ModelResult:
+    """A full model, written as a bundle."""
 
     model: Model
     tokenizers: Tokenizers
@@ -51,13 +51,13 @@ class Whole:
         write_bundle(folder, self.model.config, weights, self.tokenizers)
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         return f"{sum(parameter.numel() for parameter in self.model.parameters()):,} parameters"
 
 
 @dataclass(frozen=True)
-class Adapter:
-    """Small matrices beside those of the model `base`, in PEFT's files."""
+class AdapterResult:
+    """A LoRA adapter of the model `base`, written in PEFT's format."""
 
     model: Model
     base: str
@@ -69,31 +69,31 @@ class Adapter:
         lora.save(self.model, folder, base=self.base, rows=transformers_rows(self.model.config))
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         found = lora.memory_savings(self.model)
         return (
-            f"an adapter of {found.trained:,} parameters ({found.trained / found.total:.2%}) beside {found.total:,} "
-            f"that stay as they are, which saves {found.bytes_saved / (1 << 20):,.0f} MiB of gradients and moments"
+            f"an adapter of {found.trained:,} parameters ({found.trained / found.total:.2%}) for {found.total:,} "
+            f"frozen ones, which saves {found.bytes_saved / (1 << 20):,.0f} MiB of gradients and optimizer state"
         )
 
 
-def made(
+def create_result(
     recipe: Recipe, config: ModelConfig, tokenizers: Tokenizers, *, init: Bundle | None, device: torch.device
 ) -> Result:
-    """A fresh model, one that is there, or an adapter beside one that is there."""
+    """The model to train: new, loaded from `init`, or `init` with an adapter."""
     if init is None:
-        return Whole(build(config, seed=recipe.train.seed, device=device), tokenizers)
-    model = taken_up(init.model, config, device)
+        return ModelResult(build(config, seed=recipe.train.seed, device=device), tokenizers)
+    model = prepare_init_model(init.model, config, device)
     if recipe.lora is None or recipe.init is None:
-        return Whole(model, tokenizers)
+        return ModelResult(model, tokenizers)
     if recipe.lora.base != "float32":
         model = to_precision(model, recipe.lora.base)
     lora.attach(model, recipe.lora, seed=recipe.train.seed)
-    return Adapter(model, base_name(recipe.init))
+    return AdapterResult(model, base_name(recipe.init))
 
 
-def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
-    """How many numbers change: all, or those of an adapter; targets that are not there are told of here."""
+def count_trained_parameters(recipe: Recipe, config: ModelConfig) -> int:
+    """The number of trained parameters: all, or the adapter's. LoRA targets that do not exist raise an error."""
     if recipe.lora is None:
         return count(config).parameters
     model = build(config, device="meta")
@@ -101,24 +101,24 @@ def trained_numbers(recipe: Recipe, config: ModelConfig) -> int:
     return sum(parameter.numel() for parameter in lora.trainable_parameters(model).values())
 
 
-def taken_up(model: Model, config: ModelConfig, device: torch.device) -> Model:
-    """A model that is there, in float32, with what the recipe says of dropout and context."""
+def prepare_init_model(model: Model, config: ModelConfig, device: torch.device) -> Model:
+    """The initial model in float32, with the dropout and context of the recipe's config."""
     fresh = build(config, device="meta")
     weights = {name: tensor.detach().to(device, torch.float32) for name, tensor in tensors_of(model).items()}
-    fresh.load_state_dict(weights, strict=False, assign=True)  # names are the same; strict wants a shared table twice
+    fresh.load_state_dict(weights, strict=False, assign=True)  # strict would require a tied table twice
     for parameter in fresh.parameters():
         parameter.requires_grad_(True)
     return fresh.eval()
 
 
 def base_name(init: str) -> str:
-    """What an adapter calls its model: a name at the hub, or where it lies."""
+    """The model name stored in an adapter: a hub name, or an absolute path."""
     return init if init.startswith("hf:") else str(Path(init).absolute())
 
 
-def digest(result: Result) -> dict[str, Any]:
-    """What an adapter's run depends on beside its own tensors: every weight beneath it."""
-    if not isinstance(result, Adapter):
+def hash_base_weights(result: Result) -> dict[str, Any]:
+    """For an adapter, a hash of all frozen weights, on which the run depends; else nothing."""
+    if not isinstance(result, AdapterResult):
         return {}
     own, found = result.tensors(), hashlib.sha256()
     for name, tensor in tensors_of(result.model).items():

@@ -1,11 +1,11 @@
-"""The dry run: what a recipe would do on this machine, before it does anything.
+"""The dry run: the size, memory and time of a recipe on this machine, without training.
 
-time ≈ steps × (accumulate × tokens of a batch × seconds a token + seconds of an update)
+time ≈ steps × (gradient_accumulation × tokens per batch × seconds per token + seconds per update)
 
-Both are measured on a small sample of made-up tokens and without torch.compile, whose own start takes minutes. A run
-that compiles is usually faster. Where one sample would take long (on a CPU without bf16, say), both are estimated:
+Both are measured on a small sample of random tokens, without torch.compile, which takes minutes to start; a compiled
+run is usually faster. If a sample would take too long (for example bf16 on a CPU without it), both are estimated:
 
-seconds = operations / operations a second of one small matrix product
+seconds = FLOPs / FLOP/s of one small matrix product
 """
 
 from __future__ import annotations
@@ -28,47 +28,44 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
-from chumoku.training.checkpoint import bytes_kept
+from chumoku.training.checkpoint import disk_needed
 from chumoku.training.distributed import World, choose_device, wrap
 from chumoku.training.objectives import Objective
-from chumoku.training.optimizer import Optimizer, orthogonalized
-from chumoku.training.outputs import trained_numbers
+from chumoku.training.optimizer import Optimizer, uses_muon
+from chumoku.training.outputs import count_trained_parameters
 from chumoku.training.precision import DTYPES
 from chumoku.training.recipe import Recipe
-from chumoku.training.settings import TrainSettings, listed
-from chumoku.training.vocabulary import assumed_sizes
+from chumoku.training.settings import TrainSettings, as_list
+from chumoku.training.vocabulary import vocabulary_sizes
 
-TIMED_TOKENS = 256  # on a CPU, where a whole batch of a large model would take minutes; at least one row
-TIMED_SECONDS = 2.0  # after the first measurement; no more are begun later
-LONGEST = 4.0  # seconds for a sample; what would take longer is estimated
+TIMED_TOKENS = 256  # sample size on a CPU, where a full batch of a large model would take minutes; at least one row
+TIMED_SECONDS = 2.0  # no new measurement starts this long after the first
+LONGEST = 4.0  # seconds; a longer sample is estimated instead
 PRODUCT = (16, 256, 256)  # a small matrix product: rows, inner, columns
-PAIR_LENGTH = 24  # tokens a sentence, as a guess
+PAIR_LENGTH = 24  # assumed tokens per sentence
 
 
 def plan(recipe: Recipe) -> dict[str, Any]:
-    """Sizes, memory and time of a run."""
+    """The size, memory, disk space and time of a run, by name."""
     files = [
-        path
-        for named in (recipe.data.files, recipe.data.validation_files)
-        if named
-        for path in find_files(listed(named))
+        path for files in (recipe.data.files, recipe.data.validation_files) if files for path in find_files(as_list(files))
     ]
-    sizes = assumed_sizes(recipe.model, recipe.tokenizer)
+    sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)
     rows, length = _shape(recipe, config)
     counted = count(config, length=length, batch=rows)
-    trained = trained_numbers(recipe, config)
+    trained = count_trained_parameters(recipe, config)
     device = choose_device(recipe.train.device)
-    tokens = recipe.train.accumulate * rows * length
+    tokens = recipe.train.gradient_accumulation * rows * length
     timed = min(rows, max(1, TIMED_TOKENS // length)) if device.type == "cpu" else rows
     with plain(recipe.train.plain or plain_formulas()):
-        seconds, runs = _seconds(recipe, config, device, rows=timed, length=length), describe_mode()
+        seconds, runs = _step_time(recipe, config, device, rows=timed, length=length), describe_mode()
     step_seconds = tokens * seconds.token + seconds.update
     return {
         "kind": config.kind,
         "parameters": counted.parameters,
         "vocabulary": sizes.sentence,
-        "rate": recipe.peak,
+        "rate": recipe.peak_learning_rate,
         "files": len(files),
         "bytes_read": sum(path.stat().st_size for path in files),
         "device": str(device),
@@ -77,7 +74,7 @@ def plan(recipe: Recipe) -> dict[str, Any]:
         "trained": trained,
         "memory_fixed": counted.training_bytes - 12 * (counted.parameters - trained),
         "memory_activations": counted.activation_bytes,
-        "disk": bytes_kept(trained, recipe),
+        "disk": disk_needed(trained, recipe),
         "tokens_timed": timed * length if seconds.measured else 0,
         "tokens_per_second": round(tokens / step_seconds),
         "seconds": round(recipe.train.steps * step_seconds),
@@ -88,57 +85,57 @@ def plan(recipe: Recipe) -> dict[str, Any]:
 
 def _shape(recipe: Recipe, config: ModelConfig) -> tuple[int, int]:
     if recipe.data.kind == "text":
-        return recipe.train.batch, recipe.train.length or config.context
-    length = min(PAIR_LENGTH, recipe.train.tokens)
-    return recipe.train.tokens // length, length
+        return recipe.train.batch_size, recipe.train.sequence_length or config.context
+    length = min(PAIR_LENGTH, recipe.train.batch_tokens)
+    return recipe.train.batch_tokens // length, length
 
 
-class Seconds(NamedTuple):
-    """How long a token (forward and backward) and an update of the weights take."""
+class StepTime(NamedTuple):
+    """Seconds per token (forward and backward) and per weight update."""
 
     token: float
     update: float
     measured: bool
 
 
-def _seconds(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> Seconds:
+def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, rows: int, length: int) -> StepTime:
     model = build(config, device=device)
     if recipe.lora is not None:
         lora.attach(model, recipe.lora)
     optimizer = Optimizer(model, recipe.optimizer)
     if device.type == "cpu":
-        token = count(config, length=length).training_flops / _product_rate(DTYPES[recipe.train.precision])
+        token = count(config, length=length).training_flops / _matmul_flops(DTYPES[recipe.train.precision])
         muon = recipe.optimizer.kind == "muon"
-        update = _muon_flops(model) / _product_rate(torch.bfloat16) if muon else 0.0
+        update = _muon_flops(model) / _matmul_flops(torch.bfloat16) if muon else 0.0
         if rows * length * token + update > LONGEST:
-            return Seconds(token, update, measured=False)
+            return StepTime(token, update, measured=False)
     settings = parse_settings(TrainSettings, {**settings_to_dict(recipe.train), "compile": False})
     module = wrap(Objective(model), settings, World(device)).train()
-    batch = _made_up(config, rows, length, device)
+    batch = _random_batch(config, rows, length, device)
     times: list[tuple[float, float]] = []
     end = math.inf
     while len(times) < 4 and time.perf_counter() < end:
         start = time.perf_counter()
-        optimizer.forget()
+        optimizer.zero_grad()
         (module(batch) / (rows * length)).backward()
-        _settle(device)
+        _synchronize(device)
         middle = time.perf_counter()
-        optimizer.norm().item()
+        optimizer.grad_norm().item()
         optimizer.step(1e-6)
-        _settle(device)
+        _synchronize(device)
         times.append((middle - start, time.perf_counter() - middle))
         end = min(end, time.perf_counter() + TIMED_SECONDS)
     times = times[1:] or times  # the first one warms up
-    return Seconds(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
+    return StepTime(min(one for one, _ in times) / (rows * length), min(two for _, two in times), measured=True)
 
 
-def _product_rate(dtype: torch.dtype) -> float:
-    """Operations a second of a small matrix product, the better of two."""
+def _matmul_flops(dtype: torch.dtype) -> float:
+    """FLOP/s of a small matrix product, the better of two."""
     rows, inner, columns = PRODUCT
     left, right = torch.ones(rows, inner, dtype=dtype), torch.ones(inner, columns, dtype=dtype)
     times = []
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # PyTorch tells at length that this CPU has no bf16
+        warnings.simplefilter("ignore")  # PyTorch warns if this CPU has no bf16
         for _ in range(2):
             start = time.perf_counter()
             left @ right
@@ -147,17 +144,17 @@ def _product_rate(dtype: torch.dtype) -> float:
 
 
 def _muon_flops(model: nn.Module) -> float:
-    """Of an update: for each matrix of m ≤ n, five rounds of X Xᵀ, its square, and their product with X, in bf16."""
-    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and orthogonalized(name, p)]
+    """FLOPs of a Muon update: for each m × n matrix, m ≤ n, five rounds of X Xᵀ, its square, and a product with X."""
+    sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and uses_muon(name, p)]
     return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
 
 
-def _settle(device: torch.device) -> None:
+def _synchronize(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
+def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:
     random = torch.Generator().manual_seed(0)
 
     def tokens(vocabulary: int) -> Tensor:
@@ -166,8 +163,8 @@ def _made_up(config: ModelConfig, rows: int, length: int, device: torch.device) 
     if config.kind != "encoder-decoder":
         return {"tokens": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
     real = torch.ones(rows, length, dtype=torch.bool, device=device)
-    made = {"source": tokens(config.source_tokens), "source_mask": real}
-    return {**made, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
+    create_result = {"source": tokens(config.source_tokens), "source_mask": real}
+    return {**create_result, "target": tokens(config.vocabulary), "labels": tokens(config.vocabulary)}
 
 
 def show(recipe: Recipe, *, as_json: bool = False) -> None:
@@ -182,34 +179,34 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
             print(f"  {key} = {json.dumps(value, ensure_ascii=False)}")
     megabyte = 1 << 20
     print(
-        f"\n{found['kind']} of {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
-        + "".join(f"{line}\n" for line in (found["vocabulary"], _rate_line(recipe)) if line)
-        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} to learn from.\n"
-        f"{found['tokens_a_step']:,} tokens a step, {found['tokens_per_second']:,} tokens a second on "
-        f"{found['device']} with {found['runs']}: about {duration(found['seconds'])} for "
-        f"{number_of(recipe.train.steps, 'step')} ({_how(found)}"
+        f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
+        + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
+        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} of training data.\n"
+        f"{found['tokens_a_step']:,} tokens per step, {found['tokens_per_second']:,} tokens per second on "
+        f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
+        f"{number_of(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
         f"Disk: up to {found['disk'] / megabyte:,.0f} MiB in {found['out']}"
-        f"{', which already holds a run: --resume goes on with it' if found['out_exists'] else ''}.\n"
-        "Nothing was done."
+        f"{', which already contains a run: continue it with --resume' if found['out_exists'] else ''}.\n"
+        "Nothing was trained."
     )
 
 
-def _rate_line(recipe: Recipe) -> str:
-    if recipe.optimizer.rate is not None:
+def _learning_rate_line(recipe: Recipe) -> str:
+    if recipe.optimizer.learning_rate is not None:
         return ""
-    return f"Learning rate: {recipe.peak:g} at its highest, the default for this optimizer, schedule and width."
+    return f"Peak learning rate: {recipe.peak_learning_rate:g}, the default for this optimizer, schedule and width."
 
 
-def _how(found: dict[str, Any]) -> str:
+def _timing_source(found: dict[str, Any]) -> str:
     if found["tokens_timed"]:
         return f"measured on a sample of {found['tokens_timed']:,} tokens"
-    return "estimated from one small matrix product, because a sample of tokens would take long here"
+    return "estimated from one small matrix product, because a sample would take too long here"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"

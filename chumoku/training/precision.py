@@ -1,10 +1,10 @@
-"""Precision: arithmetic in 16 bits on weights that are kept in 32.
+"""Mixed precision: computation in 16 bits with weights stored in 32 bits.
 
-    forward     w₁₆ = cast(w₃₂),  loss = f(w₁₆)         every product, norm and sum of the stream in 16 bits
-    backward    ∂loss/∂w₃₂ = cast(∂loss/∂w₁₆)           gradients are added up in 32
+    forward     w₁₆ = cast(w₃₂),  loss = f(w₁₆)         all products, norms and residual sums in 16 bits
+    backward    ∂loss/∂w₃₂ = cast(∂loss/∂w₁₆)           gradients are accumulated in 32 bits
     fp16        (s · loss) backward, then g / s          s halves when a gradient overflows, doubles after a while
 
-The cast is part of the graph, so that an optimizer, a checkpoint or an average never meets a 16-bit weight.
+The cast is part of the graph, so the optimizer, checkpoints and the moving average only see 32-bit weights.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float1
 
 
 class Cast(nn.Module):
-    """A module that computes with its weights in another type."""
+    """Runs a module with its weights cast to another dtype."""
 
     def __init__(self, inner: nn.Module, dtype: torch.dtype) -> None:
         super().__init__()
@@ -27,28 +27,28 @@ class Cast(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         weights = {name: parameter.to(self.dtype) for name, parameter in self.inner.named_parameters()}
-        # A shared table is one module under two names; exchanged twice, it would not come back as it was.
+        # A tied table is one module under two names; swapping it twice would not restore the original.
         return functional_call(self.inner, weights, (batch,), tie_weights=False)  # type: ignore[no-any-return]
 
 
 class LossScale:
-    """fp16's loss scale, kept in a run's state. In other precisions it is 1 and stays so."""
+    """The loss scale of fp16, stored in the run's state; always 1 in other precisions."""
 
     FIRST, LEAST, PATIENCE = 2.0**16, 1.0, 2000
 
     def __init__(self, precision: str, state: State) -> None:
-        self.moves, self._state = precision == "fp16", state
-        if self.moves and state.step == 0:
+        self.enabled, self._state = precision == "fp16", state
+        if self.enabled and state.step == 0:
             state.scale = self.FIRST
 
     @property
     def value(self) -> float:
-        return self._state.scale if self.moves else 1.0
+        return self._state.scale if self.enabled else 1.0
 
     def update(self, *, finite: bool) -> bool:
-        """Note how a step went; True when an overflow is explained by the scale alone, and nothing is wrong."""
+        """Adapt the scale after a step; returns True if an overflow only means that the scale was too large."""
         state = self._state
-        if not self.moves:
+        if not self.enabled:
             return False
         state.scale_good = state.scale_good + 1 if finite else 0
         if not finite and state.scale > self.LEAST:

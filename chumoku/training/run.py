@@ -1,8 +1,8 @@
-"""`chumoku.train`: a recipe becomes a run, and a run becomes a model.
+"""`chumoku.train`: trains the model of a recipe.
 
 runs/name/
-    checkpoints/step-…   what a run goes on from         metrics.jsonl   every number that was told
-    best/                the lowest validation loss      loss.png        the same as a picture
+    checkpoints/step-…   to resume from                  metrics.jsonl   all logged metrics
+    best/                the lowest validation loss      loss.png        the loss curve
     last/                the result: the last weights,   data/           tokenizer and tokens
                          or their average
 """
@@ -26,39 +26,39 @@ from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.probe.plot_style import loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
+from chumoku.training import checkpoint_files as files
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
-from chumoku.training.checkpoint_files import Tensors, check_tensors, mean, read_state, read_tensors, restore
-from chumoku.training.dataset import Material, prepare
-from chumoku.training.distributed import World, laid_out_as, world, wrap
-from chumoku.training.interrupt import locked
-from chumoku.training.log import METRICS, Log, matrix_peak, read_metrics
+from chumoku.training.dataset import TrainingData, prepare
+from chumoku.training.distributed import World, distribute_like, join_world, wrap
+from chumoku.training.interrupt import lock_folder
+from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
 from chumoku.training.loop import Run
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
-from chumoku.training.outputs import Result, digest, made, trained_numbers
+from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
 from chumoku.training.precision import DTYPES
-from chumoku.training.recipe import RECIPE, Recipe, load_recipe, read_recipe, renamed_tables
-from chumoku.training.samples import sampler
+from chumoku.training.recipe import RECIPE_FILE, Recipe, load_recipe, read_recipe, renamed_tables
+from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
-from chumoku.training.validation import Judge
+from chumoku.training.validation import Evaluator
 from chumoku.weights.bundle import Bundle, Tokenizers
 from chumoku.weights.checksums import recover_interrupted_write
 from chumoku.weights.open_model import load
 
-Examine = Callable[[Material, Model], None]  # raises where a model should not be trained
+Examine = Callable[[TrainingData, Model], None]  # raises an error to prevent training
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a run left."""
+class TrainedRun:
+    """The outcome of a run."""
 
     folder: Path
-    ended: str  # "finished", or why it stopped before
+    ended: str  # "finished", or why it stopped early
     step: int
     best_loss: float | None  # the lowest validation loss
     seconds: float  # spent training
-    signal: int | None = None  # that ended it
+    signal: int | None = None  # the signal that stopped it
 
     @property
     def finished(self) -> bool:
@@ -84,218 +84,224 @@ def train(
     resume: bool = False,
     console: Console | None = None,
     examine: Examine | None = None,
-) -> Trained:
-    """Train what a recipe (a TOML file, or nested mappings) describes; `resume` goes on where it stopped.
+) -> TrainedRun:
+    """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
-    `examine` is shown corpus and model before a run's first step.
+    `changes` are key=value overrides. `resume` continues from the newest checkpoint in train.out. `examine` is called
+    with the data and the model before the first step of a new run, and may raise an error.
     """
     if isinstance(recipe, (str, Path)):
         recipe = load_recipe(recipe, changes)
     elif not isinstance(recipe, Recipe):
         recipe = read_recipe(override(recipe, changes))
     folder = Path(recipe.train.out)
-    with world(recipe.train) as here, ExitStack() as stack:
-        if here.main:
-            stack.enter_context(locked(folder))
-        shown = (console if console is not None else Console()) if here.main else None
+    with join_world(recipe.train) as world, ExitStack() as stack:
+        if world.main:
+            stack.enter_context(lock_folder(folder))
+        shown = (console if console is not None else Console()) if world.main else None
         log = Log(folder, recipe.train, shown)
         stack.callback(log.close)
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
-        return _train(recipe, folder, here, log, resume=resume, examine=examine)
+        return _train(recipe, folder, world, log, resume=resume, examine=examine)
 
 
 def _train(
-    recipe: Recipe, folder: Path, here: World, log: Log, *, resume: bool, examine: Examine | None = None
-) -> Trained:
-    keep = max(recipe.train.keep, recipe.train.average)
-    checkpoints = Checkpoints(folder / "checkpoints", keep=keep, here=here, say=log.say, sharded=recipe.train.sharded)
+    recipe: Recipe, folder: Path, world: World, log: Log, *, resume: bool, examine: Examine | None = None
+) -> TrainedRun:
+    keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
+    options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
+    checkpoints = Checkpoints(folder / "checkpoints", **options)
     if checkpoints.steps() and not resume:
         raise UsageError(
-            f"{folder} already holds a run, at step {checkpoints.steps()[-1]:,}. Go on with --resume, or choose "
-            "another folder with train.out=…"
+            f"{folder} already contains a run, at step {checkpoints.steps()[-1]:,}. Continue it with --resume, or "
+            "choose another folder with train.out=…"
         )
     init = None if recipe.init is None else load(recipe.init)
     if init is not None:
-        trained_numbers(recipe, init.config)  # before the corpus is prepared
-    if here.main:
+        count_trained_parameters(recipe, init.config)  # reports wrong LoRA targets before the corpus is prepared
+    if world.main:
         with ShowProgress(log.console) as progress:
-            material = prepare(recipe, init, progress)
-    here.wait()
-    if not here.main:
-        material = prepare(recipe, init)
-    check_shareable(material, here)
-    run = assemble(recipe, material, here, log, checkpoints, init, examine if here.main and not resume else None)
-    if here.main:
+            data = prepare(recipe, init, progress)
+    world.barrier()
+    if not world.main:
+        data = prepare(recipe, init)
+    check_batch_share(data, world)
+    run = build_run(recipe, data, world, log, checkpoints, init, examine if world.main and not resume else None)
+    if world.main:
         for place in ("best", "last"):
             recover_interrupted_write(folder / place)
         checkpoints.heal()
-        checkpoint.check_room(
-            folder, checkpoint.bytes_kept(sum(t.numel() for t in run.result.tensors().values()), recipe)
+        checkpoint.check_disk_space(
+            folder, checkpoint.disk_needed(sum(t.numel() for t in run.result.tensors().values()), recipe)
         )
     if resume:
-        take_up(run)
-    if here.main:
-        for line in changed_settings(folder / RECIPE, recipe) if resume else ():
-            log.say(f"Changed since it was last run: {line}.")
-        (folder / RECIPE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
-    log.say(
-        f"{material.config.kind}, {run.result.told}, on {here.device}"
-        f"{f' × {here.size}' if here.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{counted(len(material.train), 'batch', 'batches')} an epoch, vocabulary {material.tokenizer.size:,}; "
+        resume_from_checkpoint(run)
+    if world.main:
+        for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
+            log.info(f"Changed since the last run: {line}.")
+        (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
+    log.info(
+        f"{data.config.kind}, {run.result.description}, on {world.device}"
+        f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
+        f"{counted(len(data.train), 'batch', 'batches')} per epoch, vocabulary {data.tokenizer.size:,}; "
         f"runs {describe_mode()}."
     )
     log.open(run.state)
-    ended = run.go()
+    ended = run.train()
     if run.stopped_by is None:
-        finish(run, folder)
+        write_result(run, folder)
     log.close()
-    if here.main:
+    if world.main:
         loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
-    where = folder / ("last" if run.stopped_by is None else "checkpoints; --resume goes on from there")
-    log.say(
+    where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
+    log.info(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
     )
-    return Trained(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
+    return TrainedRun(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
 
 
-def assemble(
+def build_run(
     recipe: Recipe,
-    material: Material,
-    here: World,
+    data: TrainingData,
+    world: World,
     log: Log,
     checkpoints: Checkpoints,
     init: Bundle | None = None,
     examine: Examine | None = None,
 ) -> Run:
-    """The model and everything around it, before its first step."""
+    """The run before its first step: model, objective, optimizer and all other parts."""
     settings = recipe.train
-    tokenizers = Tokenizers(material.tokenizer, material.source_tokenizer)
-    result = made(recipe, material.config, tokenizers, init=init, device=here.device)
+    tokenizers = Tokenizers(data.tokenizer, data.source_tokenizer)
+    result = create_result(recipe, data.config, tokenizers, init=init, device=world.device)
     model = result.model
-    if examine is not None:  # while the model is nobody else's
-        examine(material, model)
-    objective = Objective(model, smoothing=settings.smoothing, balance=settings.balance, router_z=settings.router_z)
-    module = wrap(objective, settings, here)
+    if examine is not None:  # before the model is wrapped
+        examine(data, model)
+    weights = {key: getattr(settings, key) for key in ("label_smoothing", "balance_loss", "router_z_loss")}
+    objective = Objective(model, **weights)
+    module = wrap(objective, settings, world)
     optimizer = Optimizer(model, recipe.optimizer)
     average = Average(model, settings.ema)
-    flops = count(material.config, length=material.length).training_flops
-    log.tokens_at_peak = matrix_peak(here.device, DTYPES[settings.precision]) * here.size / flops
-    divided = here.size > 1 and settings.parallel == "fsdp"
+    flops = count(data.config, length=data.length).training_flops
+    log.peak_tokens_per_second = measure_matmul_flops(world.device, DTYPES[settings.precision]) * world.size / flops
+    sharded = world.size > 1 and settings.parallel == "fsdp"
     return Run(
         recipe,
-        material,
+        data,
         model,
         objective,
         module,
         optimizer,
         average,
-        Judge(module, average, material.validation, here, settings.validation_batches),
-        state=State(origin=origin(recipe, material, result)),
-        here=here,
+        Evaluator(module, average, data.validation, world, settings.validation_batches),
+        state=State(origin=origin(recipe, data, result)),
+        world=world,
         log=log,
         checkpoints=checkpoints,
         result=result,
-        keep_best=lambda: checkpoint.export(result, Path(settings.out) / "best", here),
-        samples=sampler(model, material, settings.samples if here.main and not divided else 0),
+        keep_best=lambda: checkpoint.export(result, Path(settings.out) / "best", world),
+        samples=make_sampler(model, data, settings.samples if world.main and not sharded else 0),
     )
 
 
-def take_up(run: Run) -> None:
-    """Go on from the newest checkpoint that is whole; a run made of something else is refused."""
+def resume_from_checkpoint(run: Run) -> None:
+    """Load the newest intact checkpoint; UsageError if it belongs to a run with other settings or data."""
     before = len(run.checkpoints.steps())
-    run.here.wait()
-    if run.here.main:
-        run.checkpoints.newest()  # sets damaged ones aside
-    run.here.wait()
+    run.world.barrier()
+    if run.world.main:
+        run.checkpoints.newest()  # renames damaged ones to .bad
+    run.world.barrier()
     if before and not run.checkpoints.steps():
         raise UsageError(
-            f"Every checkpoint in {run.checkpoints.folder} is damaged; they are kept as .bad. To begin again, choose "
-            "another train.out, or move that folder away."
+            f"Every checkpoint in {run.checkpoints.folder} is damaged; they were renamed to .bad. To start again, "
+            "choose another train.out, or move that folder away."
         )
     if not before:
-        run.log.say("There is no checkpoint to resume; the run starts at its first step.")
+        run.log.info("There is no checkpoint to resume; the run starts at step 1.")
         return
     path = run.checkpoints.path(run.checkpoints.steps()[-1])
-    state = read_state(path)
-    changed = checkpoint.differences(renamed_tables(state.origin), run.state.origin)
+    state = files.read_state(path)
+    changed = checkpoint.find_differences(renamed_tables(state.origin), run.state.origin)
     if changed:
         raise UsageError(
             f"{path} belongs to another run, so it cannot be resumed:\n"
             + "\n".join(f"  {line}" for line in changed)
-            + "\nSet these back (corpus and tokenizer: the text has changed), or choose another train.out."
+            + "\nChange these back (corpus or tokenizer: the text has changed), or choose another train.out."
         )
     if state.step > run.recipe.train.steps:
         raise UsageError(f"{path} is at step {state.step:,}, beyond train.steps = {run.recipe.train.steps:,}.")
-    tensors = read_tensors(path)
-    check_tensors(path, tensors, Tensors(run.result.tensors(), run.optimizer.like(), run.average.tensors))
-    restore(run.result, tensors.model)
+    tensors = files.read_tensors(path)
+    needed = files.Tensors(run.result.tensors(), run.optimizer.empty_state(), run.average.tensors)
+    files.check_tensors(path, tensors, needed)
+    files.load_weights(run.result, tensors.model)
     known = dict(run.model.named_parameters())
     run.optimizer.load(
         {
-            key: laid_out_as(known[key.rpartition(":")[0]], value) if value.ndim else value
+            key: distribute_like(known[key.rpartition(":")[0]], value) if value.ndim else value
             for key, value in tensors.optimizer.items()
         }
     )
-    run.average.load({name: laid_out_as(known[name], value) for name, value in tensors.average.items()})
+    run.average.load({name: distribute_like(known[name], value) for name, value in tensors.average.items()})
     vars(run.state).update(vars(state))
     done = state.step == run.recipe.train.steps
-    run.log.say(f"Resumed from {path}.{' Nothing is left to do; raise train.steps to go on.' if done else ''}")
+    run.log.info(f"Resumed from {path}.{' It is finished; raise train.steps to continue.' if done else ''}")
 
 
-def finish(run: Run, folder: Path) -> None:
-    """Write the result: the last weights, or the average that was asked for."""
+def write_result(run: Run, folder: Path) -> None:
+    """Write last/: the last weights, or the average of the last checkpoints."""
     settings = run.recipe.train
-    if settings.average > 1:
-        if run.here.main:
+    if settings.average_checkpoints > 1:
+        if run.world.main:
             for step in run.checkpoints.steps():
-                run.checkpoints.is_whole(run.checkpoints.path(step))
-        run.here.wait()
-        steps = run.checkpoints.steps()[-settings.average :]
-        restore(run.result, mean([run.checkpoints.path(step) for step in steps], run.result.tensors()))
-        with run.judge.at_rest():
-            loss = run.judge.loss()
+                run.checkpoints.check_or_set_aside(run.checkpoints.path(step))
+        run.world.barrier()
+        steps = run.checkpoints.steps()[-settings.average_checkpoints :]
+        paths = [run.checkpoints.path(step) for step in steps]
+        files.load_weights(run.result, files.average_weights(paths, run.result.tensors()))
+        with run.evaluator.eval_mode():
+            loss = run.evaluator.loss()
         if loss is not None:
             worse = run.state.best is not None and loss > run.state.best
-            warning = f", worse than the best single one ({run.state.best:.4f}): see {folder / 'best'}" if worse else ""
-            run.log.say(
+            warning = f", worse than the best single one ({run.state.best:.4f}) in {folder / 'best'}" if worse else ""
+            run.log.info(
                 f"The mean of the last {counted(len(steps), 'checkpoint')}: validation loss {loss:.4f}{warning}."
             )
-    with run.judge.at_rest():
-        checkpoint.export(run.result, folder / "last", run.here)
+    with run.evaluator.eval_mode():
+        checkpoint.export(run.result, folder / "last", run.world)
 
 
-def changed_settings(path: Path, recipe: Recipe) -> list[str]:
-    """Where a recipe differs from the one that a run was last run with."""
+def find_changed_settings(path: Path, recipe: Recipe) -> list[str]:
+    """The differences between a recipe and the one stored at `path`."""
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return []
     now = json.loads(json.dumps(recipe.as_dict()))
-    return checkpoint.differences(renamed_tables(before), now) if isinstance(before, dict) else []
+    return checkpoint.find_differences(renamed_tables(before), now) if isinstance(before, dict) else []
 
 
-def origin(recipe: Recipe, material: Material, result: Result) -> dict[str, Any]:
-    """What a run is made of: with any of this changed, it would be another run."""
+def origin(recipe: Recipe, data: TrainingData, result: Result) -> dict[str, Any]:
+    """The settings and data of a run that must not change when it is resumed."""
     train = settings_to_dict(recipe.train)
-    same = ("batch", "length", "tokens", "accumulate", "seed", "ema", "precision")
+    data_keys = ("separate_documents", "mask_probability")
+    train_keys = ("batch_size", "sequence_length", "batch_tokens", "gradient_accumulation", "seed", "ema", "precision")
     return {
-        "model": settings_to_dict(material.config),
-        "tokenizer": material.tokenizer.fingerprint,
-        "source_tokenizer": material.source_tokenizer.fingerprint,
-        "corpus": material.corpus,
-        "data": {"separate": recipe.data.separate, "hidden": recipe.data.hidden, "validation": recipe.data.held_out},
-        "train": {key: train.get(key) for key in same},
+        "model": settings_to_dict(data.config),
+        "tokenizer": data.tokenizer.fingerprint,
+        "source_tokenizer": data.source_tokenizer.fingerprint,
+        "corpus": data.corpus,
+        "data": {key: getattr(recipe.data, key) for key in data_keys} | {"validation_share": recipe.data.held_out},
+        "train": {key: train.get(key) for key in train_keys},
         "optimizer": {"kind": recipe.optimizer.kind},
-        **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **digest(result)}}),
+        **({} if recipe.lora is None else {"lora": {**settings_to_dict(recipe.lora), **hash_base_weights(result)}}),
     }
 
 
-def check_shareable(material: Material, here: World) -> None:
-    """Refuse, before the first step, batches that are too small to be shared out."""
-    rows = material.fewest_rows
-    if rows < here.size:
+def check_batch_share(data: TrainingData, world: World) -> None:
+    """Raise UsageError if a batch has fewer rows than there are processes."""
+    rows = data.fewest_rows
+    if rows < world.size:
         raise UsageError(
-            f"The smallest batch has {rows} rows and {here.size} processes are to share it. Raise train.batch (text) "
-            "or train.tokens (pairs), or start fewer processes."
+            f"The smallest batch has {rows} rows, too few for {world.size} processes. Raise train.batch_size (text) or "
+            "train.batch_tokens (pairs), or start fewer processes."
         )

@@ -1,4 +1,4 @@
-"""The tables of a recipe but [model]: every key, its range, and what cannot be together."""
+"""The recipe tables except [model]: every key, its range, and combinations that are refused."""
 
 from __future__ import annotations
 
@@ -20,158 +20,189 @@ Files = str | list[str]
 
 
 class TokenizerSettings(Settings):
-    """Trained on the corpus, or opened."""
+    """[tokenizer]: train a tokenizer on the corpus, or open an existing one."""
 
     file: str | None = None  # an existing tokenizer: a tokenizer.json, a vocabulary, a SentencePiece model
     kind: Kind = "bpe"
     vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] = 8000
-    multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # fill the vocabulary up to a multiple of this
-    target_file: str | None = None  # pairs: the target has a tokenizer of its own, opened …
+    pad_to_multiple: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # round the vocabulary size up to a multiple of this
+    target_file: str | None = None  # pairs: a separate tokenizer for the target language, opened …
     target_kind: Kind | None = None  # … or trained
     target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
 
+    FORMER: ClassVar[Mapping[str, str]] = {"multiple": "pad_to_multiple"}
+
     @property
-    def separate(self) -> bool:
+    def has_target(self) -> bool:
+        """Whether the target language has its own tokenizer."""
         return self.target_file is not None or self.target_kind is not None
 
 
 class DataSettings(Settings):
-    """What is learned from."""
+    """[data]: the training and validation text."""
 
     kind: Literal["text", "pairs", "embedded"] = "text"
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
-    validation_files: Files | None = None  # instead of a share of `files`; empty is as if not given
-    validation: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # that share: 0.1 of a text, 0.01 of pairs
-    documents: Literal["blank", "file", "line", "record"] = "blank"  # text: where a document ends
-    field: str = "text"  # text: of JSONL and Parquet records
-    separate: bool = False  # text: no token sees another document
-    hidden: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # masked tokens: how many
-    columns: list[str | int] | None = None  # pairs: source and target, by place (from 0) or name
-    languages: list[str] | None = None  # pairs: as in ["ja", "en"]; lines in another script are dropped
-    count: Annotated[int, Field(ge=1000, le=10**6)] = 50_000  # embedded: how many pairs are generated
+    validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
+    validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1 of a text, 0.01 of pairs
+    documents: Literal["blank", "file", "line", "record"] = "blank"  # text: what separates documents
+    field: str = "text"  # text: the field of JSONL and Parquet records to read
+    separate_documents: bool = False  # text: attention does not cross document boundaries
+    mask_probability: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.15  # encoder: share of tokens to predict
+    columns: list[str | int] | None = None  # pairs: source and target column, by index (from 0) or name
+    languages: list[str] | None = None  # pairs: for example ["ja", "en"]; lines in another script are dropped
+    count: Annotated[int, Field(ge=1000, le=10**6)] = 50_000  # embedded: number of pairs to generate
 
     RULES = (
-        Rule(("files", "kind"), lambda c: _files_named(c)),
-        Rule(("columns",), lambda c: _two(c.columns)),
-        Rule(("languages",), lambda c: _two(c.languages)),
-        Rule(("validation", "validation_files"), lambda c: _one_way_to_validate(c)),
+        Rule(("files", "kind"), lambda c: _files_required(c)),
+        Rule(("columns",), lambda c: _exactly_two(c.columns)),
+        Rule(("languages",), lambda c: _exactly_two(c.languages)),
+        Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
     )
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "validation": "validation_share",
+        "separate": "separate_documents",
+        "hidden": "mask_probability",
+    }
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "mlm_probability": "mask_probability",
+        "validation_split": "validation_share",
+    }
 
     @property
     def held_out(self) -> float:
-        return self.validation if self.validation is not None else 0.1 if self.kind == "text" else 0.01
+        """The share of the data used for validation."""
+        return self.validation_share if self.validation_share is not None else 0.1 if self.kind == "text" else 0.01
 
 
 class TrainSettings(Settings):
-    """How long, how much at a time, and what is kept."""
+    """[train]: steps, batches, precision, validation and checkpoints."""
 
-    out: Annotated[str, Field(min_length=1)] = "runs/new"  # the folder of the run
+    out: Annotated[str, Field(min_length=1)] = "runs/new"  # the run's folder
     steps: Count = 1000
-    batch: Count = 16  # text: windows at a time
-    length: Count | None = None  # text: tokens a window; the model's context when not given
-    tokens: Count = 4096  # pairs: tokens at a time, on the longer side
-    accumulate: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches a step
+    batch_size: Count = 16  # text: sequences in a batch
+    sequence_length: Count | None = None  # text: tokens in a sequence; default: the model's context
+    batch_tokens: Count = 4096  # pairs: tokens in a batch, counted on the longer side
+    gradient_accumulation: Annotated[int, Field(ge=1, le=1 << 16)] = 1  # batches per step
     seed: Many = 0
-    smoothing: Share = 0.0  # of labels
-    clip: Amount = 1.0  # the largest norm of the gradient; 0 does not clip
-    balance: Amount = 0.01  # experts: weight of the balance loss
-    router_z: Amount = 0.001  # experts: weight of the z loss
+    label_smoothing: Share = 0.0
+    max_grad_norm: Amount = 1.0  # 0 disables clipping
+    balance_loss: Amount = 0.01  # experts: weight of the load-balancing loss
+    router_z_loss: Amount = 0.001  # experts: weight of the router z-loss
 
-    device: str | None = None  # "cpu", "cuda"; the fastest there is when not given
-    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the arithmetic; weights are kept in float32
+    device: str | None = None  # "cpu" or "cuda"; default: the fastest available
+    precision: Literal["float32", "bf16", "fp16"] = "float32"  # of the computation; weights stay in float32
     compile: bool = False
-    plain: bool = False  # run the formulas as they are written, not the fast kernels: slower, equal up to rounding
-    recompute: bool = False  # blocks run twice instead of keeping what the backward pass needs
-    workers: Annotated[int, Field(ge=0, le=256)] | None = None  # processes that make batches ahead; 2 with a GPU
+    plain: bool = False  # run the formulas as written instead of the fast kernels: slower, equal up to rounding
+    activation_checkpointing: bool = False  # recompute each block in the backward pass to save memory
+    workers: Annotated[int, Field(ge=0, le=256)] | None = None  # data loading processes; default: 2 with a GPU
     parallel: Literal["ddp", "fsdp"] = "ddp"  # under torchrun
-    sharded: bool = False  # checkpoints: each process writes its own part
+    sharded: bool = False  # each process writes its own part of a checkpoint
 
     log_every: Count = 10
     validate_every: Count = 500
-    validation_batches: Count | None = None  # all when not given
-    samples: Annotated[int, Field(ge=0, le=100)] = 2  # outputs shown at each validation
+    validation_batches: Count | None = None  # default: all
+    samples: Annotated[int, Field(ge=0, le=100)] = 2  # model outputs shown at each validation
     save_every: Count = 500
-    keep: Annotated[int, Field(ge=1, le=10_000)] = 2  # checkpoints
-    average: Annotated[int, Field(ge=1, le=10_000)] = 1  # the result is the mean of this many last checkpoints
-    ema: Share = 0.0  # a running average of the weights, decaying so a step; 0 keeps none
-    patience: Count | None = None  # stop after so many validations without a new best
-    bad_steps: Count = 5  # stop after so many steps in a row that gave no finite numbers
+    keep_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = 2
+    average_checkpoints: Annotated[int, Field(ge=1, le=10_000)] = 1  # the result is the mean of the last N checkpoints
+    ema: Share = 0.0  # decay of a running average of the weights; 0 disables it
+    patience: Count | None = None  # stop after this many validations without a new best
+    max_bad_steps: Count = 5  # stop after this many non-finite steps in a row
     tensorboard: bool = False
 
-    RULES = (Rule(("ema", "average"), lambda c: _one_average(c)),)
+    RULES = (Rule(("ema", "average_checkpoints"), lambda c: _one_average(c)),)
+    FORMER: ClassVar[Mapping[str, str]] = {
+        "batch": "batch_size",
+        "length": "sequence_length",
+        "tokens": "batch_tokens",
+        "accumulate": "gradient_accumulation",
+        "smoothing": "label_smoothing",
+        "clip": "max_grad_norm",
+        "balance": "balance_loss",
+        "router_z": "router_z_loss",
+        "recompute": "activation_checkpointing",
+        "keep": "keep_checkpoints",
+        "average": "average_checkpoints",
+        "bad_steps": "max_bad_steps",
+    }
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("max_steps", "max_iters", "iterations"), "steps"),
-        **dict.fromkeys(("batch_size", "rows"), "batch"),
-        **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "accumulation"), "accumulate"),
-        **dict.fromkeys(("label_smoothing", "epsilon"), "smoothing"),
-        **dict.fromkeys(("grad_clip", "max_grad_norm", "clip_grad"), "clip"),
+        **dict.fromkeys(("per_device_train_batch_size", "rows"), "batch_size"),
+        **dict.fromkeys(("seq_len", "seq_length", "block_size", "max_length"), "sequence_length"),
+        **dict.fromkeys(("gradient_accumulation_steps", "grad_accum", "accumulation"), "gradient_accumulation"),
+        **dict.fromkeys(("label_smoothing_factor", "epsilon"), "label_smoothing"),
+        **dict.fromkeys(("grad_clip", "gradient_clipping", "clip_grad"), "max_grad_norm"),
         **dict.fromkeys(("output", "out_dir", "output_dir"), "out"),
         **dict.fromkeys(("dtype", "amp", "mixed_precision"), "precision"),
         **dict.fromkeys(("eval_every", "eval_interval"), "validate_every"),
-        **dict.fromkeys(("gradient_checkpointing", "checkpointing"), "recompute"),
+        **dict.fromkeys(("gradient_checkpointing", "checkpointing"), "activation_checkpointing"),
+        "save_total_limit": "keep_checkpoints",
     }
 
 
 class OptimizerSettings(Settings):
-    """The rule by which a step changes the weights."""
+    """[optimizer]: the update rule of the weights."""
 
     kind: Literal["adamw", "sgd", "muon"] = "adamw"
-    rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; without one, see training/default_rate.py
+    learning_rate: Annotated[float, Field(gt=0.0, le=1e3)] | None = None  # the peak; default_learning_rate.py when None
     beta1: Share = 0.9
     beta2: Share = 0.95
     epsilon: Annotated[float, Field(gt=0.0, le=1.0)] = 1e-8
-    weight_decay: Amount = 0.1  # of matrices alone; biases, norms and tables of positions do not decay
+    weight_decay: Amount = 0.1  # matrices only; biases, norms and position tables do not decay
     momentum: Share = 0.95  # sgd and muon
 
+    FORMER: ClassVar[Mapping[str, str]] = {"rate": "learning_rate"}
     ALIASES: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("lr", "learning_rate", "max_lr"), "rate"),
+        **dict.fromkeys(("lr", "max_lr"), "learning_rate"),
         **dict.fromkeys(("eps",), "epsilon"),
         **dict.fromkeys(("decay", "wd"), "weight_decay"),
     }
 
 
 class ScheduleSettings(Settings):
-    """How the rate runs from the first step to the last."""
+    """[schedule]: the learning rate from the first step to the last."""
 
     kind: ScheduleKind = "cosine"
     warmup: Many = 0
-    decay: Many = 0  # wsd: steps of the descent
-    floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # the share of the peak at the end
+    decay: Many = 0  # wsd: steps of the final decrease
+    min_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # final learning rate divided by the peak
 
+    FORMER: ClassVar[Mapping[str, str]] = {"floor": "min_ratio"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("warmup_steps", "warmup_iters"), "warmup"),
-        **dict.fromkeys(("min_lr", "minimum"), "floor"),
+        **dict.fromkeys(("min_lr", "minimum", "min_lr_ratio"), "min_ratio"),
     }
 
 
 class AdapterSettings(LoraSettings):
-    """The keys of [lora]: those of an adapter, and how the model beneath it is kept."""
+    """[lora]: the adapter, and the precision of the frozen model."""
 
     base: Literal["float32", "bf16", "int8", "int4"] = "float32"
 
 
-def listed(files: Files | None) -> list[str]:
-    """The names in a key that takes one or several."""
+def as_list(files: Files | None) -> list[str]:
+    """The file names of a key that accepts one name or a list."""
     return [files] if isinstance(files, str) else list(files or [])
 
 
-def _files_named(c: Any) -> str | None:
+def _files_required(c: Any) -> str | None:
     if c.kind == "embedded":
         return "the embedded corpus needs no files; leave this key out." if c.files is not None else None
-    return None if c.files and all(c.files) else "this key is needed: name the files to learn from."
+    return None if c.files and all(c.files) else "this key is needed: name the training files."
 
 
-def _two(values: list[Any] | None) -> str | None:
-    return None if values is None or len(values) == 2 else f"two are needed, and {len(values)} were given."
+def _exactly_two(values: list[Any] | None) -> str | None:
+    return None if values is None or len(values) == 2 else f"two values are needed, and {len(values)} were given."
 
 
 def _one_way_to_validate(c: Any) -> str | None:
-    if c.validation is None or not c.validation_files:
+    if c.validation_share is None or not c.validation_files:
         return None
-    return "give validation (a share of the files) or validation_files, not both."
+    return "give validation_share (a share of the files) or validation_files, not both."
 
 
 def _one_average(c: Any) -> str | None:
-    if c.ema == 0 or c.average == 1:
+    if c.ema == 0 or c.average_checkpoints == 1:
         return None
-    return "give ema (a running average) or average (of the last checkpoints), not both."
+    return "give ema (a running average) or average_checkpoints (the mean of the last checkpoints), not both."

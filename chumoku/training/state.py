@@ -1,4 +1,4 @@
-"""Where a run is, in numbers: what a checkpoint holds beside tensors."""
+"""The progress of a run: what a checkpoint stores besides tensors."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from chumoku.training.settings import TrainSettings
 
 @dataclass
 class State:
-    """Where a run is, in numbers."""
+    """The progress of a run, stored as state.json."""
 
     step: int = 0
     tokens: int = 0
     seconds: float = 0.0  # spent training
-    best: float | None = None  # the validation loss of what best/ holds
-    judged: int = 0  # the last step that was validated
-    waited: int = 0  # validations since then
-    bad: int = 0  # steps in a row that were not applied
-    scale: float = 1.0  # of the loss, in fp16
-    scale_good: int = 0
-    origin: dict[str, Any] = field(default_factory=dict)  # what the run was made of; see `differences`
+    best: float | None = None  # validation loss of the weights in best/
+    judged: int = 0  # the last validated step
+    waited: int = 0  # validations since the best one
+    bad: int = 0  # non-finite steps in a row
+    scale: float = 1.0  # loss scale of fp16
+    scale_good: int = 0  # finite steps since the scale changed
+    origin: dict[str, Any] = field(default_factory=dict)  # settings and data that must not change; see run.origin
 
-    def due(self, settings: TrainSettings) -> bool:
-        """Whether this step is to be validated and was not."""
+    def validation_due(self, settings: TrainSettings) -> bool:
+        """Whether this step should be validated and has not been."""
         last = self.step == settings.steps
         return self.judged < self.step and (last or self.step % settings.validate_every == 0)
 
-    def tired(self, settings: TrainSettings) -> bool:
-        """Whether validations have brought nothing better for too long."""
+    def out_of_patience(self, settings: TrainSettings) -> bool:
+        """Whether train.patience validations have passed without a new best."""
         return settings.patience is not None and self.waited >= settings.patience

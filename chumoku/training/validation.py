@@ -1,4 +1,4 @@
-"""The loss on what is not learned from:  Σ loss / Σ tokens over validation batches, shared among processes."""
+"""Validation loss:  Σ loss / Σ tokens over the validation batches, which are divided among the processes."""
 
 from __future__ import annotations
 
@@ -12,36 +12,38 @@ from torch import nn
 from chumoku.data.batches import Batches
 from chumoku.training.average import Average
 from chumoku.training.distributed import World
-from chumoku.training.objectives import learned
+from chumoku.training.objectives import count_labels
 
 
 @dataclass(frozen=True)
-class Judge:
-    module: nn.Module  # the objective as it runs
+class Evaluator:
+    """Computes the validation loss; `max_batches` limits the batches used."""
+
+    module: nn.Module  # the wrapped objective
     average: Average
     batches: Batches
-    here: World
-    most: int | None = None  # batches
+    world: World
+    max_batches: int | None = None
 
     @contextmanager
-    def at_rest(self) -> Iterator[None]:
-        """Inside, the model is in eval mode and has the averaged weights, where there are any."""
+    def eval_mode(self) -> Iterator[None]:
+        """Put the model in eval mode, with the averaged weights if enabled, inside the block."""
         self.module.eval()
-        with self.average.in_place():
+        with self.average.swapped_in():
             yield
         self.module.train()
 
     @torch.no_grad()
     def loss(self, *, stop: Callable[[], bool] = lambda: False) -> float | None:
-        """The mean over tokens; None when told to stop."""
-        here, count = self.here, min(len(self.batches), self.most or len(self.batches))
+        """The mean loss per token; None if `stop` returned True."""
+        world, count = self.world, min(len(self.batches), self.max_batches or len(self.batches))
         total = tokens = 0.0
-        for start in range(0, count, here.size):
+        for start in range(0, count, world.size):
             if stop():
                 return None
-            batch = self.batches.batch(0, min(start + here.rank, count - 1))
-            loss = self.module(here.place(batch)).item()
-            if start + here.rank < count:  # else another process has this batch, and we only keep it company
-                total, tokens = total + loss, tokens + learned(batch)
-        total, tokens = here.sum(total, tokens)
+            batch = self.batches.batch(0, min(start + world.rank, count - 1))
+            loss = self.module(world.to_device(batch)).item()
+            if start + world.rank < count:  # else this batch was already counted by another process
+                total, tokens = total + loss, tokens + count_labels(batch)
+        total, tokens = world.sum(total, tokens)
         return total / max(1.0, tokens)
