@@ -22,8 +22,9 @@ from typing import Any
 
 import httpx
 from bundles import bytewise, chatty, made
-from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled
+
+from chumoku.server.security.limits import Limits
 
 SLOWEST = 10.0
 LOOK = {"model": "writer", "text": "the cat", "new": 2}
@@ -244,7 +245,7 @@ def main() -> None:
         for path in VALID:
             statuses, longest = sent(server, path, asked.each, asked.seed)
             total, slowest = total + statuses, max(slowest, longest)
-        settled(server.house)
+        settled(server.state)
         assert server.client.get("/health").status_code == 200
     print(
         json.dumps(

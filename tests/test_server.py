@@ -20,7 +20,7 @@ from serving import Serving, serving, settled
 import chumoku
 from chumoku.decoding import beam
 from chumoku.pipeline import Speaker
-from chumoku.server.openai.responses import Shape
+from chumoku.server.openai.responses import ResponseFormatter
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
 
@@ -38,7 +38,7 @@ def speakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
 def server(speakers: dict[str, Speaker]) -> Iterator[Serving]:
     with serving(dict(speakers)) as running:
         yield running
-        settled(running.house)
+        settled(running.state)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     assert listed["writer"].owned_by == "chumoku"
     assert client.models.retrieve("writer").model_dump()["chat"] is True
     assert client.models.retrieve("translator").model_dump()["into"] == ["en", "ja"]
-    with pytest.raises(openai.NotFoundError, match="There are: writer, translator, encoder"):
+    with pytest.raises(openai.NotFoundError, match="Available: writer, translator, encoder"):
         client.models.retrieve("other")
 
 
@@ -238,13 +238,13 @@ def test_what_clients_send_besides_is_taken(client: openai.OpenAI) -> None:
 def test_large_answers_are_not_made_in_the_loop(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made by a reader they are the same, byte for byte but for what names the answer."""
     threads: list[str] = []
-    whole = Shape.whole
+    whole = ResponseFormatter.response
 
     def noted(*given: Any, **named: Any) -> bytes:
         threads.append(threading.current_thread().name)
         return whole(*given, **named)
 
-    monkeypatch.setattr(Shape, "whole", noted)
+    monkeypatch.setattr(ResponseFormatter, "response", noted)
     asked = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
     large = server.post("/v1/completions", **asked).json()
     monkeypatch.setattr("chumoku.server.openai.routes.LARGE", 1 << 30)
@@ -325,22 +325,22 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
     ("path", "body", "param", "sentence"),
     [
         ("completions", {"promt": "a"}, "promt", "Did you mean 'prompt'"),
-        ("completions", {"prompt": "a", "echo": True}, "echo", "only false is possible"),
-        ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "do not fill in"),
-        ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is possible"),
+        ("completions", {"prompt": "a", "echo": True}, "echo", "only false is supported"),
+        ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
+        ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),
         ("completions", {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "'repetition'"),
         ("completions", {"prompt": "a", "frequency_penalty": 1}, "frequency_penalty", "'repetition'"),
-        ("completions", {"prompt": "a", "n": 17}, "n", "asks for 17, and this server gives up to 16"),
+        ("completions", {"prompt": "a", "n": 17}, "n", "'n' is limited to 16 on this server; the request asks for 17"),
         ("completions", {"prompt": ["a"] * 9, "n": 8}, "n", "72 texts"),
-        ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "up to 20"),
-        ("completions", {"prompt": "a", "stop": ["x"] * 9}, "stop", "up to 8"),
-        ("completions", {"prompt": "a", "stop": "x" * 257}, "stop", "257 letters"),
+        ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "limited to 20"),
+        ("completions", {"prompt": "a", "stop": ["x"] * 9}, "stop", "limited to 8"),
+        ("completions", {"prompt": "a", "stop": "x" * 257}, "stop", "257 characters"),
         ("completions", {"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
-        ("completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens", "up to 4,096"),
+        ("completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens", "limited to 4,096"),
         ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ("completions", {"prompt": "a", "temperature": "hot"}, "temperature", "number"),
         ("completions", {"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
-        ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "'x' is none"),
+        ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "'x' is not a number"),
         ("completions", {"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias", "names token 99999"),
         ("completions", {"prompt": ["a"] * 65}, "prompt", "65 texts"),
         ("completions", {"prompt": [[5]] * 65, "n": 2}, "prompt", "130 texts"),
@@ -370,13 +370,13 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 21},
             "top_logprobs",
-            "'top_logprobs' asks for 21",
+            "asks for 21",
         ),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
             "response_format",
-            "only text is possible",
+            'only {"type": "text"} is supported',
         ),
         (
             "chat/completions",
@@ -388,11 +388,11 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("embeddings", {"input": "a"}, "model", "kind 'decoder'"),
         ("embeddings", {"model": "encoder", "input": ""}, "input", "empty"),
         ("embeddings", {"model": "encoder", "input": ["a"] * 65}, "input", "65 texts"),
-        ("embeddings", {"model": "encoder", "input": "a", "dimensions": 5}, "dimensions", "12 numbers"),
+        ("embeddings", {"model": "encoder", "input": "a", "dimensions": 5}, "dimensions", "12 dimensions"),
         ("embeddings", {"model": "encoder", "input": [9999]}, "input", "from 0 to"),
-        ("translate", {"text": "a"}, "model", "does not translate"),
+        ("translate", {"text": "a"}, "model", "cannot translate"),
         ("translate", {"model": "translator", "text": " "}, "text", "Text 1 is empty"),
-        ("translate", {"model": "translator", "text": "a", "n": 5}, "n", "n is at most beam"),
+        ("translate", {"model": "translator", "text": "a", "n": 5}, "n", "at most beam"),
         ("translate", {"model": "translator", "text": ["a", "b"], "tree": True}, "tree", "one text"),
         ("translate", {"model": "translator", "text": "a", "into": "fr"}, "into", "no language 'fr'"),
         ("translate", {"model": "translator", "text": "a", "stream": True}, "stream", "False"),
@@ -411,5 +411,5 @@ def test_what_is_refused_is_named(server: Serving, path: str, body: dict, param:
 def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="no field 'tools'"):
         client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "a"}], tools=[])
-    with pytest.raises(openai.NotFoundError, match="no model of this name"):
+    with pytest.raises(openai.NotFoundError, match="no model with this name"):
         client.completions.create(model="gpt-4", prompt="a")

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from bundles import chatty, made
-from chumoku.server.security.limits import Limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import serving, settled, until
@@ -19,6 +18,7 @@ from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.fairness import shares, shares_of_owners
 from chumoku.decoding.sampling import Choice
 from chumoku.decoding.scheduler import Request, Scheduler
+from chumoku.server.security.limits import Limits
 
 
 def steps_until(scheduler: Scheduler, number: int, most: int = 100) -> int:
@@ -163,7 +163,7 @@ def test_a_request_of_many_texts_makes_no_other_wait(tmp_path: Path) -> None:
     small = {"model": "writer", "prompt": "xyz", "max_tokens": 3, "temperature": 0}
     with serving({"writer": model}, limits=Limits(rows=5)) as server, ThreadPoolExecutor(1) as pool:
         expected = server.post("/v1/completions", **small).json()["choices"]
-        worker = server.house.models["writer"].worker
+        worker = server.state.models["writer"].worker
         waiting = pool.submit(server.post, "/v1/completions", **large)
         until(lambda: worker.running == 5 and worker.cache_tokens > 30)
         for _ in range(3):
@@ -175,4 +175,4 @@ def test_a_request_of_many_texts_makes_no_other_wait(tmp_path: Path) -> None:
         alone_ = [server.post("/v1/completions", **{**large, "prompt": one, "n": 1}).json() for one in "abcd"]
         assert [texts[16 * place] for place in range(4)] == [one["choices"][0]["text"] for one in alone_]
         assert all(len({*texts[16 * place : 16 * place + 16]}) == 1 for place in range(4))
-        settled(server.house)
+        settled(server.state)

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from chumoku.server.look import routes
-from chumoku.server.security.limits import Limits
 from hostile import VALID, bodies, check, models, sent
 from serving import Serving, serving, settled
 
 from chumoku.server import request_body
+from chumoku.server.look import routes
+from chumoku.server.security.limits import Limits
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     place = tmp_path_factory.mktemp("hostile")
     with serving(models(place), limits=Limits(rows=5), runs=place) as running:
         yield running
-        settled(running.house)
+        settled(running.state)
 
 
 @pytest.mark.parametrize("path", VALID)
@@ -40,7 +40,7 @@ def test_a_server_that_fails_is_noticed(server: Serving, monkeypatch: pytest.Mon
     def fails(*_: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(request_body, "_refusal", fails)
+    monkeypatch.setattr(request_body, "_describe_errors", fails)
     with pytest.raises(AssertionError, match="500 after"):
         sent(server, "/v1/completions", 60)
     monkeypatch.undo()

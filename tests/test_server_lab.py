@@ -41,7 +41,7 @@ def test_the_report_is_given_as_it_is_asked_for(server: Serving, tmp_path: Path)
 
 def test_a_report_of_another_form_stays_what_it_is() -> None:
     html = "<!doctype html><h1>Found</h1>"
-    assert lab.opened_in(html, "en", "dark") == html
+    assert lab.apply_view(html, "en", "dark") == html
 
 
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "dark"), ("ja-JP", "light")])

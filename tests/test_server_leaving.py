@@ -13,8 +13,6 @@ from typing import Any
 import pytest
 import torch
 from bundles import chatty, made
-from chumoku.server.errors import from_error
-from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from test_server_worker import left_alone
 
@@ -26,7 +24,9 @@ from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
 from chumoku.server.checkpoints import bundle
+from chumoku.server.errors import to_request_error
 from chumoku.server.openai import embeddings
+from chumoku.server.security.limits import Limits
 
 PARTS = [{"part": "decoder", "layer": 0, "head": 0}]
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -57,7 +57,7 @@ def server(folder: Path) -> Iterator[Serving]:
     models: dict[str, Any] = {name: folder / name for name in ("writer", "other", "translator", "reader")}
     with serving(models, limits=Limits(rows=3, queue=5), runs=folder / "runs") as running:
         yield running
-        settled(running.house)
+        settled(running.state)
 
 
 @pytest.fixture
@@ -87,13 +87,13 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_a_look_that_nobody_waits_for_ends(server: Serving, slow: list[int], name: str) -> None:
     path, fields = LOOKS[name]
     body = {"model": "writer", "text": "a" * 9, **fields}
-    worker = server.house.models[body["model"]].worker
+    worker = server.state.models[body["model"]].worker
     with left_alone(server, path, **body):
         until(lambda: slow[0] >= 2)
         assert worker.running == 1, "who looks is counted"
         with left_alone(server, path, **body):
             until(lambda: worker.queue == 1)
-    settled(server.house, 1.0)
+    settled(server.state, 1.0)
     seen = slow[0]
     time.sleep(0.4)
     assert slow[0] == seen, "it went on without anybody"
@@ -105,7 +105,7 @@ def test_a_look_lets_other_models_have_a_turn(server: Serving, slow: list[int]) 
         began = time.monotonic()
         assert server.post("/v1/completions", model="other", prompt="a", max_tokens=2).status_code == 200
         assert time.monotonic() - began < 3
-        assert server.house.models["writer"].worker.running == 1, "meanwhile it went on"
+        assert server.state.models["writer"].worker.running == 1, "meanwhile it went on"
 
 
 def test_a_look_at_a_run_that_nobody_waits_for_ends(
@@ -116,10 +116,10 @@ def test_a_look_at_a_run_that_nobody_waits_for_ends(
     body = {"checkpoint": 30, "text": "abc", "target": "de", "map": "decoder", "layer": 29, "head": 1}
     with left_alone(server, "/v1/runs/one/look", **body):
         opening.wait(5)
-        assert not server.house.turns._taken, "while it is opened, models that are served compute"
+        assert not server.state.lock._locked, "while it is opened, models that are served compute"
         until(lambda: slow[0] >= 2)
         assert server.post("/v1/completions", model="other", prompt="a", max_tokens=2).status_code == 200
-    until(lambda: not server.house.turns._taken, 1.0)
+    until(lambda: not server.state.lock._locked, 1.0)
     seen = slow[0]
     time.sleep(0.4)
     assert slow[0] == seen < 30, "it went on without anybody"
@@ -133,12 +133,12 @@ def test_who_records_disturbs_no_other_thread(folder: Path) -> None:
 
 
 def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = embeddings.Embedding.together
+    run_batch = embeddings.EmbeddingJob.run_batch
 
-    def too_few(self: Any, jobs: Sequence[Any], pass_on: Callable[[], None]) -> list[Any]:
-        return together(self, jobs, pass_on)[:-1]
+    def too_few(self: Any, jobs: Sequence[Any], yield_turn: Callable[[], None]) -> list[Any]:
+        return run_batch(self, jobs, yield_turn)[:-1]
 
-    monkeypatch.setattr(embeddings.Embedding, "together", too_few)
+    monkeypatch.setattr(embeddings.EmbeddingJob, "run_batch", too_few)
     answer = server.client.post("/v1/embeddings", json={"model": "reader", "input": "a"}, timeout=5)
     assert answer.status_code == 500
     monkeypatch.undo()
@@ -154,9 +154,9 @@ def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pyt
     long = {"model": "other", "prompt": "a", "max_tokens": 100, "temperature": 0, "logit_bias": {"256": -100}}
     with ThreadPoolExecutor(1) as pool:
         with left_alone(server, "/v1/completions", **long):
-            until(lambda: server.house.models["other"].worker.running == 1)
+            until(lambda: server.state.models["other"].worker.running == 1)
             mate = pool.submit(server.client.post, "/v1/completions", json=long, timeout=5)
-            until(lambda: server.house.models["other"].worker.running == 2)
+            until(lambda: server.state.models["other"].worker.running == 2)
         assert mate.result().status_code == 500, "who was at hand hears of it"
         assert "secret" not in mate.result().text
     monkeypatch.setattr(Scheduler, "cancel", cancel)
@@ -164,7 +164,7 @@ def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pyt
 
 
 def test_what_cannot_even_be_begun_fails_and_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = server.house.models["other"].worker
+    worker = server.state.models["other"].worker
     monkeypatch.setattr(worker, "_next_jobs", lambda: 1 / 0)
     answer = server.client.post("/v1/look/tokens", json={"model": "other", "text": "a"}, timeout=5)
     assert answer.status_code == 500
@@ -191,8 +191,8 @@ def test_no_answer_names_a_place_of_this_machine(folder: Path, tmp_path: Path) -
         assert gone.status_code == 404
         assert str(tmp_path) not in gone.text + server.client.get("/v1/runs").text
     for said in ("/home/one/x.json is damaged.", "See 'C:\\Users\\one\\x.json'.", "a (/home/one/x.json)"):
-        told = json.dumps(from_error(ChumokuError(said)).body)
+        told = json.dumps(to_request_error(ChumokuError(said)).body)
         assert "one" not in told
         assert "x.json" in told
     kept = "Ask it at /v1/completions and/or 1/2 of http://a/b."
-    assert from_error(ChumokuError(kept)).message == kept
+    assert to_request_error(ChumokuError(kept)).message == kept

@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 from bundles import chatty, made
-from chumoku.server.security.limits import Limits
 from serving import serving, settled
+
+from chumoku.server.security.limits import Limits
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def test_nothing_is_left_of_those_who_vanish(load: ModuleType, tmp_path: Path) -
     with serving(models, limits=Limits(rows=3, queue=7)) as server:
         names = {name: name for name in models}
         told = load.report(asyncio.run(load.storm(server.port, os.getpid(), names, clients=20, rounds=2)))
-        settled(server.house)
+        settled(server.state)
         assert told["changed_answers"] == 0
         assert told["vanished"] == 8
         assert {*told["statuses"]} <= {"200", "429"}

@@ -212,7 +212,7 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
     base = asked(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = watch(translator.model, ids.tokens, source=ids.source)
-    for address in views.addresses(translator, schemas.Question(**base))["addresses"]:
+    for address in views.addresses(translator, schemas.PromptRequest(**base))["addresses"]:
         told = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
         whole = tape[address][0]
         table = whole[3] if whole.ndim == 3 else whole
@@ -238,7 +238,7 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
     ("work", "fields", "sentence"),
     [
         ("tensor", {"address": "decoder.blocks.0.attention.query"}, "Did you mean decoder.blocks.0.attention.queries"),
-        ("tensor", {"address": "decoder.blocks.*.output"}, "Nothing in this model is at"),
+        ("tensor", {"address": "decoder.blocks.*.output"}, "This model has no address"),
         ("tensor", {"address": "decoder.norm", "row": 99}, "There is no row 99"),
         ("tensor", {"address": "decoder.blocks.0.attention.keys", "head": 5}, "There is no head 5: this model has 5"),
         ("block", {"part": "encoder", "layer": 0, "head": 0, "place": 0}, "of kind 'decoder' has no encoder"),
@@ -246,7 +246,7 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
         ("block", {"part": "decoder", "layer": 0, "head": 5, "place": 0}, "There is no head 5"),
         ("block", {"part": "decoder", "layer": 0, "head": 0, "place": 90}, "There is no place 90"),
         ("look", {"layer": 2}, "There is no layer 2"),
-        ("ablate", {"off": [{"part": "decoder", "layer": 0}]}, "A part that is off is a head"),
+        ("ablate", {"off": [{"part": "decoder", "layer": 0}]}, "Each entry of 'off' must have either"),
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 1, "cross": True}]}, "has no cross-attention"),
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 9}]}, "There is no head 9"),
     ],
@@ -259,9 +259,9 @@ def test_what_is_not_there_is_said(decoder: Speaker, work: str, fields: dict[str
 
 def test_an_encoder_has_nothing_to_follow() -> None:
     one = speaker("encoder")
-    with pytest.raises(UsageError, match="nothing follows its text"):
+    with pytest.raises(UsageError, match="predicts no next token"):
         views.next_tokens(one, schemas.Next(**asked()))
-    with pytest.raises(UsageError, match="An encoder writes nothing"):
+    with pytest.raises(UsageError, match="An encoder generates no text"):
         views.look(one, schemas.Look(**asked(target="x")))
 
 
@@ -289,9 +289,9 @@ def test_requests_are_bounded(fields: dict[str, Any]) -> None:
 def test_tokens_without_a_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
-    told = views.tokens(decoder, schemas.Question(**asked()))
+    told = views.tokens(decoder, schemas.PromptRequest(**asked()))
     assert [one["id"] for one in told["tokens"]] == decoder.tokenizer.encode(TEXT)
-    told = views.tokens(translator, schemas.Question(**asked(target="xy")))
+    told = views.tokens(translator, schemas.PromptRequest(**asked(target="xy")))
     assert [one["text"] for one in told["tokens"]] == ["x", "y"]
     assert [one["id"] for one in told["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
@@ -421,11 +421,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def look_at(seen: Runs, request: schemas.RunLook) -> dict[str, Any]:
-    return seen.look(seen.model("one", request.checkpoint), request)
+    return seen.look(seen.open_model("one", request.checkpoint), request)
 
 
 def test_runs_are_listed(folder: Path) -> None:
-    (only,) = Runs(folder).listing()["runs"]
+    (only,) = Runs(folder).list_runs()["runs"]
     updated = only.pop("updated")
     assert abs(updated - time.time()) < 60
     assert only == {
@@ -434,8 +434,8 @@ def test_runs_are_listed(folder: Path) -> None:
     }
     old = time.time() - 1000
     os.utime(folder / "one" / "metrics.jsonl", (old, old))
-    assert Runs(folder).listing()["runs"][0]["live"] is False
-    assert Runs(folder / "none").listing() == {"runs": []}
+    assert Runs(folder).list_runs()["runs"][0]["live"] is False
+    assert Runs(folder / "none").list_runs() == {"runs": []}
 
 
 def test_points_are_what_was_told(folder: Path) -> None:
@@ -474,7 +474,7 @@ def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
     recipe = folder / "one" / "recipe.json"
     recipe.rename(tmp_path / "recipe.json")
     recipe.symlink_to(tmp_path / "recipe.json")
-    assert Runs(folder).listing()["runs"][0]["planned"] is None
+    assert Runs(folder).list_runs()["runs"][0]["planned"] is None
     file = folder / "one" / "checkpoints" / "step-00000030" / "tokenizer.json"
     file.rename(tmp_path / "tokenizer.json")
     file.symlink_to(tmp_path / "tokenizer.json")
@@ -485,8 +485,8 @@ def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
     assert look_at(Runs(folder), schemas.RunLook(checkpoint=50, **base))["step"] == 50
     (tmp_path / "elsewhere" / "report.html").write_text("<p>", "utf-8")
     (folder / "lab").symlink_to(tmp_path / "elsewhere")
-    assert lab.report(folder / "lab") is None
-    assert not lab.exists(folder / "lab")
+    assert lab.read_report(folder / "lab") is None
+    assert not lab.report_exists(folder / "lab")
 
 
 def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -507,7 +507,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "exists", exists)
     monkeypatch.setattr(runs, "open_regular", vanished)
-    assert [run["id"] for run in Runs(folder).listing()["runs"]] == ["one"]
+    assert [run["id"] for run in Runs(folder).list_runs()["runs"]] == ["one"]
     with pytest.raises(UnknownRun, match="The run vanishing cannot be read"):
         Runs(folder).points("vanishing")
 
@@ -521,9 +521,9 @@ def test_hostile_metrics_cost_little(folder: Path, monkeypatch: pytest.MonkeyPat
     assert told["total"] == 4999
     assert len(told["points"]) <= runs.MOST_POINTS
     assert told["points"][-1]["step"] == 4999
-    assert len(runs.read_points(path, largest=1000)[0]) < 12
+    assert len(runs.read_points(path, max_bytes=1000)[0]) < 12
     (folder / "one" / "recipe.json").write_text("[1]", "utf-8")
-    assert Runs(folder).listing()["runs"][0]["planned"] is None
+    assert Runs(folder).list_runs()["runs"][0]["planned"] is None
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "link", "empty", "", "one/../one", "x" * 300])
@@ -543,7 +543,7 @@ def test_a_head_at_a_checkpoint(folder: Path) -> None:
     assert told["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):
         look_at(seen, schemas.RunLook(checkpoint=70, **base))
-    with pytest.raises(UsageError, match="does not look across"):
+    with pytest.raises(UsageError, match="has no cross-attention"):
         look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "map": "cross"}))
     with pytest.raises(UsageError, match="There is no head 3"):
         look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "head": 3}))
@@ -553,7 +553,7 @@ def test_only_a_few_models_are_held(folder: Path, monkeypatch: pytest.MonkeyPatc
     opened = []
     load = checkpoints.bundle.load
     monkeypatch.setattr(checkpoints.bundle, "load", lambda path: opened.append(path) or load(path))
-    monkeypatch.setattr(checkpoints, "MOST_HELD", 1)
+    monkeypatch.setattr(checkpoints, "MAX_CACHED", 1)
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     for step in (30, 30, 50, 30):
@@ -562,9 +562,9 @@ def test_only_a_few_models_are_held(folder: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_the_report_brings_its_own_policy(tmp_path: Path) -> None:
-    assert lab.report(tmp_path) is None
+    assert lab.read_report(tmp_path) is None
     (tmp_path / "report.html").write_text("<style>b{}</style><script>1</script>", "utf-8")
-    found = lab.report(tmp_path)
+    found = lab.read_report(tmp_path)
     assert found is not None
     assert found.policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "script" not in found.policy
@@ -573,8 +573,8 @@ def test_the_report_brings_its_own_policy(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_none_have_names() -> None:
-    assert [shared.number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
+    assert [shared.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
-    assert streaming.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
+    assert streaming.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(speaker("decoder").model)) > 20

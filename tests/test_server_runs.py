@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from bundles import chatty, made
-from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 
+from chumoku.server.security.limits import Limits
 from chumoku.weights import bundle
 from chumoku.weights.checksums import remove, sealed
 
@@ -46,7 +46,7 @@ def runs(tmp_path: Path, models: dict[str, Path]) -> Path:
 def server(runs: Path, models: dict[str, Path]) -> Iterator[Serving]:
     with serving({"writer": models["writer"]}, runs=runs, limits=Limits(file_seconds=20)) as running:
         yield running
-        settled(running.house)
+        settled(running.state)
 
 
 def look(server: Serving, run: str, step: int = 30) -> Any:
@@ -129,7 +129,7 @@ def test_files_that_take_too_long_block_nobody(server: Serving, runs: Path, monk
     """As on a disk that does not answer."""
     body = {"model": "writer", "prompt": "a", "max_tokens": 2}
     assert server.post("/v1/completions", **body).status_code == 200
-    server.house.files.seconds = 2.0
+    server.state.files.seconds = 2.0
     go, load, asked = threading.Event(), bundle.load, []
 
     def stuck(path: Path) -> object:

@@ -310,7 +310,7 @@ def test_no_field_is_unbounded(schema: type[BaseModel]) -> None:
 def test_an_unbounded_field_is_noticed() -> None:
     class Loose(BaseModel):
         text: str
-        many: list[schemas.Words]
+        many: list[schemas.Text]
         number: float | None = None
         deep: schemas.Texts | list[list[int]] = []
 
@@ -324,7 +324,7 @@ def test_a_client_that_takes_nothing_is_let_go(model: Path) -> None:
         body = b"x" * 64_000_000
 
         class Large:
-            def answer(self, request: object, name: str) -> object:
+            def respond(self, request: object, name: str) -> object:
                 from starlette.responses import Response
 
                 return Response(body)

@@ -15,8 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from chumoku.server.security.limits import Limits
 from serving import KEY, Serving, serving, settled, until
+
+from chumoku.server.security.limits import Limits
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
@@ -142,7 +143,7 @@ def test_a_client_that_takes_nothing_does_not_stay(locked: Serving) -> None:
 def test_whoever_sends_on_is_heard_to_leave(model: Path) -> None:
     body = b'{"model":"writer","prompt":"a","max_tokens":4000,"least":4000}'
     with serving({"writer": model}, limits=Limits(context=1 << 20)) as running:
-        worker = running.house.models["writer"].worker
+        worker = running.state.models["writer"].worker
         step = worker._step
 
         def slowly() -> None:
@@ -155,7 +156,7 @@ def test_whoever_sends_on_is_heard_to_leave(model: Path) -> None:
             connection.sendall(head + body + b"GET /health HTTP/1.1\r\n")
             until(lambda: worker.running == 1)
             connection.sendall(HOST + b"\r\n")
-        settled(running.house, 1.0)
+        settled(running.state, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -195,21 +196,21 @@ def test_too_many_connections_are_told_so_as_all_else(locked: Serving) -> None:
 CHILD = """
 import sys, time
 from chumoku.server import openai, worker
-from chumoku.server.state import House
+from chumoku.server.state import ServerState
 from chumoku.server.security.limits import Limits
-from chumoku.server.run import bound, serve
+from chumoku.server.run import bind_socket, serve
 from chumoku.server.models import open_models
 
 slow = lambda *_: time.sleep(60)
 if sys.argv[2] == "reader":
-    openai._planned = slow
+    openai._make_plan = slow
 elif sys.argv[2] == "worker":
     worker.Worker._step = slow
-limits, listening = Limits(drain_seconds=float(sys.argv[3])), bound("127.0.0.1", 0)
+limits, listening = Limits(drain_seconds=float(sys.argv[3])), bind_socket("127.0.0.1", 0)
 models = open_models([f"{name}={sys.argv[1]}" for name in ("writer", "second", "third")], limits)
-house = House(models, limits, hosts=frozenset({"127.0.0.1"}))
+state = ServerState(models, limits, hosts=frozenset({"127.0.0.1"}))
 print(listening.getsockname()[1], flush=True)
-serve(house, listening)
+serve(state, listening)
 print("the end")
 """
 

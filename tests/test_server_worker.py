@@ -18,8 +18,6 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from chumoku.server.models import free_name, named
-from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from typer.testing import CliRunner
 
@@ -30,8 +28,10 @@ from chumoku.decoding import beam
 from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import MissingExtraError, UsageError
-from chumoku.server.fair_lock import Turns
-from chumoku.server.worker import paced
+from chumoku.server.fair_lock import FairLock
+from chumoku.server.models import name_models, pick_name
+from chumoku.server.security.limits import Limits
+from chumoku.server.worker import adjust_chunk
 
 LIMITS = Limits(rows=3, queue=5)
 LONG = {"model": "writer", "prompt": "a", "max_tokens": 900, "temperature": 0, "logit_bias": {"256": -100}}
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[Serving]:
     with serving({name: folder / name for name in ("writer", "translator")}, limits=LIMITS) as running:
         yield running
-        settled(running.house)
+        settled(running.state)
 
 
 @pytest.fixture
@@ -88,29 +88,29 @@ def left_alone(server: Serving, path: str, **body: object) -> Iterator[socket.so
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_rows(server: Serving, slow: None, stream: bool) -> None:
-    worker = server.house.models["writer"].worker
+    worker = server.state.models["writer"].worker
     with left_alone(server, "/v1/completions", **LONG, n=2, stream=stream):
         until(lambda: worker.running == 2 and worker.cache_tokens > 20)
-    settled(server.house, 1.0)
+    settled(server.state, 1.0)
 
 
 def test_a_client_that_leaves_the_queue(server: Serving, slow: None) -> None:
-    worker = server.house.models["writer"].worker
+    worker = server.state.models["writer"].worker
     with left_alone(server, "/v1/completions", **LONG, n=3):
         until(lambda: worker.running == 3)
         with left_alone(server, "/v1/completions", **LONG, n=2, stream=True):
             until(lambda: worker.queue == 2)
         until(lambda: worker.queue == 0, 1.0)
         assert worker.running == 3
-    settled(server.house, 1.0)
+    settled(server.state, 1.0)
 
 
 def test_a_client_that_leaves_while_its_prompt_is_read(server: Serving, slow: None) -> None:
-    worker = server.house.models["writer"].worker
+    worker = server.state.models["writer"].worker
     with left_alone(server, "/v1/completions", **{**LONG, "prompt": [5] * 1000, "max_tokens": 2}):
         until(lambda: 0 < worker.cache_tokens < 1000)
     assert worker.cache_tokens < 1000
-    settled(server.house, 1.0)
+    settled(server.state, 1.0)
 
 
 def test_a_client_that_leaves_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,8 +127,8 @@ def test_a_client_that_leaves_a_translation(server: Serving, monkeypatch: pytest
     asked = {"model": "translator", "text": "a" * 400, "max_tokens": 500, "length_penalty": 10.0, "beam": 7}
     with left_alone(server, "/v1/translate", **asked):
         until(lambda: steps[0] > 3)
-        assert server.house.models["translator"].worker.running == 1
-    settled(server.house, 1.0)
+        assert server.state.models["translator"].worker.running == 1
+    settled(server.state, 1.0)
     assert steps[0] < 60, "the search went on without anybody"
 
 
@@ -142,7 +142,7 @@ def test_others_are_not_disturbed(server: Serving, slow: None) -> None:
 
 def test_a_full_queue_says_when_to_come_again(server: Serving, slow: None) -> None:
     with left_alone(server, "/v1/completions", **LONG, n=8):
-        until(lambda: server.house.models["writer"].load == 8)
+        until(lambda: server.state.models["writer"].pending == 8)
         answer = server.post("/v1/completions", **LONG)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
@@ -150,7 +150,7 @@ def test_a_full_queue_says_when_to_come_again(server: Serving, slow: None) -> No
         # The other model has a queue of its own, and health waits for nobody.
         assert server.post("/v1/translate", model="translator", text="a").status_code == 200
         assert server.client.get("/health").json() == {"status": "ok"}
-    settled(server.house, 1.0)
+    settled(server.state, 1.0)
     assert server.post("/v1/completions", **LONG, n=9).status_code == 400, "so many never fit"
 
 
@@ -164,7 +164,7 @@ def test_health_waits_for_no_model(server: Serving, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Scheduler, "step", stuck)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/v1/completions", **{**LONG, "max_tokens": 3})
-        until(lambda: server.house.models["writer"].load == 1)
+        until(lambda: server.state.models["writer"].pending == 1)
         times = []
         for _ in range(50):
             began = time.perf_counter()
@@ -228,15 +228,15 @@ def test_no_finite_numbers_are_an_engine_failure(folder: Path) -> None:
     with serving({"writer": ill}) as server:
         answer = server.post("/v1/completions", **{**LONG, "max_tokens": 3})
         assert answer.status_code == 500
-        assert "no finite numbers" in answer.json()["error"]["message"]
-        settled(server.house)
+        assert "are not finite" in answer.json()["error"]["message"]
+        settled(server.state)
 
 
 def test_a_quiet_stream_shows_life(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     from chumoku.server import streaming
 
     step = Scheduler.step
-    monkeypatch.setattr(streaming, "QUIET", 0.05)
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(Scheduler, "step", lambda self: (time.sleep(0.3), step(self))[1])
     with httpx.stream("POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 2, "stream": True}) as raw:
         lines = [line for line in raw.iter_lines() if line]
@@ -266,23 +266,23 @@ def test_metrics_tell_what_was_done(server: Serving) -> None:
 def test_prompts_are_read_at_a_pace_that_lets_others_be_noticed() -> None:
     chunk = 64
     for _ in range(5):
-        chunk = paced(chunk, 0.01)
+        chunk = adjust_chunk(chunk, 0.01)
     assert chunk == 256
     for seconds, expected in ((1.0, 128), (0.3, 128), (0.5, 64), (0.05, 128)):
-        chunk = paced(chunk, seconds)
+        chunk = adjust_chunk(chunk, seconds)
         assert chunk == expected
     for _ in range(9):
-        chunk = paced(chunk, 3.0)
+        chunk = adjust_chunk(chunk, 3.0)
     assert chunk == 16
 
 
 def test_turns_go_round() -> None:
-    turns, order, ready = Turns(), [], threading.Barrier(3)
+    lock, order, ready = FairLock(), [], threading.Barrier(3)
 
     def work(name: str) -> None:
         ready.wait()
         for _ in range(5):
-            with turns:
+            with lock:
                 order.append(name)
                 time.sleep(0.002)
 
@@ -297,15 +297,15 @@ def test_turns_go_round() -> None:
     inside: list[str] = []
 
     def guest() -> None:
-        with turns:
+        with lock:
             inside.append("guest")
 
-    with turns:
+    with lock:
         thread = threading.Thread(target=guest)
         thread.start()
-        until(lambda: bool(turns._line))
+        until(lambda: bool(lock._waiters))
         inside.append("before")
-        turns.pass_on()
+        lock.yield_turn()
         inside.append("after")
     thread.join()
     assert inside == ["before", "guest", "after"]
@@ -316,13 +316,13 @@ def test_names_come_from_paths(tmp_path: Path) -> None:
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "config.json").touch()
     paths = [str(tmp_path / name) for name in ("runs/demo", "runs/demo/best", "x/model", "a.Q4_1.gguf")]
-    assert list(named(paths)) == ["demo", "demo-best", "x", "a.Q4_1"]
-    assert named([paths[0]])["demo"].endswith("last")
-    assert named([f"mine={paths[3]}"]) == {"mine": paths[3]}
-    assert free_name("a.gguf", {"a": "", "-a": ""}) not in ("a", "-a")
+    assert list(name_models(paths)) == ["demo", "demo-best", "x", "a.Q4_1"]
+    assert name_models([paths[0]])["demo"].endswith("last")
+    assert name_models([f"mine={paths[3]}"]) == {"mine": paths[3]}
+    assert pick_name("a.gguf", {"a": "", "-a": ""}) not in ("a", "-a")
     for wrong in (["a=x", "a=y"], ["a/b=x"], []):
         with pytest.raises(UsageError):
-            named(wrong)
+            name_models(wrong)
 
 
 def test_the_command_refuses_before_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -333,13 +333,13 @@ def test_the_command_refuses_before_it_opens(monkeypatch: pytest.MonkeyPatch) ->
     for host in ("0.0.0.0", "::", "192.168.1.5", "models.example"):
         code, message = said("--host", host)
         assert code == 2, host
-        assert "a key is needed" in message
-    assert "soon guessed" in said("--host", "0.0.0.0", "--api-key", "abc")[1]
-    assert "is no origin" in said("--cors", "a.example/x")[1]
+        assert "a key is required" in message
+    assert "easy to guess" in said("--host", "0.0.0.0", "--api-key", "abc")[1]
+    assert "is not an origin" in said("--cors", "a.example/x")[1]
     assert said("--rows", "0")[0] == 2
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[serve\]'"):
-        command.need("fastapi", "uvicorn")
+        command.require_modules("fastapi", "uvicorn")
 
 
 def test_help_tells_every_limit_and_loads_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The page's files: a list made at start-up. A path that is asked for is looked up in it and never opened."""
+"""Files of the web page, all read at start-up. A requested path is only looked up in this list, never opened."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chumoku.server.errors import Refusal
+from chumoku.server.errors import RequestError
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -20,7 +20,7 @@ TYPES = {
     "ico": "image/x-icon",
     "json": "application/json",
 }
-LARGEST = 4 << 20
+MAX_BYTES = 4 << 20
 
 
 class Asset(NamedTuple):
@@ -33,28 +33,28 @@ class Assets:
     """The files of `chumoku/viewer`, read once."""
 
     def __init__(self) -> None:
-        self._files = dict(read())
+        self._files = dict(read_assets())
 
-    def answer(self, request: Request, name: str) -> Response:
+    def respond(self, request: Request, name: str) -> Response:
         asset = self._files.get(name)
         if asset is None:
-            raise Refusal(404, "There is no such file here.")
-        # Asked again each time, so that a page is never half old and half new.
+            raise RequestError(404, "There is no such file.")
+        # The browser must check every file again, so that it never mixes old and new ones.
         headers = {"ETag": asset.tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == asset.tag:
             return Response(status_code=304, headers=headers)
         return Response(asset.content, headers=headers, media_type=asset.media_type)
 
 
-def read() -> list[tuple[str, Asset]]:
-    """Every file of the page, one folder deep: "app.js", "css/base.css"."""
-    found: list[tuple[str, Asset]] = []
+def read_assets() -> list[tuple[str, Asset]]:
+    """All files of the page as (name, content), at most one folder deep: "app.js", "css/base.css"."""
+    assets: list[tuple[str, Asset]] = []
     folder = files("chumoku") / "viewer"
-    for one in sorted(folder.iterdir(), key=lambda one: one.name) if folder.is_dir() else ():
-        inside = [(f"{one.name}/{each.name}", each) for each in one.iterdir()] if one.is_dir() else [(one.name, one)]
-        for name, place in inside:
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else ():
+        inner = [(f"{entry.name}/{file.name}", file) for file in entry.iterdir()] if entry.is_dir() else None
+        for name, file in inner or [(entry.name, entry)]:
             kind = TYPES.get(name.rpartition(".")[2])
-            if kind is not None and place.is_file():
-                content = place.read_bytes()[:LARGEST]
-                found.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
-    return found
+            if kind is not None and file.is_file():
+                content = file.read_bytes()[:MAX_BYTES]
+                assets.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
+    return assets
