@@ -519,7 +519,7 @@ def test_hostile_metrics_cost_little(folder: Path, monkeypatch: pytest.MonkeyPat
     path.write_text("\n".join(line(step) for step in range(1, 5000)) + "\n", "utf-8")
     told = Runs(folder).points("one")
     assert told["total"] == 4999
-    assert len(told["points"]) <= runs.MOST_POINTS
+    assert len(told["points"]) <= runs.MAX_POINTS
     assert told["points"][-1]["step"] == 4999
     assert len(runs.read_points(path, max_bytes=1000)[0]) < 12
     (folder / "one" / "recipe.json").write_text("[1]", "utf-8")

@@ -126,13 +126,10 @@ def make_app(state: ServerState, assets: Assets | None = None) -> SecurityMiddle
     for method, routes in (("GET", GET), ("POST", POST)):
         for path, handler in routes.items():
             app.router.add_route(path, label_route(path, handler), methods=[method])
-    for kind, handle_error in (
-        (RequestError, _send_error),
-        (HTTPException, _unknown_route),
-        (ClientDisconnected, _client_disconnected),
-        (Exception, _unexpected_error),
-    ):
-        app.add_exception_handler(kind, handle_error)
+    app.add_exception_handler(RequestError, _send_error)
+    app.add_exception_handler(HTTPException, _unknown_route)
+    app.add_exception_handler(ClientDisconnected, _client_disconnected)
+    app.add_exception_handler(Exception, _unexpected_error)
     return SecurityMiddleware(app, state)
 
 

@@ -13,14 +13,10 @@ class JobCancelled(Exception):
 
 
 class Job:
-    """Work to be done between two steps. Jobs with the same `key` may run as one batch.
-
-    size            number of texts, counted against the size of a batch
-    disconnected    set when the client no longer waits for the result
-    """
+    """Work to be done between two steps. Jobs with the same `key` may run as one batch."""
 
     key: Hashable | None = None
-    size = 1
+    size = 1  # number of texts
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()

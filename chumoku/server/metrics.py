@@ -64,11 +64,9 @@ class Metrics:
             yield f"# TYPE {name} gauge"
             for one in models:
                 worker = one.worker
-                values = (worker.queue, worker.running, worker.cache_tokens * one.token_bytes)
-                value = dict(zip(("chumoku_queue", "chumoku_running", "chumoku_cache_bytes"), values, strict=True))[
-                    name
-                ]
-                yield format_line(name, {"model": one.name}, value)
+                values = {"chumoku_queue": worker.queue, "chumoku_running": worker.running}
+                values["chumoku_cache_bytes"] = worker.cache_tokens * one.token_bytes
+                yield format_line(name, {"model": one.name}, values[name])
         yield "# TYPE chumoku_request_seconds histogram"
         for route, histogram in sorted(self._request_seconds.items()):
             yield from histogram.lines("chumoku_request_seconds", {"route": route})

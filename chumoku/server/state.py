@@ -33,26 +33,15 @@ B = TypeVar("B", bound=BaseModel)
 
 @dataclass
 class ServerState:
-    """What one server serves.
-
-    models         name → model
-    key            API key that clients must send, or None
-    hosts          allowed names in the Host header
-    origins        origins of other pages that may call this server (CORS)
-    any_address    the server listens on all addresses, so any IP address is allowed as Host
-    runs, lab      folders of training runs and of the lab report
-    draining       the server is shutting down and takes no new work
-    """
-
-    models: dict[str, ServedModel]
+    models: dict[str, ServedModel]  # by name
     limits: Limits = field(default_factory=Limits)
-    key: str | None = None
-    hosts: frozenset[str] = frozenset()
-    origins: frozenset[str] = frozenset()
-    any_address: bool = False
-    runs: Path | None = None
-    lab: Path | None = None
-    draining: bool = False
+    key: str | None = None  # API key that clients must send
+    hosts: frozenset[str] = frozenset()  # allowed names in the Host header
+    origins: frozenset[str] = frozenset()  # other pages that may call this server (CORS)
+    any_address: bool = False  # the server listens on all addresses, so any IP address is allowed as Host
+    runs: Path | None = None  # folder of training runs
+    lab: Path | None = None  # folder of the lab report
+    draining: bool = False  # shutting down, no new requests
 
     def __post_init__(self) -> None:
         self.metrics = Metrics()
@@ -87,8 +76,7 @@ class ServerState:
     async def run_checkpoint_look(self, work: Callable[[FairLock, Callable[[], None]], T]) -> T:
         """Run `work(lock, going)` in the thread for checkpoints of training runs, one call at a time.
 
-        `work` holds the lock while it computes and calls `going` regularly, which raises JobCancelled when the client
-        has disconnected.
+        `work` must hold the lock while it computes, and call `going`, which raises JobCancelled after a disconnect.
         """
         if self._looks >= self.limits.queue:
             raise busy_error("Too many requests for checkpoints of runs are waiting. Try again later.")

@@ -33,7 +33,7 @@ from chumoku.server.token_text import label_tokens
 from chumoku.server.worker import Job
 from chumoku.text.tokenizer import Tokenizer
 
-WIDEST_TREE = 8  # beam
+WIDEST_TREE = 8
 CANDIDATES = 5
 
 
@@ -45,8 +45,7 @@ async def translations(request: Request) -> Response:
     check_limits(body, texts, max_texts=state.limits.texts, max_new_tokens=state.limits.new)
     model = require_kind(served, EncoderDecoderModel, "cannot translate")
     with admit_texts(served, len(texts)):
-        tokens = state.run_in_reader(_tokenize, served, model, texts, body.into)
-        sources = await cancel_on_disconnect(request, tokens)
+        sources = await cancel_on_disconnect(request, state.run_in_reader(_tokenize, served, model, texts, body.into))
         return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, sources)))
 
 
@@ -59,8 +58,7 @@ def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: 
     if body.n > body.beam:
         raise RequestError(400, f"n is {body.n}, but it must be at most beam, which is {body.beam}.", param="n")
     if body.tree and (len(texts) > 1 or body.beam > WIDEST_TREE):
-        message = f"A tree is available for one text only, with a beam of at most {WIDEST_TREE}."
-        raise RequestError(400, message, param="tree")
+        raise RequestError(400, f"tree requires one text and a beam of at most {WIDEST_TREE}.", param="tree")
     if (body.max_tokens or 1) > max_new_tokens:
         raise RequestError(400, f"max_tokens must be at most {max_new_tokens:,} on this server.", param="max_tokens")
 

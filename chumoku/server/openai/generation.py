@@ -29,17 +29,13 @@ COMPLETION_TOKENS, CHAT_TOKENS = 128, 512  # default of max_tokens, the same as 
 
 @dataclass(frozen=True)
 class Plan:
-    """All texts of a request.
-
-    trim       remove white space at the start of each text
-    dropped    number of old messages that did not fit into the context
-    """
+    """All texts of a request."""
 
     requests: list[Request]
     stop: list[str]
     prompt_tokens: int
-    trim: bool = False
-    dropped: int = 0
+    trim: bool = False  # remove white space at the start of each text
+    dropped: int = 0  # number of old messages that did not fit into the context
 
     def texts(self, served: ServedModel, listener: Listener) -> list[TextTask]:
         tokenizer = served.speaker.tokenizer

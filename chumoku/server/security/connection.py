@@ -28,9 +28,7 @@ MAX_HEAD_BYTES = 1 << 15
 KEEP_ALIVE_SECONDS = 5
 IDLE_SECONDS = 2.0  # before a connection without a timer is closed
 HEAD_END = re.compile(rb"\n\r?\n")
-TOO_MANY_CONNECTIONS = RequestError(
-    503, "Too many connections are open. Try again later.", headers={"Retry-After": "1"}
-)
+TOO_MANY_CONNECTIONS = RequestError(503, "Too many connections. Try again later.", headers={"Retry-After": "1"})
 BAD_REQUEST = RequestError(400, "This is not a valid HTTP request.")
 HEAD_TOO_LARGE = RequestError(431, f"The head of this request is larger than the limit of {MAX_HEAD_BYTES:,} bytes.")
 
