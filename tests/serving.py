@@ -1,4 +1,4 @@
-"""A server on a free port, in a thread of this process, over small models."""
+"""Starts a server with small models on a free port, in a thread of this process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Serving(NamedTuple):
 def serving(
     models: dict[str, Path | str | Speaker], *, limits: Limits | None = None, **options: Any
 ) -> Iterator[Serving]:
-    """`options` are those of ServerState: key, runs, lab, origins, hosts …"""
+    """A running server; `options` are fields of ServerState: key, runs, lab, origins, hosts …"""
     limits, lock = limits or Limits(), FairLock()
     opened = {
         name: ServedModel(name, one if isinstance(one, Speaker) else load(one), limits, lock)
@@ -50,7 +50,7 @@ def serving(
     state = ServerState(opened, limits, hosts=hosts, **options)
     listening = bind_socket("127.0.0.1", 0)
     server = make_server(state)
-    # The signals are the tests' own.
+    # Signals are handled by the tests.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
     state.start()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
@@ -58,7 +58,7 @@ def serving(
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
     headers = {"Authorization": f"Bearer {state.key}"} if state.key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-        _until(lambda: server.started)
+        until(lambda: server.started)
         try:
             yield Serving(url, state, server, client)
         finally:
@@ -66,13 +66,13 @@ def serving(
             server.should_exit = True
             thread.join(20)
             listening.close()
-            assert not thread.is_alive(), "the server did not end"
-            assert state.stop(10), "a worker did not end"
+            assert not thread.is_alive(), "the server did not stop"
+            assert state.stop(10), "a worker did not stop"
 
 
-def settled(state: ServerState, seconds: float = 5.0) -> None:
-    """Wait until nothing is left of any request: no text, no row, no position of keys and values."""
-    _until(
+def wait_until_idle(state: ServerState, seconds: float = 5.0) -> None:
+    """Wait until no request occupies anything: no text, no row, no key-value cache."""
+    until(
         lambda: all(
             (one.worker.queue, one.worker.running, one.worker.cache_tokens, one.pending) == (0, 0, 0, 0)
             for one in state.models.values()
@@ -81,11 +81,8 @@ def settled(state: ServerState, seconds: float = 5.0) -> None:
     )
 
 
-def _until(true: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come about in time"
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
-
-
-until = _until

@@ -1,4 +1,4 @@
-"""The key: found beside whatever else a browser sends, and not to be guessed in a hurry."""
+"""The API key: its cookie is found among other cookies, and guessing is slow."""
 
 from __future__ import annotations
 
@@ -40,17 +40,17 @@ class Clock:
     "other", ['a={"x":1}', "foo", 'a="un', "a b=c", "x=\xe6\x97\xa5", "expires=1", "$Path=/", "=", ";"]
 )
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_cookie_is_found_beside_others(locked: Serving, other: str, order: int) -> None:
-    held = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}).headers["set-cookie"].split(";")[0]
-    assert held.startswith(f"chumoku_key_{locked.port}=")
-    line = "; ".join([other, held][::order])
+def test_cookie_is_found_among_others(locked: Serving, other: str, order: int) -> None:
+    cookie = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}).headers["set-cookie"].split(";")[0]
+    assert cookie.startswith(f"chumoku_key_{locked.port}=")
+    line = "; ".join([other, cookie][::order])
     answer = httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", line.encode("latin-1"))])
     assert answer.status_code == 200
-    wrong = line.replace(held, held[:-1] + ("0" if held[-1] != "0" else "1"))
+    wrong = line.replace(cookie, cookie[:-1] + ("0" if cookie[-1] != "0" else "1"))
     assert httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", wrong.encode("latin-1"))]).status_code == 401
 
 
-def test_two_servers_of_one_name_have_two_cookies(locked: Serving, model: Path) -> None:
+def test_two_servers_on_one_host_have_separate_cookies(locked: Serving, model: Path) -> None:
     with serving({"writer": model}, key=KEY + "!") as other, httpx.Client() as browser:
         assert browser.post(f"{locked.url}/v1/session", json={"key": KEY}).status_code == 200
         assert browser.post(f"{other.url}/v1/session", json={"key": KEY + "!"}).status_code == 200
@@ -63,7 +63,7 @@ def test_two_servers_of_one_name_have_two_cookies(locked: Serving, model: Path) 
     ]
 
 
-def test_cookies_of_others_are_not_the_key() -> None:
+def test_other_cookies_are_not_accepted() -> None:
     key = ApiKey(KEY)
     for line in (
         f"chumoku_key={key.cookie}",
@@ -75,7 +75,7 @@ def test_cookies_of_others_are_not_the_key() -> None:
     assert key.has_cookie(Headers({"host": "localhost:7", "cookie": f"chumoku_key_7=old; chumoku_key_7={key.cookie}"}))
 
 
-def test_wrong_keys_of_one_address_wait_for_each_other() -> None:
+def test_wrong_keys_of_one_address_are_delayed() -> None:
     clock = Clock()
     key = ApiKey(KEY, clock)
     assert [key.record_failure("a") for _ in range(BURST)] == [0.0] * BURST
@@ -86,7 +86,7 @@ def test_wrong_keys_of_one_address_wait_for_each_other() -> None:
     assert key.record_failure("a") == 0.0
 
 
-def test_wrong_keys_are_refused_and_the_right_one_never_is() -> None:
+def test_too_many_wrong_keys_are_refused_but_never_the_correct_one() -> None:
     clock = Clock()
     key = ApiKey(KEY, clock)
     for _ in range(BURST + round(MAX_WAIT / SECONDS_PER_TRY)):
@@ -95,13 +95,13 @@ def test_wrong_keys_are_refused_and_the_right_one_never_is() -> None:
     with pytest.raises(RequestError) as refusal:
         key.record_failure("guesser")
     assert (refusal.value.status, refusal.value.headers["Retry-After"]) == (429, "4")
-    assert key.matches(KEY), "whoever has the key is let in, whatever others do"
+    assert key.matches(KEY), "the correct key is always accepted"
     assert key.record_failure("stranger") == 0.0
     clock.now += 2 * SECONDS_PER_TRY
     assert key.record_failure("guesser") <= MAX_WAIT
 
 
-def test_many_addresses_share_one_brake_and_little_memory() -> None:
+def test_many_addresses_share_a_rate_limit_and_little_memory() -> None:
     clock = Clock()
     key = ApiKey(KEY, clock)
     refused = 0
@@ -113,13 +113,13 @@ def test_many_addresses_share_one_brake_and_little_memory() -> None:
     assert refused > 2 * MAX_ADDRESSES
     assert key.matches(KEY)
     assert len(key._addresses) <= MAX_ADDRESSES
-    for number in range(3 * MAX_ADDRESSES):  # slowly enough for the brake
+    for number in range(3 * MAX_ADDRESSES):  # slow enough for the rate limit
         clock.now += 1.0
         key.record_failure(str(number))
     assert len(key._addresses) <= MAX_ADDRESSES
 
 
-def test_addresses_are_those_of_one_client() -> None:
+def test_client_address() -> None:
     def of(address: str) -> str:
         return client_address({"client": (address, 5)})
 
@@ -129,7 +129,7 @@ def test_addresses_are_those_of_one_client() -> None:
     assert client_address({"client": None}) == ""
 
 
-def test_a_flood_of_wrong_keys_locks_nobody_out(locked: Serving) -> None:
+def test_many_wrong_keys_do_not_block_the_correct_one(locked: Serving) -> None:
     def guess(number: int) -> int:
         return httpx.get(
             f"{locked.url}/v1/models", headers={"Authorization": f"Bearer {number}"}, timeout=30
@@ -144,11 +144,11 @@ def test_a_flood_of_wrong_keys_locks_nobody_out(locked: Serving) -> None:
             answer = client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"})
             assert answer.status_code == 200, answer.text
             assert client.post("/v1/session", json={"key": KEY}).status_code == 200
-        assert time.monotonic() - asked < 10, "as long as a busy machine takes, and not as the guesses wait"
+        assert time.monotonic() - asked < 10, "not delayed like the guesses"
         assert {one.result() for one in guesses} == {401, 429}
 
 
-def test_guessing_is_slow_and_the_right_key_is_not(locked: Serving) -> None:
+def test_guessing_is_slow_but_the_correct_key_is_not(locked: Serving) -> None:
     def guess(number: int) -> int:
         if number % 2:
             return others.post("/v1/session", json={"key": f"wrong {number}"}).status_code
