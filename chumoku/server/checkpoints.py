@@ -58,9 +58,9 @@ class Checkpoints:
             path = steps[step]
             before = identity(path)
             if before is not None:
-                found = self._cached(path, before) or read_checkpoint(path, before)
-                if found is not None and identity(path) == before:
-                    return self._store(path, before, found)
+                loaded = self._cached(path, before) or read_checkpoint(path, before)
+                if loaded is not None and identity(path) == before:
+                    return self._store(path, before, loaded)
             if time.monotonic() > end:
                 raise UnknownRun(f"The checkpoint {path.name} no longer exists. Reload the list of runs.")
             time.sleep(RETRY_PAUSE)
@@ -69,22 +69,22 @@ class Checkpoints:
         with self._lock:
             return self._cache.get((path, which))
 
-    def _store(self, path: Path, which: Identity, found: bundle.Bundle) -> bundle.Bundle:
+    def _store(self, path: Path, which: Identity, loaded: bundle.Bundle) -> bundle.Bundle:
         with self._lock:
-            self._cache[path, which] = found
+            self._cache[path, which] = loaded
             self._cache.move_to_end((path, which))
             while len(self._cache) > MAX_CACHED:
                 self._cache.popitem(last=False)
-        return found
+        return loaded
 
 
 def read_checkpoint(path: Path, before: Identity) -> bundle.Bundle | None:
     """The model in a folder, or None if the folder changed while it was read."""
     try:
         check_regular(path)
-        found = bundle.load(path)
-        copy_into_memory(found.model)
-    except Exception as error:  # files of any kind of damage
+        loaded = bundle.load(path)
+        copy_into_memory(loaded.model)
+    except Exception as error:  # damaged files can raise anything
         if identity(path) != before:
             return None
         log.warning("%s cannot be read", path, exc_info=error)
@@ -93,7 +93,7 @@ def read_checkpoint(path: Path, before: Identity) -> bundle.Bundle | None:
         raise UsageError(
             f"This checkpoint cannot be read: the files of {path.name} are damaged or incomplete."
         ) from error
-    return found
+    return loaded
 
 
 def list_checkpoints(run: Path) -> dict[int, Path]:
@@ -101,12 +101,12 @@ def list_checkpoints(run: Path) -> dict[int, Path]:
     folder = run / "checkpoints"
     if not folder.is_dir() or leads_out(folder):
         return {}
-    found = {}
+    folders = {}
     for path in sorted(folder.iterdir(), reverse=True):  # step-… comes after step-….replaced and overrides it
         match = STEP.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
-            found[int(match[1])] = path
-    return found
+            folders[int(match[1])] = path
+    return folders
 
 
 def identity(path: Path) -> Identity | None:

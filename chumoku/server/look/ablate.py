@@ -61,7 +61,7 @@ def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict
 
 def _find_ablated(speaker: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
     """Address → heads to switch off, or None for the whole output at this address."""
-    found: dict[str, list[int] | None] = {}
+    ablated: dict[str, list[int] | None] = {}
     for one in off:
         check_layer(speaker, one.layer, one.part)
         if one.feedforward == (one.head is not None) or (one.feedforward and one.cross):
@@ -70,13 +70,13 @@ def _find_ablated(speaker: Speaker, off: Sequence[schemas.Part]) -> dict[str, li
             raise UsageError(f"The {one.part} of a model of kind '{speaker.config.kind}' has no cross-attention.")
         block = f"{one.part}.blocks.{one.layer}"
         if one.head is None:
-            found[f"{block}.feedforward.output"] = None
+            ablated[f"{block}.feedforward.output"] = None
             continue
         check_head(speaker, one.head)
-        heads = found.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
+        heads = ablated.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
         if heads is not None:
             heads.append(one.head)
-    return found
+    return ablated
 
 
 def _zero_heads(heads: list[int] | None) -> Callable[[Tensor], Tensor]:

@@ -35,9 +35,9 @@ def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[s
     check_head(speaker, request.head)
     prompt, notices = prompt_from_request(speaker, request, going)
     reads_source = request.part == "encoder" and prompt.source is not None
-    own = list(prompt.source or ()) if reads_source else list(prompt.tokens)
-    if request.place >= len(own):
-        raise UsageError(f"There is no place {request.place}: the text has {len(own)} tokens, numbered from 0.")
+    tokens = list(prompt.source or ()) if reads_source else list(prompt.tokens)
+    if request.place >= len(tokens):
+        raise UsageError(f"There is no place {request.place}: the text has {len(tokens)} tokens, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
     _, tape = watch(speaker.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
@@ -45,8 +45,8 @@ def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[s
     stream = _residual_stream(tape, here, before, request.place, pre=speaker.config.placement == "pre")
     has_cross = f"{here}.cross_attention.queries" in tape
     return {
-        "tokens": [{"id": one, "text": name(one)} for one in own],
-        "embedding": _embedding(speaker, request, own[request.place]),
+        "tokens": [{"id": one, "text": name(one)} for one in tokens],
+        "embedding": _embedding(speaker, request, tokens[request.place]),
         **{key: json_numbers(part[:SHOWN]) for key, part in stream.items()},
         **_attention_head(speaker, tape, f"{here}.attention", request, causal=request.part == "decoder"),
         "cross": _cross_attention(speaker, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
@@ -111,13 +111,13 @@ def _embedding(speaker: Speaker, request: schemas.Block, token: int) -> dict[str
         raise UsageError(f"This model has no {request.part}.")
     device = speaker.model.device
     with torch.no_grad():
-        own = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
+        embedding = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
         position = None
         if stack.position is not None:
             index = torch.tensor([request.place], device=device)
             position = stack.position(index, request.place + 1)[0].double().cpu()
     added = None if position is None else json_numbers(position[:SHOWN])
-    return {"token": json_numbers(own[:SHOWN]), "position": added}
+    return {"token": json_numbers(embedding[:SHOWN]), "position": added}
 
 
 def _config(speaker: Speaker) -> dict[str, Any]:

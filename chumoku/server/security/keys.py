@@ -58,14 +58,14 @@ class ApiKey:
     def record_failure(self, address: str) -> float:
         """Count a wrong key; returns the seconds to delay the response, or raises 429 if they are too many."""
         now = self._clock()
-        own = self._addresses.pop(address, None) or RateLimiter(SECONDS_PER_TRY)
-        self._addresses[address] = own
+        limiter = self._addresses.pop(address, None) or RateLimiter(SECONDS_PER_TRY)
+        self._addresses[address] = limiter
         if len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        wait = own.wait(now)
+        wait = limiter.wait(now)
         if wait > MAX_WAIT or self._all_addresses.wait(now) > MAX_WAIT:
             raise busy_error("Too many wrong keys were given. Try again later.", seconds=round(MAX_WAIT))
-        own.record(now)
+        limiter.record(now)
         self._all_addresses.record(now)
         return wait
 
@@ -88,8 +88,8 @@ def cookie_values(headers: Headers) -> Iterator[bytes]:
     name = cookie_name(headers["host"])
     for line in headers.getlist("cookie"):
         for pair in line.split(";"):
-            found, _, value = pair.strip().partition("=")
-            if found == name:
+            pair_name, _, value = pair.strip().partition("=")
+            if pair_name == name:
                 yield value.encode("utf-8", "surrogatepass")
 
 
