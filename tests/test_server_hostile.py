@@ -40,7 +40,7 @@ def test_server_errors_are_noticed(server: Serving, monkeypatch: pytest.MonkeyPa
     def fails(*_: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(request_body, "_describe_errors", fails)
+    monkeypatch.setattr(request_body, "_to_error", fails)
     with pytest.raises(AssertionError, match="500 after"):
         send_bodies(server, "/v1/completions", 60)
     monkeypatch.undo()

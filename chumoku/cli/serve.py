@@ -22,9 +22,7 @@ from chumoku.server.security.limits import Limits
 RUNS = Path("runs")
 SHORTEST_KEY = 8
 Names = Annotated[list[str] | None, typer.Option(help="Another host name of this server; may be repeated.")]
-Origins = Annotated[
-    list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may call this server: https://a.example.")
-]
+Origins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Allowed origin, as https://a.example.")]
 Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Key required on every route but /health.")]
 
 

@@ -38,8 +38,6 @@ class Job:
         return check
 
     def finish(self, result: Any, error: Exception | None) -> None:
-        """Set the result, or the error if there is one; may be called from any thread."""
-
         def set_result() -> None:
             if self.result.done():
                 return

@@ -30,12 +30,10 @@ def parse_body(schema: type[B], body: bytes) -> B:
     except ValidationError as error:
         if error.error_count() > MAX_ERRORS:
             raise RequestError(400, f"The body has {error.error_count():,} invalid fields or values.") from None
-        raise _describe_errors(
-            schema, error.errors(include_url=False, include_input=False, include_context=False)
-        ) from None
+        raise _to_error(schema, error.errors(include_url=False, include_input=False, include_context=False)) from None
 
 
-def _describe_errors(schema: type[BaseModel], errors: list[Any]) -> RequestError:
+def _to_error(schema: type[BaseModel], errors: list[Any]) -> RequestError:
     # Report an unknown field first: it is often a misspelled name of the missing one.
     first = min(errors, key=lambda one: one["type"] != "extra_forbidden")
     if first["type"] == "json_invalid" or not first["loc"]:

@@ -145,10 +145,7 @@ def wait_for_threads(seconds: float) -> bool:
 
 
 def exit_now() -> None:
-    """End the process at once, because a thread is still computing.
-
-    A normal exit would wait for reader threads, however long they take, and would crash native code in workers.
-    """
+    """End the process at once: a normal exit would wait for reader threads and crash native code in workers."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

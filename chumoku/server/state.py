@@ -74,10 +74,7 @@ class ServerState:
         return await loop.run_in_executor(self._readers, functools.partial(work, *arguments, **options))
 
     async def run_checkpoint_look(self, work: Callable[[FairLock, Callable[[], None]], T]) -> T:
-        """Run `work(lock, going)` in the thread for checkpoints of training runs, one call at a time.
-
-        `work` must hold the lock while it computes, and call `going`, which raises JobCancelled after a disconnect.
-        """
+        """Run `work(lock, going)` in its own thread, one call at a time; `going` raises JobCancelled on disconnect."""
         if self._looks >= self.limits.queue:
             raise busy_error("Too many requests for checkpoints of runs are waiting. Try again later.")
 

@@ -45,7 +45,7 @@ async def translations(request: Request) -> Response:
     check_limits(body, texts, max_texts=state.limits.texts, max_new_tokens=state.limits.new)
     model = require_kind(served, EncoderDecoderModel, "cannot translate")
     with admit_texts(served, len(texts)):
-        sources = await cancel_on_disconnect(request, state.run_in_reader(_tokenize, served, model, texts, body.into))
+        sources = await cancel_on_disconnect(request, state.run_in_reader(_encode, served, model, texts, body.into))
         return json_response(await run_job(request, served.worker, TranslationJob(served, model, body, sources)))
 
 
@@ -63,9 +63,7 @@ def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: 
         raise RequestError(400, f"max_tokens must be at most {max_new_tokens:,} on this server.", param="max_tokens")
 
 
-def _tokenize(
-    served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], into: str | None
-) -> list[list[int]]:
+def _encode(served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
     tokenizer = served.speaker.source_tokenizer
     try:
         sources = translate.encode(model, texts, tokenizer, into=into, within=served.speaker.config.context)

@@ -74,9 +74,9 @@ class SecurityMiddleware:
                 scope["chumoku.api_key"] = self._key
                 await self._app(scope, body, sender)
             else:
-                await self._send_without_app(response, scope, receive, sender)
+                await self._respond(response, scope, receive, sender)
         except RequestError as error:
-            await self._send_without_app(error_response(error), scope, receive, sender)
+            await self._respond(error_response(error), scope, receive, sender)
         except ClientDisconnected:
             sender.status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:
@@ -88,9 +88,7 @@ class SecurityMiddleware:
             route = scope.get("chumoku.route", "other")
             self._state.metrics.record_request(route, sender.status, time.monotonic() - began)
 
-    async def _send_without_app(
-        self, response: Response, scope: Scope, receive: Receive, sender: ResponseSender
-    ) -> None:
+    async def _respond(self, response: Response, scope: Scope, receive: Receive, sender: ResponseSender) -> None:
         """Send a response without calling the app."""
         with contextlib.suppress(ClientDisconnected):
             if response.status_code != 408:  # 408 has already waited for the body
