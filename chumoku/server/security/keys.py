@@ -31,7 +31,7 @@ class RateLimiter:
     """Allows one try in `seconds` seconds, and `BURST` tries at once."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._free_at = seconds, 0.0  # the time when all tries so far are paid off
+        self._seconds, self._free_at = seconds, 0.0  # when the time used by all tries so far ends
 
     def wait(self, now: float) -> float:
         """Seconds that the next try has to wait."""

@@ -29,7 +29,7 @@ from chumoku.server.security.login import login_page
 from chumoku.server.state import ServerState
 from chumoku.server.streaming import error_response
 
-CLIENT_CLOSED_REQUEST = 499  # used in metrics only, as in nginx
+CLIENT_CLOSED_REQUEST = 499  # nginx's status, for metrics; the client never receives it
 PUBLIC_PATHS = {"/health"}  # no key needed
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
