@@ -35,7 +35,7 @@ from chumoku.server.runs import Runs, UnknownRun
 TEXT = "猫 cat"
 
 
-def speaker(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
+def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
     tokenizer = bytewise()
     sizes = {"width": 30, "heads": 5, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     model = build(ModelConfig(**{"kind": kind, **sizes, **changes}), seed=seed).eval()
@@ -47,12 +47,12 @@ def speaker(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) ->
 
 @pytest.fixture(scope="module")
 def decoder() -> Speaker:
-    return speaker("decoder", tie_output=False, spread=9.0)
+    return pipeline("decoder", tie_output=False, spread=9.0)
 
 
 @pytest.fixture(scope="module")
 def translator() -> Speaker:
-    return speaker("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
+    return pipeline("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
 
 
 def body(**fields: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_block_equals_the_forward_pass(variant: str) -> None:
     kind, changes = VARIANTS[variant]
-    one = speaker(kind, **changes)
+    one = pipeline(kind, **changes)
     model, config = one.model, one.config
     part = "encoder" if kind == "encoder" else "decoder"
     target = {} if kind == "encoder" else {"target": "xyz!"}
@@ -126,11 +126,11 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
 
 
 def test_block_embedding_and_position() -> None:
-    one = speaker("decoder", position="learned", scale_embedding=True)
+    one = pipeline("decoder", position="learned", scale_embedding=True)
     result = views.block(one, schemas.Block(**body(target="ab", part="decoder", layer=0, head=0, place=2)))
     total = torch.tensor(result["embedding"]["token"]) + torch.tensor(result["embedding"]["position"])
     assert torch.allclose(total, torch.tensor(result["input"]), rtol=1e-4, atol=1e-4)
-    assert views.block(speaker("decoder"), schemas.Block(**body(part="decoder", layer=0, head=0, place=2)))[
+    assert views.block(pipeline("decoder"), schemas.Block(**body(part="decoder", layer=0, head=0, place=2)))[
         "embedding"
     ] | {"token": 0} == {"token": 0, "position": None}
 
@@ -173,7 +173,7 @@ def test_target_may_be_token_ids(decoder: Speaker, translator: Speaker) -> None:
 
 
 def test_one_layer_allows_longer_texts() -> None:
-    one = speaker("decoder", width=14, heads=7, context=9999, layers=3)
+    one = pipeline("decoder", width=14, heads=7, context=9999, layers=3)
     text = "ab" * 400
     result = views.look(one, schemas.Look(**body(text=text, new=0)))
     assert len(result["tokens"]) == 128
@@ -181,13 +181,13 @@ def test_one_layer_allows_longer_texts() -> None:
     assert "トークン" in result["notices"][0][1]
     result = as_json(views.look(one, schemas.Look(**body(text=text, new=0, layer=2, lens=False))))
     assert len(result["tokens"]) == 512
-    wide = speaker("decoder", width=62, heads=31, context=9999, layers=7)
+    wide = pipeline("decoder", width=62, heads=31, context=9999, layers=7)
     result = as_json(views.look(wide, schemas.Look(**body(text=text, new=0, lens=False))))
     assert len(result["tokens"]) == 117, "no more than 8 MB"
 
 
 def test_nan_is_shown_as_nan() -> None:
-    one = speaker("decoder")
+    one = pipeline("decoder")
     with torch.no_grad():
         one.model.decoder.blocks[0].feedforward.down.weight[0, 0] = math.nan
     result = as_json(views.look(one, schemas.Look(**body())))
@@ -227,7 +227,7 @@ def test_tensor_by_address(translator: Speaker) -> None:
     assert views.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
     row = schemas.Tensor(**base, address="decoder.blocks.1.output", row=2)
     assert views.tensor(translator, row)["rows"] == ["y"]
-    shared = speaker("decoder", width=36, heads=6, kv_heads=3)
+    shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
     result = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
     expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
@@ -258,7 +258,7 @@ def test_missing_parts_are_named(decoder: Speaker, work: str, fields: dict[str, 
 
 
 def test_encoder_has_no_next_token_and_no_target() -> None:
-    one = speaker("encoder")
+    one = pipeline("encoder")
     with pytest.raises(UsageError, match="predicts no next token"):
         views.next_tokens(one, schemas.Next(**body()))
     with pytest.raises(UsageError, match="An encoder generates no text"):
@@ -312,7 +312,7 @@ def test_next_tokens(decoder: Speaker, translator: Speaker) -> None:
     assert target[0, 0] == translator.tokenizer.roles.begin
     expected = translator.model(source, target).logits[0, -1].topk(3).indices.tolist()
     assert [one["id"] for one in result["candidates"]] == expected
-    whole = speaker("decoder", vocabulary=bytewise().size)
+    whole = pipeline("decoder", vocabulary=bytewise().size)
     assert whole.config.vocabulary > 200
     assert views.next_tokens(whole, schemas.Next(**body(count=200)))["rest"] != "-Infinity"
 
@@ -355,12 +355,12 @@ def test_ablation_changes_the_text(kind: str, decoder: Speaker, translator: Spea
 
 
 def test_ablation_of_encoders() -> None:
-    one = speaker("encoder", head="vector")
+    one = pipeline("encoder", head="vector")
     off = schemas.Ablate(**body(off=[{"part": "encoder", "layer": 0, "head": 2}]))
     result = as_json(views.ablate(one, off))
     assert result["measure"] == "cosine"
     assert 0 < result["change"] < 2
-    masked = speaker("encoder")
+    masked = pipeline("encoder")
     result = as_json(views.ablate(masked, schemas.Ablate(**body(text="ab<mask>c", off=off.off))))
     assert [part["place"] for part in result["places"]] == [2]
     assert len(result["after"]["candidates"]) == 5
@@ -536,9 +536,9 @@ def test_attention_of_a_checkpoint(folder: Path) -> None:
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     result = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
-    speaker_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
-    ids, _ = question(speaker_, "abc", "de", None)
-    expected = watch(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
+    pipeline_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
+    ids, _ = question(pipeline_, "abc", "de", None)
+    expected = watch(pipeline_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
     assert np.abs(unpack({**result, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
     assert result["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):
@@ -577,4 +577,4 @@ def test_non_finite_numbers_become_strings() -> None:
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
     assert streaming.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
-    assert len(addresses(speaker("decoder").model)) > 20
+    assert len(addresses(pipeline("decoder").model)) > 20

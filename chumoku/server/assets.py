@@ -1,4 +1,4 @@
-"""Files of the web page, all read at start-up. A requested path is only looked up in this list, never opened."""
+"""The page's files: a list made at start-up. A path that is asked for is looked up in it and never opened."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TYPES = {
     "ico": "image/x-icon",
     "json": "application/json",
 }
-MAX_BYTES = 4 << 20
+LARGEST = 4 << 20
 
 
 class Asset(NamedTuple):
@@ -33,7 +33,7 @@ class Assets:
     """The files of `chumoku/viewer`, read once."""
 
     def __init__(self) -> None:
-        self._files = dict(read_assets())
+        self._files = dict(read())
 
     def respond(self, request: Request, name: str) -> Response:
         asset = self._files.get(name)
@@ -46,15 +46,15 @@ class Assets:
         return Response(asset.content, headers=headers, media_type=asset.media_type)
 
 
-def read_assets() -> list[tuple[str, Asset]]:
-    """All files of the page as (name, content), at most one folder deep: "app.js", "css/base.css"."""
-    assets: list[tuple[str, Asset]] = []
+def read() -> list[tuple[str, Asset]]:
+    """Every file of the page, one folder deep: "app.js", "css/base.css"."""
+    found: list[tuple[str, Asset]] = []
     folder = files("chumoku") / "viewer"
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else ():
-        inner = [(f"{entry.name}/{file.name}", file) for file in entry.iterdir()] if entry.is_dir() else None
-        for name, file in inner or [(entry.name, entry)]:
+    for one in sorted(folder.iterdir(), key=lambda one: one.name) if folder.is_dir() else ():
+        inside = [(f"{one.name}/{each.name}", each) for each in one.iterdir()] if one.is_dir() else [(one.name, one)]
+        for name, place in inside:
             kind = TYPES.get(name.rpartition(".")[2])
-            if kind is not None and file.is_file():
-                content = file.read_bytes()[:MAX_BYTES]
-                assets.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
-    return assets
+            if kind is not None and place.is_file():
+                content = place.read_bytes()[:LARGEST]
+                found.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
+    return found

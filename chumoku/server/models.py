@@ -40,7 +40,7 @@ class ServedModel:
     """One model and its worker; `pending` counts the accepted texts that are not finished."""
 
     name: str
-    speaker: Speaker
+    pipeline: Speaker
     limits: Limits
     lock: FairLock
     created: int = field(default_factory=lambda: int(time.time()))
@@ -52,12 +52,12 @@ class ServedModel:
     @property
     def capacity(self) -> int:
         """Maximal number of prompt and generated tokens together."""
-        return min(self.speaker.config.context, self.limits.context)
+        return min(self.pipeline.config.context, self.limits.context)
 
     @property
     def token_bytes(self) -> int:
         """Bytes of keys and values for one position of one row."""
-        config = self.speaker.config
+        config = self.pipeline.config
         return 2 * 4 * config.decoder_depth * config.key_heads * config.head_width if config.kind != "encoder" else 0
 
     @property
@@ -69,7 +69,7 @@ class ServedModel:
     @property
     def card(self) -> dict[str, Any]:
         """The model's entry in /v1/models."""
-        config, tokenizer = self.speaker.config, self.speaker.source_tokenizer
+        config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
         return {
             "id": self.name,
@@ -86,13 +86,13 @@ class ServedModel:
             "position": config.position,
             "norm": config.norm,
             "feedforward": config.feedforward,
-            "chat": decoder and format_for(self.speaker.tokenizer) != "plain",
+            "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
             "into": sorted(tokenizer.roles.languages) or None if config.kind == "encoder-decoder" else None,
         }
 
     def admit(self, texts: int) -> None:
         """Count these texts as pending; raises RequestError if they exceed the limits."""
-        room = self.limits.queue + (self.rows if self.speaker.config.kind == "decoder" else 1)
+        room = self.limits.queue + (self.rows if self.pipeline.config.kind == "decoder" else 1)
         if texts > room:
             raise RequestError(400, f"{texts} texts were requested at once; the limit is {room}.")
         if self.pending + texts > room:
@@ -107,9 +107,9 @@ class ServedModel:
         self.pending -= texts
 
     def _open_scheduler(self) -> Scheduler:
-        model = self.speaker.model
+        model = self.pipeline.model
         if not isinstance(model, DecoderModel):
-            raise UsageError(f"{self.name} cannot generate text: it is of kind '{self.speaker.config.kind}'.")
+            raise UsageError(f"{self.name} cannot generate text: it is of kind '{self.pipeline.config.kind}'.")
         rows = self.rows
         while True:
             try:
@@ -124,9 +124,9 @@ class ServedModel:
 
 def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
     """The model if it is of this kind; otherwise raises RequestError with the route that accepts it."""
-    model = served.speaker.model
+    model = served.pipeline.model
     if not isinstance(model, kind):
-        name = served.speaker.config.kind
+        name = served.pipeline.config.kind
         message = f"{served.name} is of kind '{name}' and {cannot}. Use {ROUTES[name]} for it."
         raise RequestError(400, message, param="model")
     return model

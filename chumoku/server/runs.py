@@ -80,25 +80,27 @@ class Runs:
 
     def look(
         self,
-        speaker: Bundle,
+        pipeline: Bundle,
         request: RunLook,
         lock: contextlib.AbstractContextManager[None] | None = None,
-        going: Going = on,
+        check_interrupt: Going = on,
     ) -> dict[str, Any]:
         """Attention map of one head for a text, with a checkpoint's model; `lock` is held while it computes."""
-        with lock or contextlib.nullcontext(), pausing(speaker.model, going):
-            return self._look(speaker, request, going)
+        with lock or contextlib.nullcontext(), pausing(pipeline.model, check_interrupt):
+            return self._look(pipeline, request, check_interrupt)
 
-    def _look(self, speaker: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
-        if request.map == "cross" and speaker.config.kind != "encoder-decoder":
-            raise UsageError(f"A model of kind '{speaker.config.kind}' has no cross-attention. Choose another map.")
-        check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
-        check_head(speaker, request.head)
-        most = longest(speaker, most=MAX_TOKENS, room=MAX_MAP_VALUES, layers=1)
-        prompt, notices = prompt_from_text(speaker, request.text, request.target, None, most=most, going=going)
-        depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
+    def _look(self, pipeline: Bundle, request: RunLook, check_interrupt: Going) -> dict[str, Any]:
+        if request.map == "cross" and pipeline.config.kind != "encoder-decoder":
+            raise UsageError(f"A model of kind '{pipeline.config.kind}' has no cross-attention. Choose another map.")
+        check_layer(pipeline, request.layer, "decoder" if request.map == "cross" else request.map)
+        check_head(pipeline, request.head)
+        most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES, layers=1)
+        prompt, notices = prompt_from_text(
+            pipeline, request.text, request.target, None, most=most, check_interrupt=check_interrupt
+        )
+        depth = min(depth for depth in (pipeline.config.encoder_depth, pipeline.config.decoder_depth) if depth)
         only_layer = request.layer if request.layer < depth else None
-        snapshot = see(speaker.model, prompt, layer=only_layer, guesses=False, going=going)
+        snapshot = see(pipeline.model, prompt, layer=only_layer, guesses=False, going=check_interrupt)
         full_map = snapshot.map(request.map)
         layer = 0 if len(full_map.weights) == 1 else request.layer
         head_map = full_map._replace(weights=full_map.weights[layer, request.head][None, None])

@@ -74,20 +74,20 @@ class ServerState:
         return await loop.run_in_executor(self._readers, functools.partial(work, *arguments, **options))
 
     async def run_checkpoint_look(self, work: Callable[[FairLock, Callable[[], None]], T]) -> T:
-        """Run `work(lock, going)` in its own thread, one call at a time; `going` raises JobCancelled on disconnect."""
+        """Run `work(lock, check_interrupt)` in its own thread, one call at a time."""
         if self._looks >= self.limits.queue:
             raise busy_error("Too many requests for checkpoints of runs are waiting. Try again later.")
 
         cancelled = threading.Event()
 
-        def going() -> None:
+        def check_interrupt() -> None:
             self.lock.yield_turn()
             if cancelled.is_set():
                 raise JobCancelled
 
         self._looks += 1
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._look_thread, work, self.lock, going)
+            return await asyncio.get_running_loop().run_in_executor(self._look_thread, work, self.lock, check_interrupt)
         finally:
             self._looks -= 1
             cancelled.set()

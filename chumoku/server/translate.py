@@ -64,9 +64,9 @@ def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: 
 
 
 def _encode(served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
-    tokenizer = served.speaker.source_tokenizer
+    tokenizer = served.pipeline.source_tokenizer
     try:
-        sources = translate.encode(model, texts, tokenizer, into=into, within=served.speaker.config.context)
+        sources = translate.encode(model, texts, tokenizer, into=into, within=served.pipeline.config.context)
     except Exception as error:
         raise to_request_error(error, param="text" if into is None else "into") from error
     for number, source in enumerate(sources, start=1):
@@ -91,9 +91,9 @@ class TranslationJob(Job):
     def run_batch(self, jobs: Sequence[TranslationJob], yield_turn: Callable[[], None]) -> list[bytes]:
         owners = [job for job in jobs for _ in job.sources]
         tree = Tree() if self.body.tree else None
-        tokenizer = self.served.speaker.tokenizer
+        tokenizer = self.served.pipeline.tokenizer
 
-        def going(numbers: Sequence[int]) -> list[bool]:
+        def still_wanted(numbers: Sequence[int]) -> list[bool]:
             yield_turn()
             return [not owners[number].disconnected for number in numbers]
 
@@ -105,7 +105,7 @@ class TranslationJob(Job):
             best=self.body.n,
             length_penalty=self.body.length_penalty,
             limit=self.body.max_tokens,
-            going=going,
+            going=still_wanted,
             tree=tree,
         )
         rows = iter(results)
@@ -113,7 +113,7 @@ class TranslationJob(Job):
 
     def response(self, rows: Sequence[Sequence[Hypothesis]], tree: Tree | None) -> dict[str, Any]:
         """The response body; incomplete if the client disconnected."""
-        own, other = self.served.speaker.tokenizer, self.served.speaker.source_tokenizer
+        own, other = self.served.pipeline.tokenizer, self.served.pipeline.source_tokenizer
         translated = []
         for source, row in zip(self.sources, rows, strict=True):
             translated.append(
@@ -134,7 +134,7 @@ class TranslationJob(Job):
         }
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
-        tokenizer = self.served.speaker.tokenizer
+        tokenizer = self.served.pipeline.tokenizer
         begin, end = translate.edges(tokenizer)
         end_token = [end] if len(one.logprobs) > len(one.tokens) else []
         tokens = [

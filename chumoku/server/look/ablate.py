@@ -28,16 +28,16 @@ from chumoku.server.look.shared import check_head, check_layer, json_number, pro
 BEST = 5  # candidates shown
 
 
-def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
+def ablate(pipeline: Speaker, request: schemas.Ablate, check_interrupt: Going = on) -> dict[str, Any]:
     """Text and candidates with all parts, and with some switched off."""
-    changes = {address: _zero_heads(heads) for address, heads in _find_ablated(speaker, request.off).items()}
-    model = speaker.model
-    prompt, notices = prompt_from_request(speaker, request, going)
+    changes = {address: _zero_heads(heads) for address, heads in _find_ablated(pipeline, request.off).items()}
+    model = pipeline.model
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
     both = given(model, prompt.tokens, prompt.source)
     before = answer(ask(model, both))
     with edits(model, changes):
         change = Change(before, answer(ask(model, both)))
-        ablated_prompt, _ = prompt_from_request(speaker, request, going)
+        ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
     has_logits = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if has_logits else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
@@ -47,7 +47,7 @@ def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict
     return {
         **{
             name: {
-                "said": said(speaker.tokenizer, one),
+                "said": said(pipeline.tokenizer, one),
                 "candidates": _top_candidates(logits[0, candidates_at], prompt) if has_logits else [],
             }
             for name, logits, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
@@ -59,20 +59,20 @@ def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict
     }
 
 
-def _find_ablated(speaker: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
+def _find_ablated(pipeline: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
     """Address → heads to switch off, or None for the whole output at this address."""
     ablated: dict[str, list[int] | None] = {}
     for one in off:
-        check_layer(speaker, one.layer, one.part)
+        check_layer(pipeline, one.layer, one.part)
         if one.feedforward == (one.head is not None) or (one.feedforward and one.cross):
             raise UsageError("Each entry of 'off' must have either 'head' (optionally with 'cross') or 'feedforward'.")
-        if one.cross and (one.part != "decoder" or speaker.config.kind != "encoder-decoder"):
-            raise UsageError(f"The {one.part} of a model of kind '{speaker.config.kind}' has no cross-attention.")
+        if one.cross and (one.part != "decoder" or pipeline.config.kind != "encoder-decoder"):
+            raise UsageError(f"The {one.part} of a model of kind '{pipeline.config.kind}' has no cross-attention.")
         block = f"{one.part}.blocks.{one.layer}"
         if one.head is None:
             ablated[f"{block}.feedforward.output"] = None
             continue
-        check_head(speaker, one.head)
+        check_head(pipeline, one.head)
         heads = ablated.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
         if heads is not None:
             heads.append(one.head)

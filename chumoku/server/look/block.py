@@ -29,29 +29,29 @@ SHOWN = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[str, Any]:
+def block(pipeline: Speaker, request: schemas.Block, check_interrupt: Going = on) -> dict[str, Any]:
     """Everything that one block computes at one position."""
-    check_layer(speaker, request.layer, request.part)
-    check_head(speaker, request.head)
-    prompt, notices = prompt_from_request(speaker, request, going)
+    check_layer(pipeline, request.layer, request.part)
+    check_head(pipeline, request.head)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
     reads_source = request.part == "encoder" and prompt.source is not None
     tokens = list(prompt.source or ()) if reads_source else list(prompt.tokens)
     if request.place >= len(tokens):
         raise UsageError(f"There is no place {request.place}: the text has {len(tokens)} tokens, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
-    _, tape = watch(speaker.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
+    _, tape = watch(pipeline.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
     name = prompt.source_name or prompt.name if reads_source else prompt.name
-    stream = _residual_stream(tape, here, before, request.place, pre=speaker.config.placement == "pre")
+    stream = _residual_stream(tape, here, before, request.place, pre=pipeline.config.placement == "pre")
     has_cross = f"{here}.cross_attention.queries" in tape
     return {
         "tokens": [{"id": one, "text": name(one)} for one in tokens],
-        "embedding": _embedding(speaker, request, tokens[request.place]),
+        "embedding": _embedding(pipeline, request, tokens[request.place]),
         **{key: json_numbers(part[:SHOWN]) for key, part in stream.items()},
-        **_attention_head(speaker, tape, f"{here}.attention", request, causal=request.part == "decoder"),
-        "cross": _cross_attention(speaker, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
+        **_attention_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
+        "cross": _cross_attention(pipeline, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
         "norms": {key: json_number(float(stream[part].norm())) for key, part in NORMS.items()},
-        "config": _config(speaker),
+        "config": _config(pipeline),
         "notices": notices,
     }
 
@@ -75,9 +75,11 @@ def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: boo
     return vectors
 
 
-def _attention_head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
+def _attention_head(
+    pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool
+) -> dict[str, Any]:
     """softmax(q Kᵀ / √K) V for one query."""
-    config, place = speaker.config, request.place
+    config, place = pipeline.config, request.place
     key_head = request.head * config.key_heads // config.heads
     query = tape[f"{here}.queries"][0, request.head, place].double().cpu()
     keys, values = (tape[f"{here}.{name}"][0, key_head].double().cpu() for name in ("keys", "values"))
@@ -98,18 +100,18 @@ def _attention_head(speaker: Speaker, tape: Tape, here: str, request: schemas.Bl
     }
 
 
-def _cross_attention(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
+def _cross_attention(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
-    return {"tokens": tokens, **_attention_head(speaker, tape, here, request, causal=False)}
+    return {"tokens": tokens, **_attention_head(pipeline, tape, here, request, causal=False)}
 
 
-def _embedding(speaker: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
+def _embedding(pipeline: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
     """The token's vector and the vector of its position (None for rotary and relative positions)."""
-    stack = speaker.model.get_submodule(request.part)
+    stack = pipeline.model.get_submodule(request.part)
     if not isinstance(stack, Stack):
         raise UsageError(f"This model has no {request.part}.")
-    device = speaker.model.device
+    device = pipeline.model.device
     with torch.no_grad():
         embedding = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
         position = None
@@ -120,8 +122,8 @@ def _embedding(speaker: Speaker, request: schemas.Block, token: int) -> dict[str
     return {"token": json_numbers(embedding[:SHOWN]), "position": added}
 
 
-def _config(speaker: Speaker) -> dict[str, Any]:
-    config = speaker.config
+def _config(pipeline: Speaker) -> dict[str, Any]:
+    config = pipeline.config
     return {
         **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},
         **{name: getattr(config, name) for name in ("head_width", "width", "hidden", "kind", "layers")},

@@ -41,9 +41,9 @@ class LookJob(Job):
         self._model, self._compute = model, compute
 
     def run_batch(self, jobs: Sequence[LookJob], yield_turn: Callable[[], None]) -> list[bytes]:
-        going = self.cancellation_check(yield_turn)
-        with pausing(self._model, going):
-            return [encode_json(self._compute(going))]  # without a key, a job always runs alone
+        check_interrupt = self.cancellation_check(yield_turn)
+        with pausing(self._model, check_interrupt):
+            return [encode_json(self._compute(check_interrupt))]  # without a key, a job always runs alone
 
 
 def make_look_handler(path: str) -> Handler:
@@ -54,7 +54,9 @@ def make_look_handler(path: str) -> Handler:
         body: Any = await state.read_body(request, schema)
         served = find_model(state.models, body.model)
         with admit_texts(served, 1):
-            job = LookJob(served.speaker.model, lambda going: function(served.speaker, body, going))
+            job = LookJob(
+                served.pipeline.model, lambda check_interrupt: function(served.pipeline, body, check_interrupt)
+            )
             return json_response(await run_job(request, served.worker, job))
 
     return handle
@@ -86,9 +88,9 @@ async def run_look(request: Request) -> Response:
     body = await state.read_body(request, schemas.RunLook)
     runs, name, step = require_runs(state), request.path_params["run"], body.checkpoint
     opened = state.files.read(("model", name, step), _convert_errors, runs.open_model, name, step)
-    speaker = await cancel_on_disconnect(request, opened)
+    pipeline = await cancel_on_disconnect(request, opened)
     look = state.run_checkpoint_look(
-        lambda lock, going: encode_json(_convert_errors(runs.look, speaker, body, lock, going))
+        lambda lock, check_interrupt: encode_json(_convert_errors(runs.look, pipeline, body, lock, check_interrupt))
     )
     return json_response(await cancel_on_disconnect(request, look))
 

@@ -28,45 +28,47 @@ NAN_NOTICE: Notice = (
 
 
 def prompt_from_request(
-    speaker: Bundle, request: schemas.PromptRequest, going: Going = on, *, most: int | None = None
+    pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: Going = on, *, most: int | None = None
 ) -> tuple[Asked, list[Notice]]:
     """The tokens to inspect, at most `most` of them, and notices for the user."""
-    room = longest(speaker, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
-    return prompt_from_text(speaker, request.text, request.target, request.new, most=room, going=going)
+    room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
+    return prompt_from_text(
+        pipeline, request.text, request.target, request.new, most=room, check_interrupt=check_interrupt
+    )
 
 
 def prompt_from_text(
-    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
+    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, check_interrupt: Going = on
 ) -> tuple[Asked, list[Notice]]:
     """The same for a text; if the model's logits are NaN, the prompt alone is inspected."""
-    check_target(speaker, target)
+    check_target(pipeline, target)
     try:
-        return question(speaker, text, target, new, most=most, going=going)
+        return question(pipeline, text, target, new, most=most, going=check_interrupt)
     except UsageError:
         raise
     except ChumokuError:
-        prompt, notices = question(speaker, text, target, 0, most=most)
+        prompt, notices = question(pipeline, text, target, 0, most=most)
         return prompt, [*notices, NAN_NOTICE]
 
 
-def check_target(speaker: Bundle, target: Target) -> None:
-    if target is not None and speaker.config.kind == "encoder":
+def check_target(pipeline: Bundle, target: Target) -> None:
+    if target is not None and pipeline.config.kind == "encoder":
         raise UsageError("An encoder generates no text, so it has no target. Leave 'target' out.")
 
 
-def check_layer(speaker: Bundle, layer: int, part: str | None = None) -> None:
+def check_layer(pipeline: Bundle, layer: int, part: str | None = None) -> None:
     """Raise UsageError if the part (by default: the part with fewer layers) does not have this layer."""
-    depths = {"encoder": speaker.config.encoder_depth, "decoder": speaker.config.decoder_depth}
+    depths = {"encoder": pipeline.config.encoder_depth, "decoder": pipeline.config.decoder_depth}
     if part is not None and not depths[part]:
-        raise UsageError(f"A model of kind '{speaker.config.kind}' has no {part}.")
+        raise UsageError(f"A model of kind '{pipeline.config.kind}' has no {part}.")
     count = depths[part] if part else min(depth for depth in depths.values() if depth)
     if layer >= count:
         raise UsageError(f"There is no layer {layer}: this model has {count}, numbered from 0.")
 
 
-def check_head(speaker: Bundle, head: int) -> None:
-    if head >= speaker.config.heads:
-        raise UsageError(f"There is no head {head}: this model has {speaker.config.heads}, numbered from 0.")
+def check_head(pipeline: Bundle, head: int) -> None:
+    if head >= pipeline.config.heads:
+        raise UsageError(f"There is no head {head}: this model has {pipeline.config.heads}, numbered from 0.")
 
 
 def json_number(value: float) -> float | str:

@@ -5,9 +5,9 @@
     tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
     block         one head's computation at one position      ablate         the output with parts switched off
 
-Each function runs the model, so the server calls it in the worker thread. It calls `going` before each generated token
-and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB. NaN and
-infinities become the strings "NaN", "Infinity", "-Infinity".
+Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
+generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
+NaN and infinities become the strings "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ from chumoku.server.token_text import label_tokens
 SIDE = 64  # maximal number of rows and columns shown
 
 
-def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
+def look(pipeline: Speaker, request: schemas.Look, check_interrupt: Going = on) -> dict[str, Any]:
     """Everything that the page draws for one prompt."""
     if request.layer is None:
-        room = longest(speaker, most=MAX_TOKENS, room=MAX_MAP_VALUES)
+        room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
     else:
-        check_layer(speaker, request.layer)
-        room = longest(speaker, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
-    prompt, notices = prompt_from_request(speaker, request, going, most=room)
-    snapshot = see(speaker.model, prompt, layer=request.layer, guesses=request.lens, going=going)
+        check_layer(pipeline, request.layer)
+        room = longest(pipeline, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt, most=room)
+    snapshot = see(pipeline.model, prompt, layer=request.layer, guesses=request.lens, going=check_interrupt)
     data = page.as_data(snapshot)
     data["maps"] = [
         {**map_data, "first_layer": request.layer or 0, "nan": nan_bitmap(one)}
@@ -64,41 +64,41 @@ def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str
         if request.maps is None or one.key in request.maps
     ]
     then = None if prompt.then is None else {"id": prompt.then, "text": prompt.name(prompt.then)}
-    names = {"model": request.model, "text": request.text, "said": said(speaker.tokenizer, prompt)}
+    names = {"model": request.model, "text": request.text, "said": said(pipeline.tokenizer, prompt)}
     return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
 
 
-def tokens(speaker: Speaker, request: schemas.PromptRequest, going: Going = on) -> dict[str, Any]:
+def tokens(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
     """Tokens of the text and of its continuation, without running the model."""
-    own, other = speaker.tokenizer, speaker.source_tokenizer
+    own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
-    most = min(MAX_TOKENS_ONE_LAYER, speaker.config.context)
-    if speaker.config.kind == "encoder-decoder":
+    most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
+    if pipeline.config.kind == "encoder-decoder":
         source = source_tokens(other, request.text, most, notices)
         without_new = request.model_copy(update={"new": 0})
-        target = [] if request.target is None else prompt_from_request(speaker, without_new, most=most)[0].tokens[1:]
+        target = [] if request.target is None else prompt_from_request(pipeline, without_new, most=most)[0].tokens[1:]
         return {"tokens": label_tokens(target, own), "source": label_tokens(source, other), "notices": notices}
-    prompt, notices = prompt_from_request(speaker, request.model_copy(update={"new": 0}), most=most)
+    prompt, notices = prompt_from_request(pipeline, request.model_copy(update={"new": 0}), most=most)
     return {"tokens": label_tokens(prompt.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(speaker: Speaker, request: schemas.PromptRequest, going: Going = on) -> dict[str, Any]:
-    return {"addresses": tap.addresses(speaker.model)}
+def addresses(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+    return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
+def tensor(pipeline: Speaker, request: schemas.Tensor, check_interrupt: Going = on) -> dict[str, Any]:
     """The first numbers of the tensor at an address, its shape and statistics."""
-    known = tap.addresses(speaker.model)
+    known = tap.addresses(pipeline.model)
     if request.address not in known:
         near = difflib.get_close_matches(request.address, known, n=1, cutoff=0.3)
         hint = f"Did you mean {near[0]}?" if near else f"The model has {len(known)} addresses."
         raise AddressError(f"This model has no address {request.address}. {hint}")
-    prompt, notices = prompt_from_request(speaker, request, going)
-    _, tape = watch(speaker.model, prompt.tokens, request.address, source=prompt.source)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    _, tape = watch(pipeline.model, prompt.tokens, request.address, source=prompt.source)
     if request.address not in tape:
         raise AddressError(f"The forward pass of this prompt did not reach {request.address}.")
     values = tape[request.address][0].float().cpu()
-    table = _as_table(speaker, values, request)
+    table = _as_table(pipeline, values, request)
     rows, columns = _axis_labels(request.address, prompt, table)
     if request.row is not None:
         if request.row >= len(table):
@@ -118,15 +118,15 @@ def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict
     }
 
 
-def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> dict[str, Any]:
+def next_tokens(pipeline: Speaker, request: schemas.Next, check_interrupt: Going = on) -> dict[str, Any]:
     """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
-    kind = speaker.config.kind
-    if isinstance(speaker.model, EncoderModel):
+    kind = pipeline.config.kind
+    if isinstance(pipeline.model, EncoderModel):
         raise UsageError(f"A model of kind '{kind}' predicts no next token. Use a decoder or an encoder-decoder.")
     without_new = request if request.target is not None else request.model_copy(update={"new": 0})
-    most = min(MAX_TOKENS_ONE_LAYER, speaker.config.context)
-    prompt, notices = prompt_from_request(speaker, without_new, going, most=most)
-    logits = answer(ask(speaker.model, given(speaker.model, prompt.tokens, prompt.source)))[0, -1].float().cpu()
+    most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
+    prompt, notices = prompt_from_request(pipeline, without_new, check_interrupt, most=most)
+    logits = answer(ask(pipeline.model, given(pipeline.model, prompt.tokens, prompt.source)))[0, -1].float().cpu()
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
     return {
@@ -140,7 +140,7 @@ def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> d
     }
 
 
-def _as_table(speaker: Speaker, values: Tensor, request: schemas.Tensor) -> Tensor:
+def _as_table(pipeline: Speaker, values: Tensor, request: schemas.Tensor) -> Tensor:
     """A tensor of one to three axes as a matrix; with three axes, the matrix of the requested head."""
     if values.ndim == 1:
         return values[None]
@@ -148,8 +148,8 @@ def _as_table(speaker: Speaker, values: Tensor, request: schemas.Tensor) -> Tens
         return values
     if "attention." not in request.address:  # mixture of experts: hidden values of each chosen expert
         return values.flatten(1)
-    check_head(speaker, request.head)
-    return values[request.head * len(values) // speaker.config.heads]  # several query heads may share a key head
+    check_head(pipeline, request.head)
+    return values[request.head * len(values) // pipeline.config.heads]  # several query heads may share a key head
 
 
 def _axis_labels(address: str, prompt: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:

@@ -49,7 +49,7 @@ def _tokenize(served: ServedModel, model: EncoderModel, inputs: Sequence[str | l
     try:
         texts = [one for one in inputs if isinstance(one, str)]
         if texts:
-            return embed.encode(model, texts, served.speaker.tokenizer)
+            return embed.encode(model, texts, served.pipeline.tokenizer)
         return [check_tokens(row, model) for row in inputs if isinstance(row, list)]
     except Exception as error:
         raise to_request_error(error, param="input") from error

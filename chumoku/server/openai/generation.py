@@ -38,7 +38,7 @@ class Plan:
     dropped: int = 0  # number of old messages that did not fit into the context
 
     def texts(self, served: ServedModel, listener: Listener) -> list[TextTask]:
-        tokenizer = served.speaker.tokenizer
+        tokenizer = served.pipeline.tokenizer
         return [
             TextTask(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
             for place, one in enumerate(self.requests)
@@ -71,9 +71,9 @@ def require_decoder(served: ServedModel) -> DecoderModel:
 
 
 def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
-    model, tokenizer = require_decoder(served), served.speaker.tokenizer
+    model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new, least = body.max_tokens or COMPLETION_TOKENS, body.least or 0
-    choice = sampling_options(body)
+    choice = sampling_of(body)
     requests, tokens = [], 0
     for number, prompt in enumerate(schemas.as_list(body.prompt)):
         if isinstance(prompt, str):
@@ -89,12 +89,10 @@ def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
 
 
 def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
-    model, tokenizer = require_decoder(served), served.speaker.tokenizer
+    model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new = body.max_completion_tokens or body.max_tokens or CHAT_TOKENS
     messages = [("system" if one.role == "developer" else one.role, one.text) for one in body.messages]
-    turn = chat.begin(
-        model, messages, tokenizer=tokenizer, new=new, choice=sampling_options(body), context=served.capacity
-    )
+    turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=sampling_of(body), context=served.capacity)
     one = replace(turn.request, least=body.least or 0)
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
@@ -110,7 +108,7 @@ def repeat_request(request: Request, n: int, *, first: int, logprobs: int | None
 
 def check_fits(served: ServedModel, request: Request) -> None:
     """Raise now what the scheduler would raise later, when a stream may have begun."""
-    size = served.speaker.config.vocabulary
+    size = served.pipeline.config.vocabulary
     if len(request.prompt) > served.capacity:
         raise LengthError(
             f"The prompt has {len(request.prompt):,} tokens; at most {served.capacity:,} fit. Shorten it."
@@ -127,7 +125,7 @@ def stop_strings(body: schemas.GenerationOptions) -> list[str]:
     return [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
 
 
-def sampling_options(body: schemas.GenerationOptions) -> Choice:
+def sampling_of(body: schemas.GenerationOptions) -> Choice:
     """How tokens are chosen; without a seed, the seed is random."""
     return Choice(
         temperature=TEMPERATURE if body.temperature is None else body.temperature,

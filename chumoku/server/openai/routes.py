@@ -46,7 +46,7 @@ class Generation:
         chat = isinstance(self.body, schemas.Chat)
         kind = FORMATTERS["chat" if chat else "completion"]
         prefix = "chatcmpl-" if chat else "cmpl-"
-        tokens = TokenTextCache(self.served.speaker.tokenizer)
+        tokens = TokenTextCache(self.served.pipeline.tokenizer)
         self.formatter = kind(prefix + secrets.token_hex(12), int(time.time()), self.served.name, tokens)
 
     @property
