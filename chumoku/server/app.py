@@ -75,9 +75,8 @@ async def lab_report(request: Request) -> Response:
         view.append(request.query_params.get(name))
         if view[-1] not in (None, *known):
             raise RequestError(400, f"The parameter '{name}' must be {' or '.join(known)}.", param=name)
-    report = None
-    if state.lab is not None:
-        report = await state.files.read(("lab", *view), lab.read_report, state.lab, *view)
+    key = ("lab", *view)
+    report = None if state.lab is None else await state.files.read(key, lab.read_report, state.lab, *view)
     if report is None:
         raise RequestError(404, "There is no report yet. Create one with: chumoku lab run all.")
     return Response(

@@ -88,9 +88,8 @@ class EventStream(Response):
         """The next event, a comment line if there is none for a while, or None at the end."""
         if self._next_event is None:
             self._next_event = asyncio.create_task(self._pull())
-        await asyncio.wait(
-            {self._next_event, disconnect}, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED
-        )
+        tasks = {self._next_event, disconnect}
+        await asyncio.wait(tasks, timeout=KEEP_ALIVE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if self._next_event.done():
             done, self._next_event = self._next_event, None
             return done.result()

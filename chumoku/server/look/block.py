@@ -48,7 +48,7 @@ def block(pipeline: Speaker, request: schemas.Block, check_interrupt: Going = on
         "tokens": [{"id": one, "text": name(one)} for one in tokens],
         "embedding": _embedding(pipeline, request, tokens[request.place]),
         **{key: json_numbers(part[:SHOWN]) for key, part in stream.items()},
-        **_attention_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
+        **_attend_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
         "cross": _cross_attention(pipeline, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
         "norms": {key: json_number(float(stream[part].norm())) for key, part in NORMS.items()},
         "config": _config(pipeline),
@@ -75,9 +75,7 @@ def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: boo
     return vectors
 
 
-def _attention_head(
-    pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool
-) -> dict[str, Any]:
+def _attend_head(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
     """softmax(q Kᵀ / √K) V for one query."""
     config, place = pipeline.config, request.place
     key_head = request.head * config.key_heads // config.heads
@@ -103,7 +101,7 @@ def _attention_head(
 def _cross_attention(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
-    return {"tokens": tokens, **_attention_head(pipeline, tape, here, request, causal=False)}
+    return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}
 
 
 def _embedding(pipeline: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:

@@ -31,9 +31,9 @@ def prompt_from_request(
     pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: Going = on, *, most: int | None = None
 ) -> tuple[Asked, list[Notice]]:
     """The tokens to inspect, at most `most` of them, and notices for the user."""
-    room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
+    most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
     return prompt_from_text(
-        pipeline, request.text, request.target, request.new, most=room, check_interrupt=check_interrupt
+        pipeline, request.text, request.target, request.new, most=most, check_interrupt=check_interrupt
     )
 
 
