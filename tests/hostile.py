@@ -1,11 +1,11 @@
-"""Hostile bodies: what a server must answer with a sentence, whatever they are.
+"""Hostile request bodies, which a server must always answer with a proper error.
 
-    valid body → a few changes (types, sizes, NaN, nesting, odd unicode, huge numbers, fields of nobody) → bytes
-               → some damaged again (cut, bytes flipped, other encodings, BOM, nonsense)
+    valid body → a few changes (types, sizes, NaN, nesting, odd unicode, huge numbers, unknown fields) → bytes
+               → some damaged further (cut, bytes flipped, other encodings, BOM, nonsense)
 
-    python tests/hostile.py --each 400        bodies for each route (about 5,000 in all), against a server of its own
+    python tests/hostile.py --each 400        bodies for each route (about 5,000 in all), sent to a new server
 
-No status of 500 or above, no answer later than `SLOWEST` seconds, every error a sentence in OpenAI's form.
+No status of 500 or above, no response later than `SLOWEST` seconds, every error in the format of the OpenAI API.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from typing import Any
 
 import httpx
 from bundles import bytewise, chatty, made
-from serving import Serving, serving, settled
+from serving import Serving, serving, wait_until_idle
+
+from chumoku.server.security.limits import Limits
 
 from chumoku.server.security.limits import Limits
 
@@ -70,7 +72,7 @@ VALID: dict[str, dict[str, Any]] = {
     "/v1/look/next": {**LOOK, "count": 5, "target": "a"},
     "/v1/look/ablate": {**LOOK, "off": [{"part": "decoder", "layer": 0, "head": 1}]},
     "/v1/runs/none/look": {"checkpoint": 1, "text": "a", "map": "decoder", "layer": 0, "head": 0},
-    "/v1/session": {"key": "a key of nobody"},
+    "/v1/session": {"key": "an unknown key"},
 }
 TEXTS = [
     "",
@@ -122,80 +124,78 @@ RAW = [
 ]
 
 
-def odd(chance: random.Random) -> Any:
-    """A value that nobody expects."""
-    kind = chance.random()
+def odd_value(rng: random.Random) -> Any:
+    """A random unexpected value."""
+    kind = rng.random()
     if kind < 0.35:
-        return chance.choice(TEXTS)
+        return rng.choice(TEXTS)
     if kind < 0.65:
-        return chance.choice(NUMBERS)
+        return rng.choice(NUMBERS)
     if kind < 0.9:
-        return copy.deepcopy(chance.choice(OTHERS))
-    return nested(chance.randrange(1, 90), chance)
+        return copy.deepcopy(rng.choice(OTHERS))
+    return nested(rng.randrange(1, 90), rng)
 
 
-def nested(depth: int, chance: random.Random) -> Any:
+def nested(depth: int, rng: random.Random) -> Any:
     value: Any = 1
     for _ in range(depth):
-        value = [value] if chance.random() < 0.5 else {"a": value}
+        value = [value] if rng.random() < 0.5 else {"a": value}
     return value
 
 
-def changed(value: Any, chance: random.Random) -> Any:
-    """The same with one thing in it otherwise."""
-    if isinstance(value, dict) and value and chance.random() < 0.85:
-        key = chance.choice(list(value))
-        action = chance.random()
+def mutate(value: Any, rng: random.Random) -> Any:
+    """The value with one random change."""
+    if isinstance(value, dict) and value and rng.random() < 0.85:
+        key = rng.choice(list(value))
+        action = rng.random()
         if action < 0.08:
             del value[key]
         elif action < 0.16:
-            value[chance.choice([key + "s", key.upper(), "tools", "", "__class__", "x" * 300])] = odd(chance)
+            value[rng.choice([key + "s", key.upper(), "tools", "", "__class__", "x" * 300])] = odd_value(rng)
         else:
-            value[key] = changed(value[key], chance)
+            value[key] = mutate(value[key], rng)
         return value
-    if isinstance(value, list) and value and chance.random() < 0.6:
-        place = chance.randrange(len(value))
-        if chance.random() < 0.3:
-            return value * chance.choice([2, 70, 3000])
-        value[place] = changed(value[place], chance)
+    if isinstance(value, list) and value and rng.random() < 0.6:
+        place = rng.randrange(len(value))
+        if rng.random() < 0.3:
+            return value * rng.choice([2, 70, 3000])
+        value[place] = mutate(value[place], rng)
         return value
-    if isinstance(value, (int, float)) and not isinstance(value, bool) and chance.random() < 0.4:
-        return chance.choice(NUMBERS)
-    return odd(chance)
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and rng.random() < 0.4:
+        return rng.choice(NUMBERS)
+    return odd_value(rng)
 
 
-def damaged(data: bytes, chance: random.Random) -> bytes:
-    """The bytes of a body, no longer what they were."""
-    action = chance.random()
+def damage(data: bytes, rng: random.Random) -> bytes:
+    """The body with random damage to its bytes."""
+    action = rng.random()
     if not data or action < 0.25:
-        return data[: chance.randrange(len(data) + 1)]
+        return data[: rng.randrange(len(data) + 1)]
     if action < 0.6:
-        spoiled = bytearray(data)
-        for _ in range(chance.randrange(1, 5)):
-            spoiled[chance.randrange(len(spoiled))] = chance.randrange(256)
-        return bytes(spoiled)
+        damaged = bytearray(data)
+        for _ in range(rng.randrange(1, 5)):
+            damaged[rng.randrange(len(damaged))] = rng.randrange(256)
+        return bytes(damaged)
     if action < 0.75:
-        return data.decode("utf-8", "replace").encode(
-            chance.choice(["utf-16", "utf-32", "utf-7", "utf-8-sig"]), "replace"
-        )
-    return data.replace(b":", b": " + chance.choice([b"-", b"NaN,", b"//", b"0x1", b"'", b"\\"]), 1)
+        return data.decode("utf-8", "replace").encode(rng.choice(["utf-16", "utf-32", "utf-7", "utf-8-sig"]), "replace")
+    return data.replace(b":", b": " + rng.choice([b"-", b"NaN,", b"//", b"0x1", b"'", b"\\"]), 1)
 
 
 def bodies(path: str, count: int, seed: int = 0) -> list[bytes]:
-    chance = random.Random(f"{path} {seed}")
-    made_up = [*RAW[:count]]
-    while len(made_up) < count:
+    rng = random.Random(f"{path} {seed}")
+    results = [*RAW[:count]]
+    while len(results) < count:
         value: Any = copy.deepcopy(VALID[path])
-        for _ in range(chance.randrange(1, 4)):
-            value = changed(value, chance)
-        data = json.dumps(value, ensure_ascii=chance.random() < 0.5).encode("utf-8", "surrogatepass")
-        made_up.append(damaged(data, chance) if chance.random() < 0.2 else data)
-    chance.shuffle(made_up)
-    return made_up
+        for _ in range(rng.randrange(1, 4)):
+            value = mutate(value, rng)
+        data = json.dumps(value, ensure_ascii=rng.random() < 0.5).encode("utf-8", "surrogatepass")
+        results.append(damage(data, rng) if rng.random() < 0.2 else data)
+    rng.shuffle(results)
+    return results
 
 
-def sent(server: Serving, path: str, count: int, seed: int = 0) -> tuple[collections.Counter[int], float]:
-    """How often each status came, and the longest wait; what must not be is raised, with the body."""
+def send_bodies(server: Serving, path: str, count: int, seed: int = 0) -> tuple[collections.Counter[int], float]:
+    """Send bodies; returns the number of responses by status and the longest wait."""
     statuses: collections.Counter[int] = collections.Counter()
     slowest = 0.0
     for body in bodies(path, count, seed):
@@ -212,7 +212,7 @@ def sent(server: Serving, path: str, count: int, seed: int = 0) -> tuple[collect
 
 
 def check(answer: httpx.Response) -> None:
-    """A sentence in OpenAI's form, and no number that JSON does not know."""
+    """Check that this is valid JSON, and an error in the format of the OpenAI API if the status is not 200."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         assert answer.text.endswith("data: [DONE]\n\n")
         assert '"server_error"' not in answer.text
@@ -233,19 +233,19 @@ def models(place: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    words = argparse.ArgumentParser()
-    words.add_argument("--each", type=int, default=400)
-    words.add_argument("--seed", type=int, default=0)
-    asked = words.parse_args()
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--each", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     began, total, slowest = time.monotonic(), collections.Counter[int](), 0.0
     with (
         tempfile.TemporaryDirectory() as place,
         serving(models(Path(place)), limits=Limits(rows=5), runs=Path(place)) as server,
     ):
         for path in VALID:
-            statuses, longest = sent(server, path, asked.each, asked.seed)
+            statuses, longest = send_bodies(server, path, options.each, options.seed)
             total, slowest = total + statuses, max(slowest, longest)
-        settled(server.house)
+        wait_until_idle(server.state)
         assert server.client.get("/health").status_code == 200
     print(
         json.dumps(

@@ -1,9 +1,9 @@
-"""Texts that try to become code in a page, and models that say nothing else.
+"""Strings that try to run as code in the web page, and models that generate nothing else.
 
-    200 strings = what runs it × how it is broken out of the place it stands in
+    200 strings = code × way to escape from the surrounding markup
 
-If one is taken for markup, it sets `window.hit`, opens a dialog, or is stopped by the page's policy, which the browser
-then complains of: any of the three fails a test.
+If one is parsed as markup, it sets `window.hit`, opens a dialog, or is blocked by the page's policy, which the browser
+reports. Each of the three fails a test.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ CODES = (
 )
 WAYS = ("{}", '">{}', "'>{}", "</textarea>{}", "</title>{}", "</script>{}", "-->{}", "]]>{}", "${{{}}}", "&lt;b&gt;{}")
 STRINGS = tuple(way.format(code) for code in CODES for way in WAYS)
-# Names of tokens are cut to 24 letters where they are shown: these do their work within that.
+# Labels of tokens are cut to 24 characters; these strings are short enough.
 SHORT = ("<img/src=x>", "<svg/onload=alert(1)>", "<iframe/srcdoc=x>", "<base/href=//x>", "<p/onclick=alert(1)>x")
 MARKS = ("<pad>", "<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>")
 
-# What must not be there: nothing of ours is such an element, or has such an attribute.
+# Elements and attributes that the page itself never uses.
 FOUND = """() => [...document.querySelectorAll('*')].filter(one =>
     ['IMG', 'BASE', 'VIDEO', 'SOURCE', 'TEMPLATE', 'STYLE'].includes(one.tagName.toUpperCase())
     || (one.tagName === 'SCRIPT' && !one.src)
@@ -55,14 +55,14 @@ FOUND = """() => [...document.querySelectorAll('*')].filter(one =>
   ).map(one => one.outerHTML)"""
 
 
-def unbroken(text: str) -> str:
-    """The same without blanks: between attributes a slash does as well."""
+def without_spaces(text: str) -> str:
+    """The text with slashes instead of spaces; HTML accepts them between attributes."""
     return text.replace(" ", "/")
 
 
 def tokenizer() -> Ours:
-    """Every token is one of the strings."""
-    names = [*MARKS, *SHORT, *(unbroken(text) for text in STRINGS)]
+    """A tokenizer whose tokens are these strings."""
+    names = [*MARKS, *SHORT, *(without_spaces(text) for text in STRINGS)]
     vocabulary = {name: number for number, name in enumerate(names)}
     backend = Tokenizer(models.WordLevel(vocab=vocabulary, unk_token="<unk>"))
     backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -71,17 +71,17 @@ def tokenizer() -> Ours:
 
 
 def hostile_models(folder: Path, **changes: Any) -> dict[str, Path | str]:
-    """A translator and a talker, by names that are no better than what they say."""
+    """A translator and a chat model, with hostile names and vocabularies."""
     words = tokenizer()
     sizes = {"context": 257, "heads": 3, "width": 24, **changes}
     return {
-        unbroken(STRINGS[10]): made(folder / "translator", "encoder-decoder", words, **sizes),
-        unbroken(STRINGS[21]): made(folder / "talker", "decoder", words, **sizes),
+        without_spaces(STRINGS[10]): made(folder / "translator", "encoder-decoder", words, **sizes),
+        without_spaces(STRINGS[21]): made(folder / "talker", "decoder", words, **sizes),
     }
 
 
 def hostile_runs(folder: Path) -> Path:
-    """Runs whose folders are named so, with a recipe that says so."""
+    """Runs with hostile folder names, metrics and recipes."""
     for text in SHORT:
         run = folder / text.replace("/", " ")
         run.mkdir(parents=True)

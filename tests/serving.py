@@ -1,4 +1,4 @@
-"""A server on a free port, in a thread of this process, over small models."""
+"""Starts a server with small models on a free port, in a thread of this process."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from typing import Any, NamedTuple
 import httpx
 
 from chumoku.pipeline import Speaker, load
-from chumoku.server.fair_lock import Turns
+from chumoku.server.fair_lock import FairLock
+from chumoku.server.models import ServedModel
 from chumoku.server.models import Served
-from chumoku.server.run import Server, bound, make_server
+from chumoku.server.run import Server, bind_socket, make_server
 from chumoku.server.security.limits import Limits
-from chumoku.server.state import House
+from chumoku.server.state import ServerState
 
 KEY = "a key of the tests"
 
 
 class Serving(NamedTuple):
     url: str
-    house: House
+    state: ServerState
     server: Server
     client: httpx.Client
 
@@ -40,52 +41,49 @@ class Serving(NamedTuple):
 def serving(
     models: dict[str, Path | str | Speaker], *, limits: Limits | None = None, **options: Any
 ) -> Iterator[Serving]:
-    """`options` are those of House: key, runs, lab, origins, hosts …"""
-    limits, turns = limits or Limits(), Turns()
+    """A running server; `options` are fields of ServerState: key, runs, lab, origins, hosts …"""
+    limits, lock = limits or Limits(), FairLock()
     opened = {
-        name: Served(name, one if isinstance(one, Speaker) else load(one), limits, turns)
+        name: ServedModel(name, one if isinstance(one, Speaker) else load(one), limits, lock)
         for name, one in models.items()
     }
     hosts = frozenset({"localhost", "127.0.0.1", "::1"}) | options.pop("hosts", frozenset())
-    house = House(opened, limits, hosts=hosts, **options)
-    listening = bound("127.0.0.1", 0)
-    server = make_server(house)
-    # The signals are the tests' own.
+    state = ServerState(opened, limits, hosts=hosts, **options)
+    listening = bind_socket("127.0.0.1", 0)
+    server = make_server(state)
+    # Signals are handled by the tests.
     server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
-    house.start()
+    state.start()
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listening])), daemon=True)
     thread.start()
     url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    headers = {"Authorization": f"Bearer {house.key}"} if house.key else {}
+    headers = {"Authorization": f"Bearer {state.key}"} if state.key else {}
     with httpx.Client(base_url=url, headers=headers, timeout=60) as client:
-        _until(lambda: server.started)
+        until(lambda: server.started)
         try:
-            yield Serving(url, house, server, client)
+            yield Serving(url, state, server, client)
         finally:
             client.close()
             server.should_exit = True
             thread.join(20)
             listening.close()
-            assert not thread.is_alive(), "the server did not end"
-            assert house.stop(10), "a worker did not end"
+            assert not thread.is_alive(), "the server did not stop"
+            assert state.stop(10), "a worker did not stop"
 
 
-def settled(house: House, seconds: float = 5.0) -> None:
-    """Wait until nothing is left of any request: no text, no row, no position of keys and values."""
-    _until(
+def wait_until_idle(state: ServerState, seconds: float = 5.0) -> None:
+    """Wait until no request occupies anything: no text, no row, no key-value cache."""
+    until(
         lambda: all(
-            (one.worker.queue, one.worker.running, one.worker.cache_tokens, one.load) == (0, 0, 0, 0)
-            for one in house.models.values()
+            (one.worker.queue, one.worker.running, one.worker.cache_tokens, one.pending) == (0, 0, 0, 0)
+            for one in state.models.values()
         ),
         seconds,
     )
 
 
-def _until(true: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 10.0) -> None:
     end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end, "it did not come about in time"
+    while not condition():
+        assert time.monotonic() < end, "the condition did not become true in time"
         time.sleep(0.005)
-
-
-until = _until

@@ -59,11 +59,11 @@ def test_help_says_what_the_default_is(
 def test_a_request_that_leaves_it_out_gets_the_default() -> None:
     pytest.importorskip("fastapi")
     from chumoku.server.openai import schemas
-    from chumoku.server.openai.generation import choice_of
+    from chumoku.server.openai.generation import sampling_of
 
-    bare = choice_of(schemas.Completion(model="m", prompt="a", seed=3))
+    bare = sampling_of(schemas.Completion(model="m", prompt="a", seed=3))
     assert bare == Choice(seed=3)
-    free = choice_of(schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0))
+    free = sampling_of(schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0))
     assert free == Choice(temperature=1.0, top_p=None, seed=3)
 
 

@@ -1,4 +1,4 @@
-"""The server as an OpenAI client meets it: the same words as the command line's, alone and in a full batch."""
+"""The OpenAI-compatible API: the same texts as the command line gives, alone and in a full batch."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import openai
 import pytest
 import torch
 from bundles import bytewise, chatty, made
-from serving import Serving, serving, settled
+from serving import Serving, serving, wait_until_idle
 
 import chumoku
 from chumoku.decoding import beam
 from chumoku.pipeline import Speaker
-from chumoku.server.openai.responses import Shape
+from chumoku.server.openai.responses import ResponseFormatter
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
 
 
 @pytest.fixture(scope="module")
-def speakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
     place = tmp_path_factory.mktemp("models")
     made(place / "writer", "decoder", chatty(), context=127)
     made(place / "translator", "encoder-decoder", bytewise(("ja", "en")))
@@ -35,10 +35,10 @@ def speakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
 
 
 @pytest.fixture(scope="module")
-def server(speakers: dict[str, Speaker]) -> Iterator[Serving]:
-    with serving(dict(speakers)) as running:
+def server(pipelines: dict[str, Speaker]) -> Iterator[Serving]:
+    with serving(dict(pipelines)) as running:
         yield running
-        settled(running.house)
+        wait_until_idle(running.state)
 
 
 @pytest.fixture(scope="module")
@@ -53,44 +53,44 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
     assert listed["writer"].owned_by == "chumoku"
     assert client.models.retrieve("writer").model_dump()["chat"] is True
     assert client.models.retrieve("translator").model_dump()["into"] == ["en", "ja"]
-    with pytest.raises(openai.NotFoundError, match="There are: writer, translator, encoder"):
+    with pytest.raises(openai.NotFoundError, match="Available: writer, translator, encoder"):
         client.models.retrieve("other")
 
 
-def test_completions_are_the_command_lines(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    expected = [speakers["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
+def test_completions_equal_the_command_line(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+    expected = [pipelines["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
     for prompt, text in zip(PROMPTS[:3], expected, strict=False):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=17, temperature=0)
         assert answer.choices[0].text == text
-    # In a full batch, each from a client of its own.
+    # In a full batch of separate requests.
     with ThreadPoolExecutor(len(PROMPTS)) as pool:
-        asked = [
+        futures = [
             pool.submit(client.completions.create, model="writer", prompt=one, max_tokens=17, temperature=0)
             for one in PROMPTS
         ]
-        assert [one.result().choices[0].text for one in asked] == expected
+        assert [one.result().choices[0].text for one in futures] == expected
     together = client.completions.create(model="writer", prompt=PROMPTS, max_tokens=17, temperature=0)
     assert [one.text for one in together.choices] == expected
     assert [one.index for one in together.choices] == list(range(len(PROMPTS)))
 
 
-def test_a_seed_gives_the_same_texts(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
+def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
     words = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, n=3, **words)  # type: ignore[call-overload]
-    expected = speakers["writer"].generate(["猫"] * 3, new=13, **words)
+    expected = pipelines["writer"].generate(["猫"] * 3, new=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
     ours = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "seed": 3}
     extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "least": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
-    assert answer.choices[0].text == speakers["writer"].generate("猫", new=13, least=2, **ours)
+    assert answer.choices[0].text == pipelines["writer"].generate("猫", new=13, least=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
     assert len(unseeded) > 1
 
 
-def test_tokens_are_a_prompt_too(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    tokens = speakers["writer"].tokenizer.encode("the cat")
-    expected = speakers["writer"].generate("the cat", new=11, temperature=0)
+def test_prompt_may_be_token_ids(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+    tokens = pipelines["writer"].tokenizer.encode("the cat")
+    expected = pipelines["writer"].generate("the cat", new=11, temperature=0)
     for prompt in (tokens, [tokens]):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=11, temperature=0)
         assert answer.choices[0].text == expected
@@ -98,8 +98,8 @@ def test_tokens_are_a_prompt_too(client: openai.OpenAI, speakers: dict[str, Spea
         assert answer.usage.prompt_tokens == len(tokens)
 
 
-def test_usage_and_reasons(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    prompt, tokenizer = "one two", speakers["writer"].tokenizer
+def test_usage_and_finish_reasons(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+    prompt, tokenizer = "one two", pipelines["writer"].tokenizer
     answer = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0)
     text, usage = answer.choices[0].text, answer.usage
     assert usage is not None
@@ -109,24 +109,24 @@ def test_usage_and_reasons(client: openai.OpenAI, speakers: dict[str, Speaker]) 
     cut = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0, stop=[stop])
     assert cut.choices[0].text == text[: text.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    assert cut.choices[0].text == speakers["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
-    # The end token ends a text, and is none of its tokens.
+    assert cut.choices[0].text == pipelines["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
+    # The end token ends a text and is not counted.
     end = str(tokenizer.roles.end)
     ended = client.completions.create(model="writer", prompt=prompt, max_tokens=19, logit_bias={end: 100})
     assert (ended.choices[0].text, ended.choices[0].finish_reason) == ("", "stop")
     assert ended.usage is not None
     assert ended.usage.completion_tokens == 0
-    # And so does the context: 127 positions.
+    # The end of the context (127 positions) ends it too.
     whole = client.completions.create(model="writer", prompt=[5] * 125, max_tokens=19, temperature=0)
     assert whole.usage is not None
     assert (whole.usage.completion_tokens, whole.choices[0].finish_reason) == (2, "length")
 
 
-def test_streams_are_the_same_text(client: openai.OpenAI, server: Serving) -> None:
-    asked = {"model": "writer", "prompt": ["猫と", "one"], "max_tokens": 23, "n": 2, "seed": 1}
-    whole = client.completions.create(**asked)  # type: ignore[call-overload]
+def test_streams_give_the_same_text(client: openai.OpenAI, server: Serving) -> None:
+    request = {"model": "writer", "prompt": ["猫と", "one"], "max_tokens": 23, "n": 2, "seed": 1}
+    whole = client.completions.create(**request)  # type: ignore[call-overload]
     texts, ends, usage = [""] * 4, [None] * 4, None
-    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):  # type: ignore[call-overload]
+    for chunk in client.completions.create(**request, stream=True, stream_options={"include_usage": True}):  # type: ignore[call-overload]
         for one in chunk.choices:
             texts[one.index] += one.text
             ends[one.index] = ends[one.index] or one.finish_reason
@@ -134,38 +134,38 @@ def test_streams_are_the_same_text(client: openai.OpenAI, server: Serving) -> No
     assert texts == [one.text for one in whole.choices]
     assert ends == [one.finish_reason for one in whole.choices]
     assert usage == whole.usage
-    with httpx.stream("POST", f"{server.url}/v1/completions", json={**asked, "stream": True}) as raw:
+    with httpx.stream("POST", f"{server.url}/v1/completions", json={**request, "stream": True}) as raw:
         assert raw.headers["content-type"] == "text/event-stream; charset=utf-8"
         events = [json.loads(line[6:]) for line in raw.iter_lines() if line.startswith("data: {")]
     assert all("usage" not in one for one in events)
 
 
-def test_chat_is_the_command_lines(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
+def test_chat_equals_the_command_line(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "猫?"}]},
     ]
     plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "猫?"}]
-    expected = speakers["writer"].chat(plain, new=19, temperature=0)
-    asked = {"model": "writer", "messages": messages, "max_completion_tokens": 19, "temperature": 0}
-    answer = client.chat.completions.create(**asked)  # type: ignore[call-overload]
+    expected = pipelines["writer"].chat(plain, new=19, temperature=0)
+    request = {"model": "writer", "messages": messages, "max_completion_tokens": 19, "temperature": 0}
+    answer = client.chat.completions.create(**request)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == expected
     assert answer.choices[0].message.role == "assistant"
-    pieces = list(client.chat.completions.create(**asked, stream=True))  # type: ignore[call-overload]
+    pieces = list(client.chat.completions.create(**request, stream=True))  # type: ignore[call-overload]
     assert pieces[0].choices[0].delta.role == "assistant"
     assert "".join(piece.choices[0].delta.content or "" for piece in pieces) == expected
     assert pieces[-1].choices[0].finish_reason == answer.choices[0].finish_reason
 
 
-def test_a_reply_begins_with_a_word(server: Serving, speakers: dict[str, Speaker]) -> None:
-    space = str(speakers["writer"].tokenizer.encode(" ")[0])
+def test_chat_replies_are_trimmed(server: Serving, pipelines: dict[str, Speaker]) -> None:
+    space = str(pipelines["writer"].tokenizer.encode(" ")[0])
     body = {"model": "writer", "max_tokens": 5, "logit_bias": {space: 100}}
     reply = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], **body).json()
     assert (reply["choices"][0]["message"]["content"], reply["usage"]["completion_tokens"]) == ("", 5)
     assert server.post("/v1/completions", prompt="a", **body).json()["choices"][0]["text"] == " " * 5
 
 
-def test_messages_that_no_longer_fit_are_left_out(server: Serving, speakers: dict[str, Speaker]) -> None:
+def test_messages_that_do_not_fit_are_dropped(server: Serving, pipelines: dict[str, Speaker]) -> None:
     old = [{"role": "user", "content": "x" * 90}, {"role": "assistant", "content": "y" * 9}]
     new = [{"role": "user", "content": "z"}]
     body = {"model": "writer", "max_tokens": 5, "temperature": 0}
@@ -176,30 +176,30 @@ def test_messages_that_no_longer_fit_are_left_out(server: Serving, speakers: dic
     assert "dropped_messages" not in alone
 
 
-def test_logprobs_are_the_models(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    speaker = speakers["writer"]
-    prompt = speaker.tokenizer.encode("one")
-    # Penalties, bias and temperature change what is chosen, not how likely the model found it.
+def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+    pipeline = pipelines["writer"]
+    prompt = pipeline.tokenizer.encode("one")
+    # Penalties, bias and temperature change the choice, not the logprobs.
     changed = {"temperature": 0.7, "seed": 2, "extra_body": {"repetition": 1.5, "top_k": 40}, "logit_bias": {"7": 3}}
     answer = client.completions.create(model="writer", prompt="one", max_tokens=5, logprobs=3, **changed)  # type: ignore[call-overload]
-    told = answer.choices[0].logprobs
-    assert told is not None
-    assert (len(told.tokens), [len(top) for top in told.top_logprobs]) == (5, [3] * 5)
-    letters = [0 if token.startswith("bytes:") else len(token) for token in told.tokens]
-    assert told.text_offset == [sum(letters[:place]) for place in range(5)]
-    assert {*letters} == {0, 1}, "some of these are parts of characters"
-    # The likeliest by the plain model, of each prefix anew.
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert (len(logprobs.tokens), [len(top) for top in logprobs.top_logprobs]) == (5, [3] * 5)
+    lengths = [0 if token.startswith("bytes:") else len(token) for token in logprobs.tokens]
+    assert logprobs.text_offset == [sum(lengths[:place]) for place in range(5)]
+    assert {*lengths} == {0, 1}, "some tokens are parts of characters"
+    # Compare with the model itself, without a cache.
     written = list(prompt)
     for place in range(5):
         with torch.no_grad():
-            shares = speaker.model(torch.tensor([written])).logits[0, -1].log_softmax(-1)
-        assert sorted(told.top_logprobs[place].values()) == pytest.approx(
+            shares = pipeline.model(torch.tensor([written])).logits[0, -1].log_softmax(-1)
+        assert sorted(logprobs.top_logprobs[place].values()) == pytest.approx(
             sorted(shares.topk(3).values.tolist()), abs=1e-4
         )
-        near = (shares - told.token_logprobs[place]).abs().argmin()
-        assert float(shares[near]) == pytest.approx(told.token_logprobs[place], abs=1e-4)
+        near = (shares - logprobs.token_logprobs[place]).abs().argmin()
+        assert float(shares[near]) == pytest.approx(logprobs.token_logprobs[place], abs=1e-4)
         written.append(int(near))
-    assert speaker.tokenizer.decode(written[len(prompt) :]) == answer.choices[0].text
+    assert pipeline.tokenizer.decode(written[len(prompt) :]) == answer.choices[0].text
     chat = client.chat.completions.create(
         model="writer", messages=[{"role": "user", "content": "a"}], max_tokens=3, logprobs=True, top_logprobs=2
     )
@@ -211,23 +211,23 @@ def test_logprobs_are_the_models(client: openai.OpenAI, speakers: dict[str, Spea
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_what_a_stop_string_cuts_off_is_not_told(client: openai.OpenAI, stream: bool) -> None:
-    asked = {"model": "writer", "prompt": "one", "max_tokens": 29, "seed": 3, "logprobs": 2}
-    free = client.completions.create(**asked).choices[0]  # type: ignore[call-overload]
+def test_no_logprobs_after_a_stop_string(client: openai.OpenAI, stream: bool) -> None:
+    request = {"model": "writer", "prompt": "one", "max_tokens": 29, "seed": 3, "logprobs": 2}
+    free = client.completions.create(**request).choices[0]  # type: ignore[call-overload]
     assert len(free.logprobs.tokens) == 29
     letter = next(place for place, token in enumerate(free.logprobs.tokens) if place > 5 and len(token) == 1)
     stop = free.logprobs.tokens[letter]
     assert free.text.index(stop) > 0
     before = free.logprobs.tokens.index(stop)
     if stream:
-        chunks = client.completions.create(**asked, stop=[stop], stream=True)  # type: ignore[call-overload]
-        told = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.tokens]
+        chunks = client.completions.create(**request, stop=[stop], stream=True)  # type: ignore[call-overload]
+        logprobs = [one for chunk in chunks if chunk.choices[0].logprobs for one in chunk.choices[0].logprobs.tokens]
     else:
-        told = client.completions.create(**asked, stop=[stop]).choices[0].logprobs.tokens  # type: ignore[call-overload]
-    assert told == free.logprobs.tokens[:before]
+        logprobs = client.completions.create(**request, stop=[stop]).choices[0].logprobs.tokens  # type: ignore[call-overload]
+    assert logprobs == free.logprobs.tokens[:before]
 
 
-def test_what_clients_send_besides_is_taken(client: openai.OpenAI) -> None:
+def test_additional_client_fields_are_accepted(client: openai.OpenAI) -> None:
     plain = {"model": "writer", "max_tokens": 7, "temperature": 0}
     named = [{"role": "user", "content": "a", "name": "Natsume"}]
     answer = client.chat.completions.create(messages=named, response_format={"type": "text"}, **plain)  # type: ignore[call-overload]
@@ -235,70 +235,70 @@ def test_what_clients_send_besides_is_taken(client: openai.OpenAI) -> None:
     assert answer.choices[0].message.content == alone.choices[0].message.content
 
 
-def test_large_answers_are_not_made_in_the_loop(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made by a reader they are the same, byte for byte but for what names the answer."""
+def test_large_responses_are_encoded_in_a_reader(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The responses are equal except for their ids."""
     threads: list[str] = []
-    whole = Shape.whole
+    response = ResponseFormatter.response
 
-    def noted(*given: Any, **named: Any) -> bytes:
+    def record_thread(*arguments: Any, **options: Any) -> bytes:
         threads.append(threading.current_thread().name)
-        return whole(*given, **named)
+        return response(*arguments, **options)
 
-    monkeypatch.setattr(Shape, "whole", noted)
-    asked = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
-    large = server.post("/v1/completions", **asked).json()
+    monkeypatch.setattr(ResponseFormatter, "response", record_thread)
+    request = {"model": "writer", "prompt": ["a", "猫"], "max_tokens": 60, "seed": 3, "logprobs": 20}
+    large = server.post("/v1/completions", **request).json()
     monkeypatch.setattr("chumoku.server.openai.routes.LARGE", 1 << 30)
-    small = server.post("/v1/completions", **asked).json()
+    small = server.post("/v1/completions", **request).json()
     assert threads[0].startswith("reader")
     assert not threads[1].startswith("reader")
     assert (large["choices"], large["usage"]) == (small["choices"], small["usage"])
 
 
-def test_embeddings_are_the_speakers(client: openai.OpenAI, server: Serving, speakers: dict[str, Speaker]) -> None:
+def test_embeddings_equal_the_pipeline(client: openai.OpenAI, server: Serving, pipelines: dict[str, Speaker]) -> None:
     texts = ["猫", "a longer text, which is cut into more", "one"]
-    expected = speakers["encoder"].embed(texts).numpy()
+    expected = pipelines["encoder"].embed(texts).numpy()
     answer = client.embeddings.create(model="encoder", input=texts)  # as base64
     assert np.abs(np.array([one.embedding for one in answer.data]) - expected).max() < 1e-5
     plain = server.post("/v1/embeddings", model="encoder", input=texts[0], encoding_format="float").json()
     assert np.abs(np.array(plain["data"][0]["embedding"]) - expected[0]).max() < 1e-5
     assert plain["usage"]["prompt_tokens"] == len("猫".encode()) + 1
-    end = speakers["encoder"].tokenizer.roles.end
-    tokens = server.post("/v1/embeddings", model="encoder", input=[*speakers["encoder"].tokenizer.encode("one"), end])
+    end = pipelines["encoder"].tokenizer.roles.end
+    tokens = server.post("/v1/embeddings", model="encoder", input=[*pipelines["encoder"].tokenizer.encode("one"), end])
     assert np.abs(np.array(tokens.json()["data"][0]["embedding"]) - expected[2]).max() < 1e-5
 
 
-def test_translations_are_the_command_lines(server: Serving, speakers: dict[str, Speaker]) -> None:
-    speaker, texts = speakers["translator"], ["猫と", "one two three", "a"]
+def test_translations_equal_the_command_line(server: Serving, pipelines: dict[str, Speaker]) -> None:
+    pipeline, texts = pipelines["translator"], ["猫と", "one two three", "a"]
     for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
-        asked = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
+        request = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
         said = [one["hypotheses"][0]["text"] for one in answer["translations"]]
-        assert said == speaker.translate(texts, **asked)
-        assert said == [speaker.translate(text, **asked) for text in texts]
+        assert said == pipeline.translate(texts, **request)
+        assert said == [pipeline.translate(text, **request) for text in texts]
     into = server.post("/v1/translate", model="translator", text="猫", into="en").json()
-    assert into["translations"][0]["hypotheses"][0]["text"] == speaker.translate("猫", into="en")
-    # At once from many: those of like rules share a search.
+    assert into["translations"][0]["hypotheses"][0]["text"] == pipeline.translate("猫", into="en")
+    # Concurrent requests with the same options share a search.
     with ThreadPoolExecutor(11) as pool:
         many = list(
             pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"text {n}").json(), range(11))
         )
     said = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
-    assert said == [speaker.translate(f"text {n}") for n in range(11)]
+    assert said == [pipeline.translate(f"text {n}") for n in range(11)]
 
 
-def test_a_translation_shows_where_it_looked(server: Serving, speakers: dict[str, Speaker]) -> None:
-    asked = {"model": "translator", "text": "猫と", "beam": 5, "n": 3, "max_tokens": 9, "alignment": True, "tree": True}
-    answer = server.post("/v1/translate", **asked).json()
-    one, speaker = answer["translations"][0], speakers["translator"]
+def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Speaker]) -> None:
+    body = {"model": "translator", "text": "猫と", "beam": 5, "n": 3, "max_tokens": 9, "alignment": True, "tree": True}
+    answer = server.post("/v1/translate", **body).json()
+    one, pipeline = answer["translations"][0], pipelines["translator"]
     source = [token["id"] for token in one["source"]]
     assert len(one["hypotheses"]) == 3
     for hypothesis in one["hypotheses"]:
         tokens = hypothesis["tokens"]
         total = sum(token["logprob"] for token in tokens)
         assert hypothesis["score"] == pytest.approx(total / ((5 + len(tokens)) / 6), abs=1e-4)
-        ids = [token["id"] for token in tokens if token["id"] != speaker.tokenizer.roles.end]
-        looked = beam.look(speaker.model, source, ids, speaker.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
-        assert np.abs(np.array(hypothesis["alignment"]) - looked.numpy()[: len(tokens)]).max() < 1e-5
+        ids = [token["id"] for token in tokens if token["id"] != pipeline.tokenizer.roles.end]
+        attention = beam.look(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
+        assert np.abs(np.array(hypothesis["alignment"]) - attention.numpy()[: len(tokens)]).max() < 1e-5
         assert [sum(row) for row in hypothesis["alignment"]] == pytest.approx([1.0] * len(tokens), abs=1e-5)
         assert [len(row) for row in hypothesis["candidates"]] == [5] * len(tokens)
         for token, best in zip(tokens, hypothesis["candidates"], strict=True):
@@ -317,7 +317,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         assert node["step"] == before["step"] + 1
         assert node["score"] == pytest.approx(before["score"] + node["logprob"], abs=1e-4)
         if node["state"] in ("ended", "live", "chosen"):
-            assert before["state"] in ("live", "chosen"), "nothing grows on a branch that was dropped"
+            assert before["state"] in ("live", "chosen"), "a dropped branch has no children"
     assert {"dropped"} < {node["state"] for node in nodes}
 
 
@@ -325,22 +325,22 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
     ("path", "body", "param", "sentence"),
     [
         ("completions", {"promt": "a"}, "promt", "Did you mean 'prompt'"),
-        ("completions", {"prompt": "a", "echo": True}, "echo", "only false is possible"),
-        ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "do not fill in"),
-        ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is possible"),
+        ("completions", {"prompt": "a", "echo": True}, "echo", "only false is supported"),
+        ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
+        ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),
         ("completions", {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "'repetition'"),
         ("completions", {"prompt": "a", "frequency_penalty": 1}, "frequency_penalty", "'repetition'"),
-        ("completions", {"prompt": "a", "n": 17}, "n", "asks for 17, and this server gives up to 16"),
+        ("completions", {"prompt": "a", "n": 17}, "n", "'n' is limited to 16 on this server; the request asks for 17"),
         ("completions", {"prompt": ["a"] * 9, "n": 8}, "n", "72 texts"),
-        ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "up to 20"),
-        ("completions", {"prompt": "a", "stop": ["x"] * 9}, "stop", "up to 8"),
-        ("completions", {"prompt": "a", "stop": "x" * 257}, "stop", "257 letters"),
+        ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "limited to 20"),
+        ("completions", {"prompt": "a", "stop": ["x"] * 9}, "stop", "limited to 8"),
+        ("completions", {"prompt": "a", "stop": "x" * 257}, "stop", "257 characters"),
         ("completions", {"prompt": "a", "stop": ""}, "stop", "at least 1 character"),
-        ("completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens", "up to 4,096"),
+        ("completions", {"prompt": "a", "max_tokens": 5000}, "max_tokens", "limited to 4,096"),
         ("completions", {"prompt": "a", "max_tokens": 0}, "max_tokens", "greater than or equal to 1"),
         ("completions", {"prompt": "a", "temperature": "hot"}, "temperature", "number"),
         ("completions", {"prompt": "a", "top_p": 0}, "top_p", "greater than 0"),
-        ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "'x' is none"),
+        ("completions", {"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias", "'x' is not a number"),
         ("completions", {"prompt": "a", "logit_bias": {"99999": 1}}, "logit_bias", "names token 99999"),
         ("completions", {"prompt": ["a"] * 65}, "prompt", "65 texts"),
         ("completions", {"prompt": [[5]] * 65, "n": 2}, "prompt", "130 texts"),
@@ -370,13 +370,13 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "logprobs": True, "top_logprobs": 21},
             "top_logprobs",
-            "'top_logprobs' asks for 21",
+            "asks for 21",
         ),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "response_format": {"type": "json_object"}},
             "response_format",
-            "only text is possible",
+            'only {"type": "text"} is supported',
         ),
         (
             "chat/completions",
@@ -388,18 +388,18 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("embeddings", {"input": "a"}, "model", "kind 'decoder'"),
         ("embeddings", {"model": "encoder", "input": ""}, "input", "empty"),
         ("embeddings", {"model": "encoder", "input": ["a"] * 65}, "input", "65 texts"),
-        ("embeddings", {"model": "encoder", "input": "a", "dimensions": 5}, "dimensions", "12 numbers"),
+        ("embeddings", {"model": "encoder", "input": "a", "dimensions": 5}, "dimensions", "12 dimensions"),
         ("embeddings", {"model": "encoder", "input": [9999]}, "input", "from 0 to"),
-        ("translate", {"text": "a"}, "model", "does not translate"),
+        ("translate", {"text": "a"}, "model", "cannot translate"),
         ("translate", {"model": "translator", "text": " "}, "text", "Text 1 is empty"),
-        ("translate", {"model": "translator", "text": "a", "n": 5}, "n", "n is at most beam"),
+        ("translate", {"model": "translator", "text": "a", "n": 5}, "n", "at most beam"),
         ("translate", {"model": "translator", "text": ["a", "b"], "tree": True}, "tree", "one text"),
         ("translate", {"model": "translator", "text": "a", "into": "fr"}, "into", "no language 'fr'"),
         ("translate", {"model": "translator", "text": "a", "stream": True}, "stream", "False"),
         ("translate", {"model": "translator", "text": "x" * 99}, "text", "reads 61 at most"),
     ],
 )
-def test_what_is_refused_is_named(server: Serving, path: str, body: dict, param: str, sentence: str) -> None:
+def test_errors_name_the_field(server: Serving, path: str, body: dict, param: str, sentence: str) -> None:
     answer = server.post(f"/v1/{path}", **{"model": "writer", **body})
     error = answer.json()["error"]
     assert answer.status_code == 400, error
@@ -408,8 +408,8 @@ def test_what_is_refused_is_named(server: Serving, path: str, body: dict, param:
     assert sentence in error["message"]
 
 
-def test_errors_are_the_clients_own(client: openai.OpenAI) -> None:
+def test_errors_become_openai_exceptions(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="no field 'tools'"):
         client.chat.completions.create(model="writer", messages=[{"role": "user", "content": "a"}], tools=[])
-    with pytest.raises(openai.NotFoundError, match="no model of this name"):
+    with pytest.raises(openai.NotFoundError, match="no model with this name"):
         client.completions.create(model="gpt-4", prompt="a")

@@ -1,4 +1,4 @@
-"""Rows and reading are shared fairly: a small request waits for a few steps at most, and nobody's text changes."""
+"""Rows and prompt reading are shared fairly: a small request waits for a few steps at most, and texts do not change."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from bundles import chatty, made
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from serving import serving, settled, until
+from serving import serving, until, wait_until_idle
 from test_decoding import lively
 from test_scheduler import alone, requests
 
@@ -22,11 +22,11 @@ from chumoku.server.security.limits import Limits
 
 
 def steps_until(scheduler: Scheduler, number: int, most: int = 100) -> int:
-    """In which step a request's first token comes."""
+    """The step in which a request gets its first token."""
     for step in range(1, most):
         if any(event.number == number and event.token is not None for event in scheduler.step()):
             return step
-    raise AssertionError(f"nothing came in {most} steps")
+    raise AssertionError(f"no token within {most} steps")
 
 
 def greedy(prompt: list[int], new: int) -> Request:
@@ -34,7 +34,7 @@ def greedy(prompt: list[int], new: int) -> Request:
 
 
 def filled(rows: int, *, texts: int, owner: tuple[object, object], prompt: int = 2, chunk: int = 64) -> Scheduler:
-    """A scheduler all of whose rows one request has, with more of its texts waiting."""
+    """A scheduler whose rows are all used by one request, with more of its texts waiting."""
     engine = TorchEngine(lively("decoder", "rotary"), rows=rows, capacity=211)
     scheduler = Scheduler(engine, chunk=chunk)
     for _ in range(texts):
@@ -46,7 +46,7 @@ def filled(rows: int, *, texts: int, owner: tuple[object, object], prompt: int =
 
 @pytest.mark.parametrize("client", ["a", "b"])
 @pytest.mark.parametrize("rows", [2, 5])
-def test_a_small_request_enters_at_once(rows: int, client: str) -> None:
+def test_small_request_starts_at_once(rows: int, client: str) -> None:
     scheduler = filled(rows, texts=64, owner=("a", 1))
     assert scheduler.engine.live == rows
     small = scheduler.submit(greedy([7, 3], 3), (client, 2))
@@ -56,7 +56,7 @@ def test_a_small_request_enters_at_once(rows: int, client: str) -> None:
         assert steps_until(scheduler, other) <= 2
 
 
-def test_a_small_request_waits_for_no_long_prompt() -> None:
+def test_small_request_does_not_wait_for_a_long_prompt() -> None:
     scheduler = filled(5, texts=2, owner=("a", 1))
     scheduler.submit(greedy([5] * 200, 3), ("a", 2))
     scheduler.chunk = 8
@@ -65,7 +65,7 @@ def test_a_small_request_waits_for_no_long_prompt() -> None:
     assert steps_until(scheduler, small) == 1
 
 
-def test_many_requests_of_one_client_leave_a_row_to_another() -> None:
+def test_many_requests_of_one_client_leave_a_row_to_others() -> None:
     engine = TorchEngine(lively("decoder", "rotary"), rows=3, capacity=101)
     scheduler = Scheduler(engine)
     for number in range(20):
@@ -82,8 +82,8 @@ def test_rows_are_shared_evenly_between_clients() -> None:
         scheduler.submit(greedy([7, number % 20], 150), ("b", number))
     for _ in range(30):
         scheduler.step()
-    held = [text.owner[0] for text in scheduler._writing]
-    assert (held.count("a"), held.count("b")) == (4, 3)
+    owners = [text.owner[0] for text in scheduler._writing]
+    assert (owners.count("a"), owners.count("b")) == (4, 3)
 
 
 KNOWN: dict[tuple[str, int], list[int]] = {}
@@ -99,7 +99,7 @@ KNOWN: dict[tuple[str, int], list[int]] = {}
     owners=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=13, max_size=13),
     cancelled=st.dictionaries(st.integers(0, 12), st.integers(0, 20), max_size=3),
 )
-def test_whoever_gives_way_writes_the_same_text(
+def test_paused_texts_do_not_change(
     kind: str,
     late: bool,
     rows: int,
@@ -137,14 +137,14 @@ def test_whoever_gives_way_writes_the_same_text(
     assert scheduler.engine.live == 0
 
 
-def test_texts_do_give_way() -> None:
-    """Otherwise the test above shows nothing."""
+def test_texts_are_paused() -> None:
+    """Otherwise the test above would prove nothing."""
     scheduler = filled(2, texts=3, owner=("a", 1))
     small = scheduler.submit(greedy([7, 3], 3), ("b", 2))
     steps_until(scheduler, small)
     paused = [text for text in scheduler._waiting if text.begun]
     assert len(paused) == 1
-    assert len(paused[0].tokens) > 2, "it keeps what it has written"
+    assert len(paused[0].tokens) > 2, "a paused text keeps its tokens"
     assert scheduler.begun >= {paused[0].number, small}
 
 
@@ -156,14 +156,14 @@ def test_shares() -> None:
     assert shares_of_owners([], [], 5) == []
 
 
-def test_a_request_of_many_texts_makes_no_other_wait(tmp_path: Path) -> None:
+def test_request_with_many_texts_does_not_block_others(tmp_path: Path) -> None:
     model = made(tmp_path / "writer", "decoder", chatty(), context=61)
     large = {"model": "writer", "prompt": ["a", "b", "c", "d"], "n": 16, "max_tokens": 37, "temperature": 0}
     large["logit_bias"] = {"256": -100}
     small = {"model": "writer", "prompt": "xyz", "max_tokens": 3, "temperature": 0}
     with serving({"writer": model}, limits=Limits(rows=5)) as server, ThreadPoolExecutor(1) as pool:
         expected = server.post("/v1/completions", **small).json()["choices"]
-        worker = server.house.models["writer"].worker
+        worker = server.state.models["writer"].worker
         waiting = pool.submit(server.post, "/v1/completions", **large)
         until(lambda: worker.running == 5 and worker.cache_tokens > 30)
         for _ in range(3):
@@ -175,4 +175,4 @@ def test_a_request_of_many_texts_makes_no_other_wait(tmp_path: Path) -> None:
         alone_ = [server.post("/v1/completions", **{**large, "prompt": one, "n": 1}).json() for one in "abcd"]
         assert [texts[16 * place] for place in range(4)] == [one["choices"][0]["text"] for one in alone_]
         assert all(len({*texts[16 * place : 16 * place + 16]}) == 1 for place in range(4))
-        settled(server.house)
+        wait_until_idle(server.state)

@@ -1,4 +1,4 @@
-"""A served model does not depend on its files any more: they may be truncated or replaced while it answers."""
+"""A served model is independent of its files: they may be truncated or replaced while the server runs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.formats.gguf_model import write_gguf_model
 from chumoku.weights.in_memory import copy_into_memory
 
-WHEREVER_MAPPED = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Only Linux lists a process's maps.")
-# Weights of several pages: what a truncated file leaves of its last page can still be read.
+NEEDS_PROC_MAPS = pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="Only Linux lists a process's maps.")
+# Weights need several memory pages: the last page of a truncated file can still be read.
 SIZES = {"width": 96, "heads": 3, "feedforward_width": 64, "layers": 2, "context": 61}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
-    """Where each model lies, and which of its files holds the weights."""
+    """Path of each model and of its file of weights."""
     folder = tmp_path_factory.mktemp("models")
     bundle = made(folder / "bundle", "decoder", chatty(), **SIZES)
     translator = made(folder / "translator", "encoder-decoder", bytewise(), **SIZES)
@@ -76,18 +76,18 @@ def ask(url: str, name: str) -> str:
     assert answer.status_code == 200, answer.text
     look = httpx.post(f"{url}/v1/look", json={"model": name, "text": "the cat", "new": 3}, timeout=60)
     assert look.status_code == 200, look.text
-    told = answer.json()
-    return str((told.get("choices") or told["translations"], look.json()))
+    result = answer.json()
+    return str((result.get("choices") or result["translations"], look.json()))
 
 
-@WHEREVER_MAPPED
 def repack(model: Model) -> None:
-    """The native library remembers which tensors it has packed; now those that the model has now."""
+    """Let the native engine pack the model's current tensors; it keeps references to the old ones."""
     if model in call._weights:
         call.weights(model)  # type: ignore[arg-type]
 
 
-def test_nothing_of_a_loaded_model_is_mapped(models: dict[str, tuple[Path, Path]]) -> None:
+@NEEDS_PROC_MAPS
+def test_loaded_model_is_not_memory_mapped(models: dict[str, tuple[Path, Path]]) -> None:
     def is_mapped(weights: Path) -> bool:
         gc.collect()
         return str(weights) in Path("/proc/self/maps").read_text()
@@ -95,18 +95,18 @@ def test_nothing_of_a_loaded_model_is_mapped(models: dict[str, tuple[Path, Path]
     for path, weights in models.values():
         mapped = chumoku.load(path)
         before = [one.clone() for one in mapped.model.state_dict().values()]
-        assert is_mapped(weights), "otherwise this test shows nothing"
+        assert is_mapped(weights), "otherwise this test would prove nothing"
         repack(mapped.model)
         copy_into_memory(mapped.model)
         repack(mapped.model)
         assert not is_mapped(weights), weights
-        kept = chumoku.load(path, in_memory=True)
+        copied = chumoku.load(path, in_memory=True)
         assert not is_mapped(weights), weights
-        for model in (mapped.model, kept.model):
+        for model in (mapped.model, copied.model):
             assert all(map(torch.equal, model.state_dict().values(), before))
 
 
-def test_a_served_model_outlives_its_files(models: dict[str, tuple[Path, Path]]) -> None:
+def test_served_model_is_independent_of_its_files(models: dict[str, tuple[Path, Path]]) -> None:
     with served(*(path for path, _ in models.values())) as (process, url):
         before = {name: ask(url, name) for name in models}
         for name, (_, weights) in models.items():

@@ -1,4 +1,4 @@
-"""The key: found beside whatever else a browser sends, and not to be guessed in a hurry."""
+"""The API key: its cookie is found among other cookies, and guessing is slow."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from bundles import chatty, made
 from serving import KEY, Serving, serving, until
 from starlette.datastructures import Headers
 
-from chumoku.server.errors import Refusal
-from chumoku.server.security.keys import ADDRESSES, BURST, LONGEST, PACE, Key, cookie_name
-from chumoku.server.security.middleware import address_of
+from chumoku.server.errors import RequestError
+from chumoku.server.security.keys import BURST, MAX_ADDRESSES, MAX_WAIT, SECONDS_PER_TRY, ApiKey, cookie_name
+from chumoku.server.security.middleware import client_address
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +40,17 @@ class Clock:
     "other", ['a={"x":1}', "foo", 'a="un', "a b=c", "x=\xe6\x97\xa5", "expires=1", "$Path=/", "=", ";"]
 )
 @pytest.mark.parametrize("order", [1, -1])
-def test_the_cookie_is_found_beside_others(locked: Serving, other: str, order: int) -> None:
-    held = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}).headers["set-cookie"].split(";")[0]
-    assert held.startswith(f"chumoku_key_{locked.port}=")
-    line = "; ".join([other, held][::order])
+def test_cookie_is_found_among_others(locked: Serving, other: str, order: int) -> None:
+    cookie = httpx.post(f"{locked.url}/v1/session", json={"key": KEY}).headers["set-cookie"].split(";")[0]
+    assert cookie.startswith(f"chumoku_key_{locked.port}=")
+    line = "; ".join([other, cookie][::order])
     answer = httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", line.encode("latin-1"))])
     assert answer.status_code == 200
-    wrong = line.replace(held, held[:-1] + ("0" if held[-1] != "0" else "1"))
+    wrong = line.replace(cookie, cookie[:-1] + ("0" if cookie[-1] != "0" else "1"))
     assert httpx.get(f"{locked.url}/v1/models", headers=[(b"Cookie", wrong.encode("latin-1"))]).status_code == 401
 
 
-def test_two_servers_of_one_name_have_two_cookies(locked: Serving, model: Path) -> None:
+def test_two_servers_on_one_host_have_separate_cookies(locked: Serving, model: Path) -> None:
     with serving({"writer": model}, key=KEY + "!") as other, httpx.Client() as browser:
         assert browser.post(f"{locked.url}/v1/session", json={"key": KEY}).status_code == 200
         assert browser.post(f"{other.url}/v1/session", json={"key": KEY + "!"}).status_code == 200
@@ -63,73 +63,73 @@ def test_two_servers_of_one_name_have_two_cookies(locked: Serving, model: Path) 
     ]
 
 
-def test_cookies_of_others_are_not_the_key() -> None:
-    key = Key(KEY)
+def test_other_cookies_are_not_accepted() -> None:
+    key = ApiKey(KEY)
     for line in (
         f"chumoku_key={key.cookie}",
         f"xchumoku_key_7={key.cookie}",
         f"a=chumoku_key_7={key.cookie}",
         "chumoku_key_7=",
     ):
-        assert not key.held(Headers({"host": "localhost:7", "cookie": line})), line
-    assert key.held(Headers({"host": "localhost:7", "cookie": f"chumoku_key_7=old; chumoku_key_7={key.cookie}"}))
+        assert not key.has_cookie(Headers({"host": "localhost:7", "cookie": line})), line
+    assert key.has_cookie(Headers({"host": "localhost:7", "cookie": f"chumoku_key_7=old; chumoku_key_7={key.cookie}"}))
 
 
-def test_wrong_keys_of_one_address_wait_for_each_other() -> None:
+def test_wrong_keys_of_one_address_are_delayed() -> None:
     clock = Clock()
-    key = Key(KEY, clock)
-    assert [key.missed("a") for _ in range(BURST)] == [0.0] * BURST
-    assert key.missed("a") == pytest.approx(PACE)
-    assert key.missed("a") == pytest.approx(2 * PACE)
-    assert key.missed("b") == 0.0, "another address has its own count"
+    key = ApiKey(KEY, clock)
+    assert [key.record_failure("a") for _ in range(BURST)] == [0.0] * BURST
+    assert key.record_failure("a") == pytest.approx(SECONDS_PER_TRY)
+    assert key.record_failure("a") == pytest.approx(2 * SECONDS_PER_TRY)
+    assert key.record_failure("b") == 0.0, "another address has its own count"
     clock.now += 1000
-    assert key.missed("a") == 0.0
+    assert key.record_failure("a") == 0.0
 
 
-def test_wrong_keys_are_refused_and_the_right_one_never_is() -> None:
+def test_too_many_wrong_keys_are_refused_but_never_the_correct_one() -> None:
     clock = Clock()
-    key = Key(KEY, clock)
-    for _ in range(BURST + round(LONGEST / PACE)):
-        assert not key.opens("wrong")
-        assert key.missed("guesser") <= LONGEST
-    with pytest.raises(Refusal) as refusal:
-        key.missed("guesser")
+    key = ApiKey(KEY, clock)
+    for _ in range(BURST + round(MAX_WAIT / SECONDS_PER_TRY)):
+        assert not key.matches("wrong")
+        assert key.record_failure("guesser") <= MAX_WAIT
+    with pytest.raises(RequestError) as refusal:
+        key.record_failure("guesser")
     assert (refusal.value.status, refusal.value.headers["Retry-After"]) == (429, "4")
-    assert key.opens(KEY), "whoever has the key is let in, whatever others do"
-    assert key.missed("stranger") == 0.0
-    clock.now += 2 * PACE
-    assert key.missed("guesser") <= LONGEST
+    assert key.matches(KEY), "the correct key is always accepted"
+    assert key.record_failure("stranger") == 0.0
+    clock.now += 2 * SECONDS_PER_TRY
+    assert key.record_failure("guesser") <= MAX_WAIT
 
 
-def test_many_addresses_share_one_brake_and_little_memory() -> None:
+def test_many_addresses_share_a_rate_limit_and_little_memory() -> None:
     clock = Clock()
-    key = Key(KEY, clock)
+    key = ApiKey(KEY, clock)
     refused = 0
-    for number in range(3 * ADDRESSES):
+    for number in range(3 * MAX_ADDRESSES):
         try:
-            assert key.missed(str(number)) == 0.0
-        except Refusal:
+            assert key.record_failure(str(number)) == 0.0
+        except RequestError:
             refused += 1
-    assert refused > 2 * ADDRESSES
-    assert key.opens(KEY)
-    assert len(key._addresses) <= ADDRESSES
-    for number in range(3 * ADDRESSES):  # slowly enough for the brake
+    assert refused > 2 * MAX_ADDRESSES
+    assert key.matches(KEY)
+    assert len(key._addresses) <= MAX_ADDRESSES
+    for number in range(3 * MAX_ADDRESSES):  # slow enough for the rate limit
         clock.now += 1.0
-        key.missed(str(number))
-    assert len(key._addresses) <= ADDRESSES
+        key.record_failure(str(number))
+    assert len(key._addresses) <= MAX_ADDRESSES
 
 
-def test_addresses_are_those_of_one_client() -> None:
+def test_client_address() -> None:
     def of(address: str) -> str:
-        return address_of({"client": (address, 5)})
+        return client_address({"client": (address, 5)})
 
     assert of("192.0.2.7") == of("::ffff:192.0.2.7") != of("192.0.2.8")
     assert of("2001:db8:1:2::1") == of("2001:db8:1:2:ffff::9") != of("2001:db8:1:3::1")
     assert of("a socket") == "a socket"
-    assert address_of({"client": None}) == ""
+    assert client_address({"client": None}) == ""
 
 
-def test_a_flood_of_wrong_keys_locks_nobody_out(locked: Serving) -> None:
+def test_many_wrong_keys_do_not_block_the_correct_one(locked: Serving) -> None:
     def guess(number: int) -> int:
         return httpx.get(
             f"{locked.url}/v1/models", headers={"Authorization": f"Bearer {number}"}, timeout=30
@@ -144,11 +144,11 @@ def test_a_flood_of_wrong_keys_locks_nobody_out(locked: Serving) -> None:
             answer = client.get("/v1/models", headers={"Authorization": f"Bearer {KEY}"})
             assert answer.status_code == 200, answer.text
             assert client.post("/v1/session", json={"key": KEY}).status_code == 200
-        assert time.monotonic() - asked < 10, "as long as a busy machine takes, and not as the guesses wait"
+        assert time.monotonic() - asked < 10, "not delayed like the guesses"
         assert {one.result() for one in guesses} == {401, 429}
 
 
-def test_guessing_is_slow_and_the_right_key_is_not(locked: Serving) -> None:
+def test_guessing_is_slow_but_the_correct_key_is_not(locked: Serving) -> None:
     def guess(number: int) -> int:
         if number % 2:
             return others.post("/v1/session", json={"key": f"wrong {number}"}).status_code
@@ -166,4 +166,4 @@ def test_guessing_is_slow_and_the_right_key_is_not(locked: Serving) -> None:
             assert locked.post("/v1/session", key=KEY).status_code == 200
             assert time.monotonic() - asked < 0.5
         assert {one.result() for one in guesses} == {401}
-    assert time.monotonic() - began > 15 * PACE
+    assert time.monotonic() - began > 15 * SECONDS_PER_TRY

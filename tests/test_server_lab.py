@@ -1,4 +1,4 @@
-"""The laboratory's report opens in the language and the theme of the page around it."""
+"""The lab report opens in the language and theme of the page around it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def server(tmp_path: Path) -> Iterator[Serving]:
         yield running
 
 
-def test_the_report_is_given_as_it_is_asked_for(server: Serving, tmp_path: Path) -> None:
+def test_report_in_a_language_and_theme(server: Serving, tmp_path: Path) -> None:
     plain = server.client.get("/lab/report.html")
     assert plain.content == (tmp_path / "lab" / "report.html").read_bytes()
     english = server.client.get("/lab/report.html?language=en&theme=light")
@@ -39,13 +39,13 @@ def test_the_report_is_given_as_it_is_asked_for(server: Serving, tmp_path: Path)
         assert server.client.get(f"/lab/report.html?{wrong}").status_code == 400
 
 
-def test_a_report_of_another_form_stays_what_it_is() -> None:
+def test_unknown_report_is_not_changed() -> None:
     html = "<!doctype html><h1>Found</h1>"
-    assert lab.opened_in(html, "en", "dark") == html
+    assert lab.apply_view(html, "en", "dark") == html
 
 
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "dark"), ("ja-JP", "light")])
-def test_the_frame_follows_the_page(browser: Any, server: Serving, language: str, theme: str) -> None:
+def test_report_frame_follows_the_page(browser: Any, server: Serving, language: str, theme: str) -> None:
     seen = visit(browser, server.url, hash="#/lab", language=language, theme=theme)
 
     def shown() -> tuple[str, bool]:

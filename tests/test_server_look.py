@@ -1,4 +1,4 @@
-"""What the server tells of a model's inside and of training runs: looks, tensors, blocks, ablations, curves."""
+"""Looks inside a model and at training runs: maps, tensors, blocks, ablations, curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from chumoku.server.runs import Runs, UnknownRun
 TEXT = "猫 cat"
 
 
-def speaker(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
+def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
     tokenizer = bytewise()
     sizes = {"width": 30, "heads": 5, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     model = build(ModelConfig(**{"kind": kind, **sizes, **changes}), seed=seed).eval()
@@ -47,26 +47,26 @@ def speaker(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) ->
 
 @pytest.fixture(scope="module")
 def decoder() -> Speaker:
-    return speaker("decoder", tie_output=False, spread=9.0)
+    return pipeline("decoder", tie_output=False, spread=9.0)
 
 
 @pytest.fixture(scope="module")
 def translator() -> Speaker:
-    return speaker("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
+    return pipeline("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
 
 
-def asked(**fields: Any) -> dict[str, Any]:
+def body(**fields: Any) -> dict[str, Any]:
     return {"model": "m", "text": TEXT, **fields}
 
 
-def unpacked(one: dict[str, Any]) -> np.ndarray:
+def unpack(one: dict[str, Any]) -> np.ndarray:
     flat = np.frombuffer(base64.b64decode(one["weights"]), dtype="<u2") / 65535
     return flat.reshape(one["layers"], one["heads"], len(one["rows"]), len(one["columns"]))
 
 
-def as_json(told: dict[str, Any]) -> dict[str, Any]:
-    """What a client reads: NaN is no number of JSON."""
-    text = json.dumps(told, allow_nan=False)
+def as_json(result: dict[str, Any]) -> dict[str, Any]:
+    """The value after a round trip through strict JSON, which has no NaN."""
+    text = json.dumps(result, allow_nan=False)
     assert len(text) < 9_000_000
     return json.loads(text)
 
@@ -84,22 +84,22 @@ VARIANTS = {
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
+def test_block_equals_the_forward_pass(variant: str) -> None:
     kind, changes = VARIANTS[variant]
-    one = speaker(kind, **changes)
+    one = pipeline(kind, **changes)
     model, config = one.model, one.config
     part = "encoder" if kind == "encoder" else "decoder"
     target = {} if kind == "encoder" else {"target": "xyz!"}
     for layer, head, place in ((0, 3, 2), (1, 4, 3)):
-        told = as_json(
-            views.block(one, schemas.Block(**asked(**target, part=part, layer=layer, head=head, place=place)))
+        result = as_json(
+            views.block(one, schemas.Block(**body(**target, part=part, layer=layer, head=head, place=place)))
         )
         ids, _ = question(one, TEXT, target.get("target"), None)
         _, tape = watch(model, ids.tokens, source=ids.source)
         here = f"{part}.blocks.{layer}"
-        groups = [(told, f"{here}.attention")]
+        groups = [(result, f"{here}.attention")]
         if kind == "encoder-decoder":
-            groups.append((told["cross"], f"{here}.cross_attention"))
+            groups.append((result["cross"], f"{here}.cross_attention"))
         for numbers, address in groups:
             recorded = tape[f"{address}.weights"][0, head, place].double()
             assert torch.allclose(torch.tensor(numbers["weights"]).double(), recorded, atol=1e-5)
@@ -109,136 +109,136 @@ def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
             assert torch.allclose(scaled, torch.tensor(numbers["scaled"]), rtol=1e-4, atol=1e-5)
             assert len(numbers["keys"]) == len(numbers["values"]) == len(numbers["masked"]) == len(recorded)
             assert [weight == 0 for weight in numbers["weights"]] >= numbers["masked"]
-        seen = [key > place for key in range(len(told["weights"]))]
-        assert told["masked"] == (seen if part == "decoder" else [False] * len(seen))
-        assert (told["bias"] is not None) == (config.position == "relative")
+        seen = [key > place for key in range(len(result["weights"]))]
+        assert result["masked"] == (seen if part == "decoder" else [False] * len(seen))
+        assert (result["bias"] is not None) == (config.position == "relative")
         pairs = {"input": f"{part}.embedding" if layer == 0 else f"{part}.blocks.{layer - 1}.output"}
         pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.feedforward_norm", "out": f"{here}.output"}
         pairs |= {"output": f"{here}.attention.output", "feedforward": f"{here}.feedforward.output"}
         for name, address in pairs.items():
             expected = tape[address][0, place].double()
-            assert torch.allclose(torch.tensor(told[name]).double(), expected[:64], rtol=1e-4, atol=1e-4), name
-        assert told["norms"]["input"] == pytest.approx(float(tape[pairs["input"]][0, place].norm()), rel=1e-4)
-        last = told.get("after_cross", told["after_attention"])
+            assert torch.allclose(torch.tensor(result[name]).double(), expected[:64], rtol=1e-4, atol=1e-4), name
+        assert result["norms"]["input"] == pytest.approx(float(tape[pairs["input"]][0, place].norm()), rel=1e-4)
+        last = result.get("after_cross", result["after_attention"])
         if config.placement == "pre":
-            whole = torch.tensor(last) + torch.tensor(told["feedforward"])
-            assert torch.allclose(whole, torch.tensor(told["out"]), rtol=1e-3, atol=1e-3)
+            whole = torch.tensor(last) + torch.tensor(result["feedforward"])
+            assert torch.allclose(whole, torch.tensor(result["out"]), rtol=1e-3, atol=1e-3)
 
 
-def test_what_the_embedding_and_its_place_give() -> None:
-    one = speaker("decoder", position="learned", scale_embedding=True)
-    told = views.block(one, schemas.Block(**asked(target="ab", part="decoder", layer=0, head=0, place=2)))
-    total = torch.tensor(told["embedding"]["token"]) + torch.tensor(told["embedding"]["position"])
-    assert torch.allclose(total, torch.tensor(told["input"]), rtol=1e-4, atol=1e-4)
-    assert views.block(speaker("decoder"), schemas.Block(**asked(part="decoder", layer=0, head=0, place=2)))[
+def test_block_embedding_and_position() -> None:
+    one = pipeline("decoder", position="learned", scale_embedding=True)
+    result = views.block(one, schemas.Block(**body(target="ab", part="decoder", layer=0, head=0, place=2)))
+    total = torch.tensor(result["embedding"]["token"]) + torch.tensor(result["embedding"]["position"])
+    assert torch.allclose(total, torch.tensor(result["input"]), rtol=1e-4, atol=1e-4)
+    assert views.block(pipeline("decoder"), schemas.Block(**body(part="decoder", layer=0, head=0, place=2)))[
         "embedding"
     ] | {"token": 0} == {"token": 0, "position": None}
 
 
-def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
-    told = as_json(views.look(translator, schemas.Look(**asked(target="xyz"))))
-    assert told["said"] == "xyz"
-    assert told["then"]["text"] == "</s>"
-    assert [one["key"] for one in told["maps"]][:3] == ["encoder", "decoder", "cross"]
-    ids = [number for number, _ in told["tokens"]]
-    _, tape = watch(translator.model, ids, source=[number for number, _ in told["source"]])
+def test_look_maps_equal_the_forward_pass(translator: Speaker) -> None:
+    result = as_json(views.look(translator, schemas.Look(**body(target="xyz"))))
+    assert result["said"] == "xyz"
+    assert result["then"]["text"] == "</s>"
+    assert [one["key"] for one in result["maps"]][:3] == ["encoder", "decoder", "cross"]
+    ids = [number for number, _ in result["tokens"]]
+    _, tape = watch(translator.model, ids, source=[number for number, _ in result["source"]])
     for one, address in zip(
-        told["maps"], ("encoder.{}.attention", "decoder.{}.attention", "decoder.{}.cross_attention"), strict=False
+        result["maps"], ("encoder.{}.attention", "decoder.{}.attention", "decoder.{}.cross_attention"), strict=False
     ):
         for layer in range(one["layers"]):
             expected = tape[address.format(f"blocks.{layer}") + ".weights"][0].numpy()
-            assert np.abs(unpacked(one)[layer] - expected).max() <= 0.5 / 65535 + 1e-6
+            assert np.abs(unpack(one)[layer] - expected).max() <= 0.5 / 65535 + 1e-6
         assert one["nan"] is None
-    single = as_json(views.look(translator, schemas.Look(**asked(target="xyz", layer=1, maps=["cross"], lens=False))))
+    single = as_json(views.look(translator, schemas.Look(**body(target="xyz", layer=1, maps=["cross"], lens=False))))
     assert [one["key"] for one in single["maps"]] == ["cross"]
     assert (single["maps"][0]["layers"], single["maps"][0]["first_layer"], single["lens"]) == (1, 1, None)
-    whole = next(one for one in told["maps"] if one["key"] == "cross")
-    assert np.array_equal(unpacked(single["maps"][0])[0], unpacked(whole)[1])
+    whole = next(one for one in result["maps"] if one["key"] == "cross")
+    assert np.array_equal(unpack(single["maps"][0])[0], unpack(whole)[1])
 
 
-def test_what_was_written_can_be_given_as_tokens(decoder: Speaker, translator: Speaker) -> None:
+def test_target_may_be_token_ids(decoder: Speaker, translator: Speaker) -> None:
     for one in (decoder, translator):
-        wrote = views.look(one, schemas.Look(**asked(new=7)))
+        wrote = views.look(one, schemas.Look(**body(new=7)))
         ids = [number for number, _ in wrote["tokens"]][wrote["first"] :]
         if wrote["then"] is not None:
             ids.append(wrote["then"]["id"])
-        again = views.look(one, schemas.Look(**asked(target=ids)))
+        again = views.look(one, schemas.Look(**body(target=ids)))
         assert {**again, "maps": 0} == {**wrote, "maps": 0}
         assert [m["weights"] for m in again["maps"]] == [m["weights"] for m in wrote["maps"]]
         with pytest.raises(UsageError, match="There is no token 99999"):
-            views.look(one, schemas.Look(**asked(target=[99999])))
-    ended = views.look(translator, schemas.Look(**asked(target=[30, 31, 2])))
+            views.look(one, schemas.Look(**body(target=[99999])))
+    ended = views.look(translator, schemas.Look(**body(target=[30, 31, 2])))
     assert (len(ended["tokens"]), ended["then"]["id"]) == (3, 2)
-    assert views.look(translator, schemas.Look(**asked(target=[30, 31])))["then"] is None
+    assert views.look(translator, schemas.Look(**body(target=[30, 31])))["then"] is None
 
 
-def test_one_layer_shows_longer_texts() -> None:
-    one = speaker("decoder", width=14, heads=7, context=9999, layers=3)
+def test_one_layer_allows_longer_texts() -> None:
+    one = pipeline("decoder", width=14, heads=7, context=9999, layers=3)
     text = "ab" * 400
-    told = views.look(one, schemas.Look(**asked(text=text, new=0)))
-    assert len(told["tokens"]) == 128
-    assert "only the last" in told["notices"][0][0]
-    assert "トークン" in told["notices"][0][1]
-    told = as_json(views.look(one, schemas.Look(**asked(text=text, new=0, layer=2, lens=False))))
-    assert len(told["tokens"]) == 512
-    wide = speaker("decoder", width=62, heads=31, context=9999, layers=7)
-    told = as_json(views.look(wide, schemas.Look(**asked(text=text, new=0, lens=False))))
-    assert len(told["tokens"]) == 117, "no more than 8 MB"
+    result = views.look(one, schemas.Look(**body(text=text, new=0)))
+    assert len(result["tokens"]) == 128
+    assert "only the last" in result["notices"][0][0]
+    assert "トークン" in result["notices"][0][1]
+    result = as_json(views.look(one, schemas.Look(**body(text=text, new=0, layer=2, lens=False))))
+    assert len(result["tokens"]) == 512
+    wide = pipeline("decoder", width=62, heads=31, context=9999, layers=7)
+    result = as_json(views.look(wide, schemas.Look(**body(text=text, new=0, lens=False))))
+    assert len(result["tokens"]) == 117, "no more than 8 MB"
 
 
-def test_nan_is_told_as_nan() -> None:
-    one = speaker("decoder")
+def test_nan_is_shown_as_nan() -> None:
+    one = pipeline("decoder")
     with torch.no_grad():
         one.model.decoder.blocks[0].feedforward.down.weight[0, 0] = math.nan
-    told = as_json(views.look(one, schemas.Look(**asked())))
-    assert any("NaN" in english for english, _ in told["notices"])
-    only = told["maps"][0]
+    result = as_json(views.look(one, schemas.Look(**body())))
+    assert any("NaN" in english for english, _ in result["notices"])
+    only = result["maps"][0]
     odd = np.unpackbits(np.frombuffer(base64.b64decode(only["nan"]), np.uint8), bitorder="little")
     odd = odd[: only["layers"] * only["heads"] * len(only["rows"]) ** 2].reshape(2, 5, len(only["rows"]), -1)
     assert not odd[0].any()
     assert odd[1, 0].any()
-    assert told["entropy"]["decoder"][1][0] == "NaN"
-    block = as_json(views.block(one, schemas.Block(**asked(new=0, part="decoder", layer=1, head=0, place=2))))
+    assert result["entropy"]["decoder"][1][0] == "NaN"
+    block = as_json(views.block(one, schemas.Block(**body(new=0, part="decoder", layer=1, head=0, place=2))))
     assert "NaN" in block["weights"]
-    table = as_json(views.tensor(one, schemas.Tensor(**asked(new=0, address="decoder.blocks.1.output"))))
+    table = as_json(views.tensor(one, schemas.Tensor(**body(new=0, address="decoder.blocks.1.output"))))
     assert table["odd"] > 0
-    following = as_json(views.next_tokens(one, schemas.Next(**asked())))
+    following = as_json(views.next_tokens(one, schemas.Next(**body())))
     assert following["candidates"][0]["logit"] == "NaN"
-    off = schemas.Ablate(**asked(off=[{"part": "decoder", "layer": 0, "head": 1}]))
+    off = schemas.Ablate(**body(off=[{"part": "decoder", "layer": 0, "head": 1}]))
     assert as_json(views.ablate(one, off))["change"] == "NaN"
 
 
-def test_a_tensor_by_its_address(translator: Speaker) -> None:
-    base = asked(target="xyz")
+def test_tensor_by_address(translator: Speaker) -> None:
+    base = body(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = watch(translator.model, ids.tokens, source=ids.source)
-    for address in views.addresses(translator, schemas.Question(**base))["addresses"]:
-        told = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
+    for address in views.addresses(translator, schemas.PromptRequest(**base))["addresses"]:
+        result = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
         whole = tape[address][0]
         table = whole[3] if whole.ndim == 3 else whole
-        assert told["shape"] == list(whole.shape)
-        assert torch.allclose(torch.tensor(told["shown"]), table[:64, :64], rtol=1e-4, atol=1e-5)
-        assert told["least"] == pytest.approx(float(table.min()), rel=1e-4)
-        assert told["rows"] is not None
-        assert len(told["rows"]) == len(told["shown"])
+        assert result["shape"] == list(whole.shape)
+        assert torch.allclose(torch.tensor(result["shown"]), table[:64, :64], rtol=1e-4, atol=1e-5)
+        assert result["least"] == pytest.approx(float(table.min()), rel=1e-4)
+        assert result["rows"] is not None
+        assert len(result["rows"]) == len(result["shown"])
         if address.endswith("weights"):
-            assert len(told["columns"]) == len(told["shown"][0])
+            assert len(result["columns"]) == len(result["shown"][0])
     keys = schemas.Tensor(**base, address="decoder.blocks.1.cross_attention.keys")
     assert views.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
     row = schemas.Tensor(**base, address="decoder.blocks.1.output", row=2)
     assert views.tensor(translator, row)["rows"] == ["y"]
-    shared = speaker("decoder", width=36, heads=6, kv_heads=3)
-    told = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
+    shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
+    result = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
     expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
-    assert torch.allclose(torch.tensor(told["shown"]), expected, rtol=1e-4, atol=1e-5)
+    assert torch.allclose(torch.tensor(result["shown"]), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("work", "fields", "sentence"),
     [
         ("tensor", {"address": "decoder.blocks.0.attention.query"}, "Did you mean decoder.blocks.0.attention.queries"),
-        ("tensor", {"address": "decoder.blocks.*.output"}, "Nothing in this model is at"),
+        ("tensor", {"address": "decoder.blocks.*.output"}, "This model has no address"),
         ("tensor", {"address": "decoder.norm", "row": 99}, "There is no row 99"),
         ("tensor", {"address": "decoder.blocks.0.attention.keys", "head": 5}, "There is no head 5: this model has 5"),
         ("block", {"part": "encoder", "layer": 0, "head": 0, "place": 0}, "of kind 'decoder' has no encoder"),
@@ -246,23 +246,23 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
         ("block", {"part": "decoder", "layer": 0, "head": 5, "place": 0}, "There is no head 5"),
         ("block", {"part": "decoder", "layer": 0, "head": 0, "place": 90}, "There is no place 90"),
         ("look", {"layer": 2}, "There is no layer 2"),
-        ("ablate", {"off": [{"part": "decoder", "layer": 0}]}, "A part that is off is a head"),
+        ("ablate", {"off": [{"part": "decoder", "layer": 0}]}, "Each entry of 'off' must have either"),
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 1, "cross": True}]}, "has no cross-attention"),
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 9}]}, "There is no head 9"),
     ],
 )
-def test_what_is_not_there_is_said(decoder: Speaker, work: str, fields: dict[str, Any], sentence: str) -> None:
+def test_missing_parts_are_named(decoder: Speaker, work: str, fields: dict[str, Any], sentence: str) -> None:
     schema = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look, "ablate": schemas.Ablate}[work]
     with pytest.raises((AddressError, UsageError), match=sentence.replace("*", r"\*")):
-        getattr(views, work)(decoder, schema(**asked(**fields)))
+        getattr(views, work)(decoder, schema(**body(**fields)))
 
 
-def test_an_encoder_has_nothing_to_follow() -> None:
-    one = speaker("encoder")
-    with pytest.raises(UsageError, match="nothing follows its text"):
-        views.next_tokens(one, schemas.Next(**asked()))
-    with pytest.raises(UsageError, match="An encoder writes nothing"):
-        views.look(one, schemas.Look(**asked(target="x")))
+def test_encoder_has_no_next_token_and_no_target() -> None:
+    one = pipeline("encoder")
+    with pytest.raises(UsageError, match="predicts no next token"):
+        views.next_tokens(one, schemas.Next(**body()))
+    with pytest.raises(UsageError, match="An encoder generates no text"):
+        views.look(one, schemas.Look(**body(target="x")))
 
 
 @pytest.mark.parametrize(
@@ -283,49 +283,49 @@ def test_an_encoder_has_nothing_to_follow() -> None:
 )
 def test_requests_are_bounded(fields: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        schemas.Look(**asked(**fields))
+        schemas.Look(**body(**fields))
 
 
-def test_tokens_without_a_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_without_a_forward_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
-    told = views.tokens(decoder, schemas.Question(**asked()))
-    assert [one["id"] for one in told["tokens"]] == decoder.tokenizer.encode(TEXT)
-    told = views.tokens(translator, schemas.Question(**asked(target="xy")))
-    assert [one["text"] for one in told["tokens"]] == ["x", "y"]
-    assert [one["id"] for one in told["source"]] == [*translator.tokenizer.encode(TEXT), 2]
+    result = views.tokens(decoder, schemas.PromptRequest(**body()))
+    assert [one["id"] for one in result["tokens"]] == decoder.tokenizer.encode(TEXT)
+    result = views.tokens(translator, schemas.PromptRequest(**body(target="xy")))
+    assert [one["text"] for one in result["tokens"]] == ["x", "y"]
+    assert [one["id"] for one in result["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
 
-def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
-    told = as_json(views.next_tokens(decoder, schemas.Next(**asked(count=11))))
+def test_next_tokens(decoder: Speaker, translator: Speaker) -> None:
+    result = as_json(views.next_tokens(decoder, schemas.Next(**body(count=11))))
     tokens = torch.tensor([decoder.tokenizer.encode(TEXT)])
     logits = decoder.model(tokens).logits[0, -1].detach().double()
     best = logits.topk(11)
-    assert [one["id"] for one in told["candidates"]] == best.indices.tolist()
-    assert [one["logit"] for one in told["candidates"]] == pytest.approx(best.values.tolist(), rel=1e-4)
-    known = torch.tensor([one["logit"] for one in told["candidates"]] + [told["rest"]]).double()
+    assert [one["id"] for one in result["candidates"]] == best.indices.tolist()
+    assert [one["logit"] for one in result["candidates"]] == pytest.approx(best.values.tolist(), rel=1e-4)
+    known = torch.tensor([one["logit"] for one in result["candidates"]] + [result["rest"]]).double()
     assert float(known.logsumexp(0)) == pytest.approx(float(logits.logsumexp(0)), rel=1e-5)
-    assert told["vocabulary"] == decoder.config.vocabulary
-    told = views.next_tokens(translator, schemas.Next(**asked(target="x", count=3)))
+    assert result["vocabulary"] == decoder.config.vocabulary
+    result = views.next_tokens(translator, schemas.Next(**body(target="x", count=3)))
     source = torch.tensor([[*translator.tokenizer.encode(TEXT), 2]])
     target = torch.tensor([[1, *translator.tokenizer.encode("x")]])
     assert target[0, 0] == translator.tokenizer.roles.begin
     expected = translator.model(source, target).logits[0, -1].topk(3).indices.tolist()
-    assert [one["id"] for one in told["candidates"]] == expected
-    whole = speaker("decoder", vocabulary=bytewise().size)
+    assert [one["id"] for one in result["candidates"]] == expected
+    whole = pipeline("decoder", vocabulary=bytewise().size)
     assert whole.config.vocabulary > 200
-    assert views.next_tokens(whole, schemas.Next(**asked(count=200)))["rest"] != "-Infinity"
+    assert views.next_tokens(whole, schemas.Next(**body(count=200)))["rest"] != "-Infinity"
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, translator: Speaker) -> None:
+def test_ablation_changes_the_text(kind: str, decoder: Speaker, translator: Speaker) -> None:
     one = decoder if kind == "decoder" else translator
     cross = kind == "encoder-decoder"
-    told = as_json(
+    result = as_json(
         views.ablate(
             one,
             schemas.Ablate(
-                **asked(
+                **body(
                     new=7,
                     off=[
                         {"part": "decoder", "layer": 1, "head": 3, "cross": cross},
@@ -340,35 +340,35 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, tran
     change = patch(one.model, address, torch.zeros_like, ids.tokens, source=ids.source, heads=[3, 1])
     places = range(ids.first - 1, len(ids.tokens))
     bits = [float(change.effects[0, place]) / math.log(2) for place in places]
-    assert [part["bits"] for part in told["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
-    assert told["change"] == pytest.approx(sum(bits) / len(bits), rel=1e-3)
+    assert [part["bits"] for part in result["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
+    assert result["change"] == pytest.approx(sum(bits) / len(bits), rel=1e-3)
     assert max(bits) > 0.01
     chances = change.after[0, ids.first - 1].softmax(-1).topk(5)
-    assert [one["id"] for one in told["after"]["candidates"]] == chances.indices.tolist()
+    assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, new=7, temperature=0)
-    assert told["before"]["said"] == plain
-    nothing = schemas.Ablate(**asked(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
+    assert result["before"]["said"] == plain
+    nothing = schemas.Ablate(**body(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
     every = views.ablate(one, nothing)
     assert every["after"]["said"] != every["before"]["said"]
-    again = views.look(one, schemas.Look(**asked(new=7)))
+    again = views.look(one, schemas.Look(**body(new=7)))
     assert again["said"] == plain, "switched on again"
 
 
-def test_vectors_move_too() -> None:
-    one = speaker("encoder", head="vector")
-    off = schemas.Ablate(**asked(off=[{"part": "encoder", "layer": 0, "head": 2}]))
-    told = as_json(views.ablate(one, off))
-    assert told["measure"] == "cosine"
-    assert 0 < told["change"] < 2
-    masked = speaker("encoder")
-    told = as_json(views.ablate(masked, schemas.Ablate(**asked(text="ab<mask>c", off=off.off))))
-    assert [part["place"] for part in told["places"]] == [2]
-    assert len(told["after"]["candidates"]) == 5
+def test_ablation_of_encoders() -> None:
+    one = pipeline("encoder", head="vector")
+    off = schemas.Ablate(**body(off=[{"part": "encoder", "layer": 0, "head": 2}]))
+    result = as_json(views.ablate(one, off))
+    assert result["measure"] == "cosine"
+    assert 0 < result["change"] < 2
+    masked = pipeline("encoder")
+    result = as_json(views.ablate(masked, schemas.Ablate(**body(text="ab<mask>c", off=off.off))))
+    assert [part["place"] for part in result["places"]] == [2]
+    assert len(result["after"]["candidates"]) == 5
 
 
 @pytest.mark.parametrize("length", [7, 43])
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_whole_numbers_are_read_backwards_once_for_all_layers(
+def test_lens_dequantizes_the_output_matrix_once(
     kind: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = made(tmp_path / "model", kind, layers=5, width=96, heads=3)
@@ -377,22 +377,22 @@ def test_whole_numbers_are_read_backwards_once_for_all_layers(
     source = tokens[:3] if kind == "encoder-decoder" else None
     output, tape = watch(model, tokens, source=source)
     assert output.logits is not None
-    size, unpacked, calls = model.config.vocabulary, Int8.dequantize, [0]
+    size, dequantized, calls = model.config.vocabulary, Int8.dequantize, [0]
 
     def counted(self: Int8) -> torch.Tensor:
         calls[0] += len(self.scale) == size
-        return unpacked(self)
+        return dequantized(self)
 
     monkeypatch.setattr(Int8, "dequantize", counted)
-    asked_for: list[int] = []
-    found = lens.through(model, tape, best=3, going=lambda: asked_for.append(1))
-    assert calls[0] <= 1, "the head's matrix is the same for all layers"
-    assert len(asked_for) == len(found.addresses) == 6
+    checks: list[int] = []
+    found = lens.through(model, tape, best=3, going=lambda: checks.append(1))
+    assert calls[0] <= 1, "all layers share the output matrix"
+    assert len(checks) == len(found.addresses) == 6
     for place, address in enumerate(found.addresses):
         likely = lens.said(model, tape[address]).softmax(-1)
         assert torch.allclose(found.probabilities[place], likely.topk(3).values, atol=1e-6)
     said = output.logits.softmax(-1).amax(-1)
-    assert torch.allclose(found.final[-1], said, atol=1e-6), "the last layer says what the model says"
+    assert torch.allclose(found.final[-1], said, atol=1e-6), "the last layer equals the output"
 
 
 # Runs
@@ -421,11 +421,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def look_at(seen: Runs, request: schemas.RunLook) -> dict[str, Any]:
-    return seen.look(seen.model("one", request.checkpoint), request)
+    return seen.look(seen.open_model("one", request.checkpoint), request)
 
 
 def test_runs_are_listed(folder: Path) -> None:
-    (only,) = Runs(folder).listing()["runs"]
+    (only,) = Runs(folder).list_runs()["runs"]
     updated = only.pop("updated")
     assert abs(updated - time.time()) < 60
     assert only == {
@@ -434,19 +434,19 @@ def test_runs_are_listed(folder: Path) -> None:
     }
     old = time.time() - 1000
     os.utime(folder / "one" / "metrics.jsonl", (old, old))
-    assert Runs(folder).listing()["runs"][0]["live"] is False
-    assert Runs(folder / "none").listing() == {"runs": []}
+    assert Runs(folder).list_runs()["runs"][0]["live"] is False
+    assert Runs(folder / "none").list_runs() == {"runs": []}
 
 
-def test_points_are_what_was_told(folder: Path) -> None:
+def test_points_of_a_run(folder: Path) -> None:
     seen = Runs(folder)
-    told = as_json(seen.points("one"))
-    assert [point["step"] for point in told["points"]] == [10, 20, 30, 40, 50]
-    assert told["points"][-1] == {
+    result = as_json(seen.points("one"))
+    assert [point["step"] for point in result["points"]] == [10, 20, 30, 40, 50]
+    assert result["points"][-1] == {
         **{"step": 50, "loss": 0.02, "rate": 0.1, "norm": 2.0, "tokens_per_second": 7.0},
         "validation": 0.7,
     }
-    assert (told["total"], told["skipped"]) == (5, 3)
+    assert (result["total"], result["skipped"]) == (5, 3)
     assert [point["step"] for point in seen.points("one", after=30)["points"]] == [40, 50]
     with (folder / "one" / "metrics.jsonl").open("a", encoding="utf-8") as stream:
         stream.write("\n" + json.dumps({"step": 60, "loss": None}) + "\n" + '{"step": 70, "loss": 1e400}\n')
@@ -454,7 +454,7 @@ def test_points_are_what_was_told(folder: Path) -> None:
     assert later == [{"step": 60, "loss": "NaN"}, {"step": 70, "loss": "Infinity"}]
 
 
-def test_numbers_of_a_log_that_are_none(folder: Path) -> None:
+def test_non_finite_numbers_in_metrics(folder: Path) -> None:
     huge = "9" * 400
     lines = (
         '"loss": NaN',
@@ -464,17 +464,17 @@ def test_numbers_of_a_log_that_are_none(folder: Path) -> None:
         f'"loss": -{huge}',
         '"loss": 1e301',
     )
-    text = "".join(f'{{"step": {number}, {told}}}\n' for number, told in enumerate(lines, start=1))
+    text = "".join(f'{{"step": {number}, {field}}}\n' for number, field in enumerate(lines, start=1))
     (folder / "one" / "metrics.jsonl").write_text(text, "utf-8")
     losses = [point["loss"] for point in as_json(Runs(folder).points("one"))["points"]]
     assert losses == ["NaN", "Infinity", "-Infinity", "Infinity", "-Infinity", "Infinity"]
 
 
-def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
+def test_symbolic_links_out_of_a_run_are_not_followed(folder: Path, tmp_path: Path) -> None:
     recipe = folder / "one" / "recipe.json"
     recipe.rename(tmp_path / "recipe.json")
     recipe.symlink_to(tmp_path / "recipe.json")
-    assert Runs(folder).listing()["runs"][0]["planned"] is None
+    assert Runs(folder).list_runs()["runs"][0]["planned"] is None
     file = folder / "one" / "checkpoints" / "step-00000030" / "tokenizer.json"
     file.rename(tmp_path / "tokenizer.json")
     file.symlink_to(tmp_path / "tokenizer.json")
@@ -485,11 +485,11 @@ def test_links_out_of_a_run_lead_nowhere(folder: Path, tmp_path: Path) -> None:
     assert look_at(Runs(folder), schemas.RunLook(checkpoint=50, **base))["step"] == 50
     (tmp_path / "elsewhere" / "report.html").write_text("<p>", "utf-8")
     (folder / "lab").symlink_to(tmp_path / "elsewhere")
-    assert lab.report(folder / "lab") is None
-    assert not lab.exists(folder / "lab")
+    assert lab.read_report(folder / "lab") is None
+    assert not lab.report_exists(folder / "lab")
 
 
-def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_run_does_not_hide_others(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("locked", "vanishing"):
         (folder / name).mkdir()
         (folder / name / "metrics.jsonl").write_text(line(1) + "\n", "utf-8")
@@ -507,53 +507,53 @@ def test_a_run_that_cannot_be_read_hides_no_other(folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr(Path, "exists", exists)
     monkeypatch.setattr(runs, "open_regular", vanished)
-    assert [run["id"] for run in Runs(folder).listing()["runs"]] == ["one"]
+    assert [run["id"] for run in Runs(folder).list_runs()["runs"]] == ["one"]
     with pytest.raises(UnknownRun, match="The run vanishing cannot be read"):
         Runs(folder).points("vanishing")
 
 
-def test_hostile_metrics_cost_little(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hostile_metrics_are_cheap(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "one" / "metrics.jsonl"
     path.write_text("[" * 100_000 + "\n" + line(3) + "\n" + '{"step": 1e999}\n{"step": true, "loss": 1}\n', "utf-8")
     assert [point["step"] for point in Runs(folder).points("one")["points"]] == [3]
     path.write_text("\n".join(line(step) for step in range(1, 5000)) + "\n", "utf-8")
-    told = Runs(folder).points("one")
-    assert told["total"] == 4999
-    assert len(told["points"]) <= runs.MOST_POINTS
-    assert told["points"][-1]["step"] == 4999
-    assert len(runs.read_points(path, largest=1000)[0]) < 12
+    result = Runs(folder).points("one")
+    assert result["total"] == 4999
+    assert len(result["points"]) <= runs.MAX_POINTS
+    assert result["points"][-1]["step"] == 4999
+    assert len(runs.read_points(path, max_bytes=1000)[0]) < 12
     (folder / "one" / "recipe.json").write_text("[1]", "utf-8")
-    assert Runs(folder).listing()["runs"][0]["planned"] is None
+    assert Runs(folder).list_runs()["runs"][0]["planned"] is None
 
 
 @pytest.mark.parametrize("name", ["../elsewhere", "link", "empty", "", "one/../one", "x" * 300])
-def test_runs_are_found_by_name_alone(folder: Path, name: str) -> None:
+def test_runs_are_found_by_name_only(folder: Path, name: str) -> None:
     with pytest.raises(UnknownRun, match="There is no run"):
         Runs(folder).points(name)
 
 
-def test_a_head_at_a_checkpoint(folder: Path) -> None:
+def test_attention_of_a_checkpoint(folder: Path) -> None:
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
-    told = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
-    speaker_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
-    ids, _ = question(speaker_, "abc", "de", None)
-    expected = watch(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
-    assert np.abs(unpacked({**told, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
-    assert told["rows"] == list("abcde")
+    result = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
+    pipeline_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
+    ids, _ = question(pipeline_, "abc", "de", None)
+    expected = watch(pipeline_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
+    assert np.abs(unpack({**result, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
+    assert result["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):
         look_at(seen, schemas.RunLook(checkpoint=70, **base))
-    with pytest.raises(UsageError, match="does not look across"):
+    with pytest.raises(UsageError, match="has no cross-attention"):
         look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "map": "cross"}))
     with pytest.raises(UsageError, match="There is no head 3"):
         look_at(seen, schemas.RunLook(checkpoint=50, **{**base, "head": 3}))
 
 
-def test_only_a_few_models_are_held(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_few_checkpoints_are_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     load = checkpoints.bundle.load
     monkeypatch.setattr(checkpoints.bundle, "load", lambda path: opened.append(path) or load(path))
-    monkeypatch.setattr(checkpoints, "MOST_HELD", 1)
+    monkeypatch.setattr(checkpoints, "MAX_CACHED", 1)
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     for step in (30, 30, 50, 30):
@@ -561,10 +561,10 @@ def test_only_a_few_models_are_held(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert [path.name[-2:] for path in opened] == ["30", "50", "30"]
 
 
-def test_the_report_brings_its_own_policy(tmp_path: Path) -> None:
-    assert lab.report(tmp_path) is None
+def test_report_has_its_own_policy(tmp_path: Path) -> None:
+    assert lab.read_report(tmp_path) is None
     (tmp_path / "report.html").write_text("<style>b{}</style><script>1</script>", "utf-8")
-    found = lab.report(tmp_path)
+    found = lab.read_report(tmp_path)
     assert found is not None
     assert found.policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "script" not in found.policy
@@ -572,9 +572,9 @@ def test_the_report_brings_its_own_policy(tmp_path: Path) -> None:
     assert found.html == (tmp_path / "report.html").read_bytes()
 
 
-def test_numbers_that_are_none_have_names() -> None:
-    assert [shared.number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
+def test_non_finite_numbers_become_strings() -> None:
+    assert [shared.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
-    assert streaming.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
-    assert len(addresses(speaker("decoder").model)) > 20
+    assert streaming.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
+    assert len(addresses(pipeline("decoder").model)) > 20

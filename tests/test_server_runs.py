@@ -1,4 +1,4 @@
-"""Runs whose folders change while they are looked at, or hold pipes: no look fails, and none blocks others."""
+"""Run folders that change while they are read, or contain pipes: no request fails or blocks others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from bundles import chatty, made
-from serving import Serving, serving, settled, until
+from serving import Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
 from chumoku.weights import bundle
@@ -29,7 +29,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {
         "writer": made(place / "writer", "decoder", chatty()),
         "old": made(place / "old", "decoder"),
-        "new": made(place / "new", "decoder", width=18, heads=3, layers=3),  # another shape, and so other weights
+        "new": made(place / "new", "decoder", width=18, heads=3, layers=3),  # another shape
     }
 
 
@@ -46,16 +46,14 @@ def runs(tmp_path: Path, models: dict[str, Path]) -> Path:
 def server(runs: Path, models: dict[str, Path]) -> Iterator[Serving]:
     with serving({"writer": models["writer"]}, runs=runs, limits=Limits(file_seconds=20)) as running:
         yield running
-        settled(running.house)
+        wait_until_idle(running.state)
 
 
 def look(server: Serving, run: str, step: int = 30) -> Any:
     return server.post(f"/v1/runs/{run}/look", checkpoint=step, **LOOK)
 
 
-def test_a_checkpoint_that_is_replaced_is_one_or_the_other(
-    server: Serving, runs: Path, models: dict[str, Path]
-) -> None:
+def test_replaced_checkpoint_is_old_or_new_but_not_mixed(server: Serving, runs: Path, models: dict[str, Path]) -> None:
     expected = {}
     for name in ("old", "new"):
         shutil.rmtree(runs / "two" / PLACE)
@@ -70,7 +68,7 @@ def test_a_checkpoint_that_is_replaced_is_one_or_the_other(
                 for file in models[name].iterdir():
                     if file.name != "manifest.json":
                         shutil.copy(file, working)
-            for step in (40 + rotations[0] % 3, 50):  # others come and go
+            for step in (40 + rotations[0] % 3, 50):  # add and remove others
                 other = runs / "one" / "checkpoints" / f"step-{step:08}"
                 if other.exists():
                     delete_folder(other)
@@ -87,7 +85,7 @@ def test_a_checkpoint_that_is_replaced_is_one_or_the_other(
         while (rotations[0] < 40 or len(seen) < 2) and time.monotonic() < end:
             answer = look(server, "one")
             assert answer.status_code == 200, answer.text
-            assert answer.json()["weights"] in expected.values(), "parts of two checkpoints in one answer"
+            assert answer.json()["weights"] in expected.values(), "parts of two checkpoints in one response"
             seen.add(answer.json()["weights"])
             listed = server.client.get("/v1/runs")
             assert listed.status_code == 200, listed.text
@@ -102,7 +100,7 @@ def test_a_checkpoint_that_is_replaced_is_one_or_the_other(
 
 
 @pytest.mark.parametrize("name", ["manifest.json", "model.safetensors", "config.json", "tokenizer.json", "more"])
-def test_what_is_no_file_is_refused_before_it_is_opened(server: Serving, runs: Path, name: str) -> None:
+def test_pipes_in_a_checkpoint_are_refused(server: Serving, runs: Path, name: str) -> None:
     path = runs / "one" / PLACE / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
@@ -111,10 +109,10 @@ def test_what_is_no_file_is_refused_before_it_is_opened(server: Serving, runs: P
     assert answer.status_code == 400, answer.text
     assert f"{name} is not a regular file" in answer.json()["error"]["message"]
     assert look(server, "two").status_code == 200
-    assert time.monotonic() - began < 10, "nothing waited"
+    assert time.monotonic() - began < 10, "nothing blocked"
 
 
-def test_a_pipe_in_the_place_of_other_files_blocks_nothing(server: Serving, runs: Path) -> None:
+def test_pipes_in_a_run_do_not_block(server: Serving, runs: Path) -> None:
     for name in ("metrics.jsonl", "recipe.json"):
         (runs / "one" / name).unlink(missing_ok=True)
         os.mkfifo(runs / "one" / name)
@@ -125,15 +123,15 @@ def test_a_pipe_in_the_place_of_other_files_blocks_nothing(server: Serving, runs
     assert time.monotonic() - began < 10
 
 
-def test_files_that_take_too_long_block_nobody(server: Serving, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on a disk that does not answer."""
+def test_slow_files_do_not_block_other_requests(server: Serving, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that does not respond."""
     body = {"model": "writer", "prompt": "a", "max_tokens": 2}
     assert server.post("/v1/completions", **body).status_code == 200
-    server.house.files.seconds = 2.0
-    go, load, asked = threading.Event(), bundle.load, []
+    server.state.files.seconds = 2.0
+    go, load, opened = threading.Event(), bundle.load, []
 
     def stuck(path: Path) -> object:
-        asked.append(path)
+        opened.append(path)
         if path.parts[-3] == "one":
             go.wait(30)
         return load(path)
@@ -142,7 +140,7 @@ def test_files_that_take_too_long_block_nobody(server: Serving, runs: Path, monk
     try:
         with ThreadPoolExecutor(9) as pool:
             waiting = [pool.submit(look, server, "one") for _ in range(9)]
-            until(lambda: bool(asked))
+            until(lambda: bool(opened))
             began = time.monotonic()
             assert look(server, "two").status_code == 200
             assert server.post("/v1/completions", **body).status_code == 200
@@ -151,7 +149,7 @@ def test_files_that_take_too_long_block_nobody(server: Serving, runs: Path, monk
             answers = [one.result() for one in waiting]
         assert {one.status_code for one in answers} == {503}
         assert "within 2 seconds" in answers[0].json()["error"]["message"]
-        assert sum(path.parts[-3] == "one" for path in asked) == 1, "all waited for the same reading"
+        assert sum(path.parts[-3] == "one" for path in opened) == 1, "all requests shared one read"
     finally:
         go.set()
     until(lambda: look(server, "one").status_code == 200)

@@ -1,4 +1,4 @@
-"""Who may ask the server: keys, hosts, origins, sizes, times; on every route."""
+"""Checks on every route: keys, hosts, origins, sizes, timeouts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from chumoku.server.security.middleware import hostname
 QUICK = Limits(body=3001, header_seconds=0.3, body_seconds=0.4, connections=11)
 ROUTES = [*(("GET", path) for path in GET), *(("POST", path) for path in POST)]
 BODY = {"model": "writer", "prompt": "a", "max_tokens": 1}
-WITHOUT_KEY = httpx.Client()  # one for all: making them takes longer than asking
+WITHOUT_KEY = httpx.Client()  # shared, because creating a client is slow
 
 
 @pytest.fixture(scope="module")
@@ -51,26 +51,26 @@ def locked(model: Path) -> Iterator[Serving]:
         yield running
 
 
-def asked(server: Serving, method: str, path: str, **headers: str) -> httpx.Response:
+def send(server: Serving, method: str, path: str, **headers: str) -> httpx.Response:
     path = re.sub(r"\{.*?\}", "writer", path)
     body = {"json": BODY} if method == "POST" else {}
     return WITHOUT_KEY.request(method, server.url + path, headers=headers, **body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_asks_for_the_key(locked: Serving, method: str, path: str) -> None:
+def test_every_route_checks_the_key(locked: Serving, method: str, path: str) -> None:
     open_to_all = path in ("/health", "/v1/session")
     for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}, {"Cookie": f"chumoku_key={KEY}"}):
-        answer = asked(locked, method, path, **headers)
+        answer = send(locked, method, path, **headers)
         assert (answer.status_code == 401) != open_to_all, path
         if path != "/" and not open_to_all:
             assert answer.json()["error"]["type"] == "authentication_error"
         assert "writer" not in answer.text or open_to_all
-    assert asked(locked, method, path, Authorization=f"Bearer {KEY}").status_code != 401
+    assert send(locked, method, path, Authorization=f"Bearer {KEY}").status_code != 401
 
 
 @pytest.mark.parametrize(("method", "path"), [*ROUTES, ("GET", "/nothing"), ("GET", "/viewer/nothing.js")])
-def test_every_route_asks_for_the_host(server: Serving, method: str, path: str) -> None:
+def test_every_route_checks_the_host(server: Serving, method: str, path: str) -> None:
     for host in (
         "evil.example",
         "localhost.evil.example",
@@ -79,43 +79,43 @@ def test_every_route_asks_for_the_host(server: Serving, method: str, path: str) 
         "[::2]",
         "192.168.0.1",
     ):
-        assert asked(server, method, path, Host=host).status_code == 403, host
+        assert send(server, method, path, Host=host).status_code == 403, host
     for host in ("localhost", f"127.0.0.1:{server.port}", "[::1]:9", "MODELS.example:80"):
-        assert asked(server, method, path, Host=host).status_code != 403, host
+        assert send(server, method, path, Host=host).status_code != 403, host
 
 
 @pytest.mark.parametrize(("method", "path"), ROUTES)
-def test_every_route_asks_for_the_origin(server: Serving, method: str, path: str) -> None:
+def test_every_route_checks_the_origin(server: Serving, method: str, path: str) -> None:
     other = f"http://127.0.0.1:{server.port + 1}"
     for origin in ("http://evil.example", "null", other, "https://friend.example.evil.example", "file://"):
-        answer = asked(server, method, path, Origin=origin)
+        answer = send(server, method, path, Origin=origin)
         assert answer.status_code == 403, origin
         assert "access-control-allow-origin" not in answer.headers
     for site in ("cross-site", "same-site"):
-        assert asked(server, method, path, **{"Sec-Fetch-Site": site}).status_code == 403
+        assert send(server, method, path, **{"Sec-Fetch-Site": site}).status_code == 403
         frame = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"}
-        assert asked(server, method, path, **frame).status_code == 403
+        assert send(server, method, path, **frame).status_code == 403
     followed = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
-    assert (asked(server, method, path, **followed).status_code == 403) == (method == "POST")
+    assert (send(server, method, path, **followed).status_code == 403) == (method == "POST")
     for fine in ({"Origin": server.url}, {"Sec-Fetch-Site": "same-origin"}, {"Origin": "https://friend.example"}):
-        assert asked(server, method, path, **fine).status_code != 403
+        assert send(server, method, path, **fine).status_code != 403
 
 
-def test_a_named_origin_may_read(server: Serving) -> None:
-    answer = asked(server, "GET", "/v1/models", Origin="https://friend.example")
+def test_allowed_origin_may_read(server: Serving) -> None:
+    answer = send(server, "GET", "/v1/models", Origin="https://friend.example")
     assert answer.headers["access-control-allow-origin"] == "https://friend.example"
     assert answer.headers["vary"] == "Origin"
     wanted = {
         "Access-Control-Request-Method": "POST",
         "Access-Control-Request-Headers": "content-type,x-stainless-os,x-evil",
     }
-    answer = asked(server, "OPTIONS", "/v1/completions", Origin="https://friend.example", **wanted)
+    answer = send(server, "OPTIONS", "/v1/completions", Origin="https://friend.example", **wanted)
     assert answer.status_code == 204
     assert answer.headers["access-control-allow-headers"] == "authorization, content-type, x-stainless-os"
-    assert asked(server, "OPTIONS", "/v1/completions", Origin="http://evil.example", **wanted).status_code == 403
+    assert send(server, "OPTIONS", "/v1/completions", Origin="http://evil.example", **wanted).status_code == 403
 
 
-def test_a_key_becomes_a_cookie(locked: Serving) -> None:
+def test_key_is_exchanged_for_a_cookie(locked: Serving) -> None:
     with httpx.Client(base_url=locked.url) as client:
         page = client.get("/")
         assert page.status_code == 401
@@ -133,8 +133,8 @@ def test_a_key_becomes_a_cookie(locked: Serving) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/health", "/", "/nothing", "/viewer/app.js", "/v1/completions"])
-def test_headers_are_on_every_answer(server: Serving, path: str) -> None:
-    headers = asked(server, "GET", path).headers
+def test_every_response_has_security_headers(server: Serving, path: str) -> None:
+    headers = send(server, "GET", path).headers
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
     assert "unsafe" not in headers["content-security-policy"]
     assert headers["x-content-type-options"] == "nosniff"
@@ -163,8 +163,8 @@ def test_headers_are_on_every_answer(server: Serving, path: str) -> None:
         "/redoc",
     ],
 )
-def test_no_path_leads_out(server: Serving, path: str) -> None:
-    # By hand: clients tidy such paths before they send them.
+def test_no_path_leads_outside(server: Serving, path: str) -> None:
+    # Through a socket, because HTTP clients normalize such paths.
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = b"".join(iter(lambda: connection.recv(65536), b""))
@@ -188,8 +188,8 @@ def test_bodies_are_json_and_not_too_large(server: Serving) -> None:
 
 
 def until_closed(connection: socket.socket, *, every: bytes = b"") -> tuple[float, bytes]:
-    """How long the server kept a connection on which so little comes, and what it said."""
-    began, said = time.monotonic(), b""
+    """Seconds until the server closes the connection, and what it sent."""
+    began, received = time.monotonic(), b""
     connection.settimeout(0.05)
     while time.monotonic() - began < 5:
         try:
@@ -198,18 +198,18 @@ def until_closed(connection: socket.socket, *, every: bytes = b"") -> tuple[floa
             part = connection.recv(65536)
             if not part:
                 break
-            said += part
+            received += part
         except TimeoutError:
             continue
         except OSError:
             break
-    return time.monotonic() - began, said
+    return time.monotonic() - began, received
 
 
 @pytest.mark.parametrize(
     "begun", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"]
 )
-def test_a_head_that_does_not_come_is_not_waited_for(server: Serving, begun: bytes) -> None:
+def test_incomplete_head_times_out(server: Serving, begun: bytes) -> None:
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(begun)
         if begun.endswith(b"\r\n\r\n"):
@@ -218,7 +218,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(server: Serving, begun: byt
     assert 0.2 < took < 2
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(server: Serving) -> None:
+def test_incomplete_body_times_out(server: Serving) -> None:
     lines = (
         "POST /v1/completions HTTP/1.1",
         "Host: localhost",
@@ -228,19 +228,19 @@ def test_a_body_that_does_not_come_is_not_waited_for(server: Serving) -> None:
     head = "\r\n".join((*lines, "", ""))
     with socket.create_connection(("127.0.0.1", server.port)) as connection:
         connection.sendall(head.encode())
-        took, said = until_closed(connection, every=b" ")
+        took, received = until_closed(connection, every=b" ")
     assert 0.3 < took < 3
-    assert said.startswith(b"HTTP/1.1 408")
+    assert received.startswith(b"HTTP/1.1 408")
 
 
-def test_too_many_connections_are_told_so(server: Serving) -> None:
+def test_too_many_connections_get_503(server: Serving) -> None:
     held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(QUICK.connections + 7)]
     try:
         time.sleep(0.05)
         held[-1].settimeout(2)
-        said = held[-1].recv(4096)
-        assert said.startswith(b"HTTP/1.1 503")
-        assert b"Too many connections" in said
+        received = held[-1].recv(4096)
+        assert received.startswith(b"HTTP/1.1 503")
+        assert b"Too many connections" in received
     finally:
         for one in held:
             one.close()
@@ -248,7 +248,7 @@ def test_too_many_connections_are_told_so(server: Serving) -> None:
     assert httpx.get(f"{server.url}/health").json() == {"status": "ok"}
 
 
-def test_a_large_head_is_refused(server: Serving) -> None:
+def test_large_head_is_refused(server: Serving) -> None:
     answer = b""
     with socket.create_connection(("127.0.0.1", server.port)) as connection, contextlib.suppress(ConnectionError):
         connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 200_000)
@@ -257,7 +257,7 @@ def test_a_large_head_is_refused(server: Serving) -> None:
     assert httpx.get(f"{server.url}/health").status_code == 200
 
 
-def test_hosts_are_taken_apart() -> None:
+def test_hostname() -> None:
     assert hostname("localhost:8731") == "localhost"
     assert hostname("[::1]:8731") == "::1"
     for odd in ("a/b", "a@b", "a:b", "a?b", "[::1", "a:999999"):
@@ -271,7 +271,7 @@ def test_the_key_is_compared_in_constant_time() -> None:
 
 
 def unbounded(schema: type[BaseModel]) -> list[str]:
-    """Fields, at any depth, whose size nothing limits."""
+    """Fields without a limit, at any depth."""
     return [path for name, field in schema.model_fields.items() for path in _walk(name, field.annotation, field)]
 
 
@@ -307,24 +307,24 @@ def test_no_field_is_unbounded(schema: type[BaseModel]) -> None:
     assert schema.model_config["strict"]
 
 
-def test_an_unbounded_field_is_noticed() -> None:
+def test_unbounded_fields_are_found() -> None:
     class Loose(BaseModel):
         text: str
-        many: list[schemas.Words]
+        many: list[schemas.Text]
         number: float | None = None
         deep: schemas.Texts | list[list[int]] = []
 
     assert unbounded(Loose) == ["text", "many", "number", "deep", "deep[]", "deep[][]"]
 
 
-def test_a_client_that_takes_nothing_is_let_go(model: Path) -> None:
-    """A stream of more than the sockets hold, and nobody reads."""
+def test_client_that_reads_nothing_is_disconnected(model: Path) -> None:
+    """The response is larger than the socket buffers, and the client reads nothing."""
     with serving({"writer": model}, limits=Limits(body_seconds=0.5)) as running:
         ended = threading.Event()
         body = b"x" * 64_000_000
 
         class Large:
-            def answer(self, request: object, name: str) -> object:
+            def respond(self, request: object, name: str) -> object:
                 from starlette.responses import Response
 
                 return Response(body)

@@ -1,4 +1,4 @@
-"""Connections, by hand: none is held by whoever sends too little, too much, or takes nothing."""
+"""Raw connections: clients that send too little or too much, or read nothing, are disconnected."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from serving import KEY, Serving, serving, settled, until
+from serving import KEY, Serving, serving, until, wait_until_idle
+
+from chumoku.server.security.limits import Limits
 
 from chumoku.server.security.limits import Limits
 
@@ -44,7 +46,7 @@ def locked(model: Path) -> Iterator[Serving]:
         yield running
 
 
-def connected(server: Serving, **options: int) -> socket.socket:
+def connect(server: Serving, **options: int) -> socket.socket:
     connection = socket.socket()
     for name, value in options.items():
         connection.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
@@ -53,64 +55,64 @@ def connected(server: Serving, **options: int) -> socket.socket:
     return connection
 
 
-def heard(connection: socket.socket, seconds: float = 10) -> bytes:
-    """Everything that is said until the server ends the connection."""
-    said, end = b"", time.monotonic() + seconds
+def read_until_closed(connection: socket.socket, seconds: float = 10) -> bytes:
+    """Everything that the server sends until it closes the connection."""
+    received, end = b"", time.monotonic() + seconds
     with contextlib.suppress(ConnectionResetError):
         while part := connection.recv(1 << 16):
-            said += part
+            received += part
             assert time.monotonic() < end
-    return said
+    return received
 
 
 @pytest.mark.parametrize("status", UNFINISHED)
 @pytest.mark.parametrize("trickle", [False, True])
-def test_an_answer_before_the_body_is_the_last(locked: Serving, status: int, trickle: bool) -> None:
-    with connected(locked) as connection:
+def test_response_before_the_body_closes_the_connection(locked: Serving, status: int, trickle: bool) -> None:
+    with connect(locked) as connection:
         connection.sendall(UNFINISHED[status])
         if trickle:
             time.sleep(0.1)
             connection.sendall(b"x")
-        said = heard(connection, 3)
-        assert said.startswith(f"HTTP/1.1 {status} ".encode())
-        assert b"connection: close" in said.lower()
-        # And it is the server that has closed: this side has not.
+        received = read_until_closed(connection, 3)
+        assert received.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"connection: close" in received.lower()
+        # The server has closed the connection; this side has not.
         until(lambda: not locked.server.server_state.connections, 3)
 
 
-def test_unfinished_bodies_do_not_fill_the_server(locked: Serving) -> None:
-    held = [connected(locked) for _ in range(LIMITS.connections - 1)]
-    for one in held:
+def test_incomplete_bodies_do_not_use_up_connections(locked: Serving) -> None:
+    connections = [connect(locked) for _ in range(LIMITS.connections - 1)]
+    for one in connections:
         one.sendall(UNFINISHED[401])
     time.sleep(0.2)
-    for one in held:
+    for one in connections:
         one.sendall(b"x")
     until(lambda: not locked.server.server_state.connections, 4)
     assert httpx.get(f"{locked.url}/health").status_code == 200
-    for one in held:
+    for one in connections:
         one.close()
 
 
-def test_whoever_is_still_sending_can_read_the_refusal(locked: Serving) -> None:
+def test_client_that_is_still_sending_can_read_the_error(locked: Serving) -> None:
     for size in (10, 1_000_000, 5_000_000):
         answer = httpx.post(f"{locked.url}/v1/completions", content=b" " * size, headers={"Content-Type": "text/plain"})
         assert answer.status_code == 401
-        assert "connection" not in answer.headers, "all of it has come, so the connection can be kept"
+        assert "connection" not in answer.headers, "the body was complete, so the connection stays open"
 
 
-def test_a_body_that_waits_to_be_asked_for_is_refused_at_once(locked: Serving) -> None:
+def test_expect_continue_is_refused_at_once(locked: Serving) -> None:
     began = time.monotonic()
-    with connected(locked) as connection:
+    with connect(locked) as connection:
         connection.sendall(b"POST /v1/models HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\n" + LONG)
-        said = heard(connection)
-    assert said.startswith(b"HTTP/1.1 401")
+        received = read_until_closed(connection)
+    assert received.startswith(b"HTTP/1.1 401")
     assert time.monotonic() - began < 0.7
 
 
 @pytest.mark.parametrize("again", [b"", b"\r\n", b"G"])
-def test_a_kept_connection_does_not_stay(locked: Serving, monkeypatch: pytest.MonkeyPatch, again: bytes) -> None:
+def test_keep_alive_connection_times_out(locked: Serving, monkeypatch: pytest.MonkeyPatch, again: bytes) -> None:
     monkeypatch.setattr(locked.server.config, "timeout_keep_alive", 0.5)
-    with connected(locked) as connection:
+    with connect(locked) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n")
         assert connection.recv(4096).startswith(b"HTTP/1.1 200")
         if again:
@@ -118,32 +120,32 @@ def test_a_kept_connection_does_not_stay(locked: Serving, monkeypatch: pytest.Mo
         until(lambda: not locked.server.server_state.connections, 3)
 
 
-def test_half_closed_connections_end(locked: Serving) -> None:
+def test_half_closed_connections_are_closed(locked: Serving) -> None:
     for begun in (b"", b"GET /hea", UNFINISHED[401], UNFINISHED[408] + b"x"):
-        with connected(locked) as connection:
+        with connect(locked) as connection:
             connection.sendall(begun)
             connection.shutdown(socket.SHUT_WR)
-            heard(connection, 3)
+            read_until_closed(connection, 3)
             until(lambda: not locked.server.server_state.connections, 3)
 
 
-def test_a_client_that_takes_nothing_does_not_stay(locked: Serving) -> None:
-    """Less than uvicorn's high water, so that no write ever waits: the rest of an answer, and its end."""
-    with connected(locked, SO_RCVBUF=2048) as connection:
+def test_client_that_reads_nothing_is_disconnected(locked: Serving) -> None:
+    """The response is below uvicorn's high-water mark, so that writing is never paused."""
+    with connect(locked, SO_RCVBUF=2048) as connection:
         connection.sendall(b"GET /health HTTP/1.1\r\n" + HOST + b"\r\n")
         until(lambda: bool(locked.server.server_state.connections))
-        (held,) = locked.server.server_state.connections
-        held.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
-        locked.server.servers[0].get_loop().call_soon_threadsafe(held.transport.write, b"x" * 60_000)
-        until(lambda: bool(held.transport.get_write_buffer_size()))
-        locked.server.servers[0].get_loop().call_soon_threadsafe(held.transport.close)
+        (protocol,) = locked.server.server_state.connections
+        protocol.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 2048)
+        locked.server.servers[0].get_loop().call_soon_threadsafe(protocol.transport.write, b"x" * 60_000)
+        until(lambda: bool(protocol.transport.get_write_buffer_size()))
+        locked.server.servers[0].get_loop().call_soon_threadsafe(protocol.transport.close)
         until(lambda: not locked.server.server_state.connections, 4)
 
 
-def test_whoever_sends_on_is_heard_to_leave(model: Path) -> None:
+def test_disconnect_after_pipelined_data_is_noticed(model: Path) -> None:
     body = b'{"model":"writer","prompt":"a","max_tokens":4000,"least":4000}'
     with serving({"writer": model}, limits=Limits(context=1 << 20)) as running:
-        worker = running.house.models["writer"].worker
+        worker = running.state.models["writer"].worker
         step = worker._step
 
         def slowly() -> None:
@@ -151,12 +153,12 @@ def test_whoever_sends_on_is_heard_to_leave(model: Path) -> None:
             step()
 
         worker._step = slowly  # type: ignore[method-assign]
-        with connected(running) as connection:
+        with connect(running) as connection:
             head = b"POST /v1/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
             connection.sendall(head + body + b"GET /health HTTP/1.1\r\n")
             until(lambda: worker.running == 1)
             connection.sendall(HOST + b"\r\n")
-        settled(running.house, 1.0)
+        wait_until_idle(running.state, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -170,77 +172,78 @@ def test_whoever_sends_on_is_heard_to_leave(model: Path) -> None:
         (b"GET /health HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 31_000 + b"\r\n\r\n", 200),
     ],
 )
-def test_what_cannot_be_read_is_refused_as_all_else(locked: Serving, sent: bytes, status: int) -> None:
-    with connected(locked) as connection:
+def test_malformed_requests_get_the_usual_headers(locked: Serving, sent: bytes, status: int) -> None:
+    with connect(locked) as connection:
         connection.sendall(sent)
-        said = connection.recv(4096)
-        assert said.startswith(f"HTTP/1.1 {status} ".encode()), said[:200]
-        assert b"content-security-policy: default-src 'none'" in said
-        assert b"x-content-type-options: nosniff" in said
+        received = connection.recv(4096)
+        assert received.startswith(f"HTTP/1.1 {status} ".encode()), received[:200]
+        assert b"content-security-policy: default-src 'none'" in received
+        assert b"x-content-type-options: nosniff" in received
         if status != 200:
-            assert b'{"error":{"message":' in said
-            assert b"connection: close" in said
+            assert b'{"error":{"message":' in received
+            assert b"connection: close" in received
     until(lambda: not locked.server.server_state.connections, 3)
 
 
-def test_too_many_connections_are_told_so_as_all_else(locked: Serving) -> None:
-    held = [connected(locked) for _ in range(LIMITS.connections + 1)]
-    said = heard(held[-1])
-    assert said.startswith(b"HTTP/1.1 503 ")
-    assert b"content-security-policy: default-src 'none'" in said
-    for one in held:
+def test_too_many_connections_get_the_usual_headers(locked: Serving) -> None:
+    connections = [connect(locked) for _ in range(LIMITS.connections + 1)]
+    received = read_until_closed(connections[-1])
+    assert received.startswith(b"HTTP/1.1 503 ")
+    assert b"content-security-policy: default-src 'none'" in received
+    for one in connections:
         one.close()
     until(lambda: not locked.server.server_state.connections, 3)
 
 
 CHILD = """
 import sys, time
-from chumoku.server import openai, worker
-from chumoku.server.state import House
+from chumoku.server import worker
+from chumoku.server.openai import routes
+from chumoku.server.state import ServerState
 from chumoku.server.security.limits import Limits
-from chumoku.server.run import bound, serve
+from chumoku.server.run import bind_socket, serve
 from chumoku.server.models import open_models
 
 slow = lambda *_: time.sleep(60)
 if sys.argv[2] == "reader":
-    openai._planned = slow
+    routes._make_plan = slow
 elif sys.argv[2] == "worker":
     worker.Worker._step = slow
-limits, listening = Limits(drain_seconds=float(sys.argv[3])), bound("127.0.0.1", 0)
+limits, listening = Limits(drain_seconds=float(sys.argv[3])), bind_socket("127.0.0.1", 0)
 models = open_models([f"{name}={sys.argv[1]}" for name in ("writer", "second", "third")], limits)
-house = House(models, limits, hosts=frozenset({"127.0.0.1"}))
+state = ServerState(models, limits, hosts=frozenset({"127.0.0.1"}))
 print(listening.getsockname()[1], flush=True)
-serve(house, listening)
+serve(state, listening)
 print("the end")
 """
 
 
 @pytest.mark.parametrize(("busy", "drain"), [("reader", 1.0), ("worker", 1.0), ("reader", 0.0), ("nothing", 30.0)])
-def test_the_end_comes_in_time(model: Path, busy: str, drain: float) -> None:
+def test_shutdown_in_time(model: Path, busy: str, drain: float) -> None:
     command = [sys.executable, "-c", CHILD, str(model), busy, str(drain)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True) as child:
         try:
             port = int(child.stdout.readline())  # type: ignore[union-attr]
             until(lambda: _answers(port), 20)
-            held = []
+            connections = []
             for name in ("writer", "second", "third") if busy != "nothing" else ():
                 body = b'{"model":"%s","prompt":"a"}' % name.encode()
                 one = socket.create_connection(("127.0.0.1", port))
                 one.sendall(b"POST /v1/completions HTTP/1.1\r\n" + HOST.replace(b"localhost", b"127.0.0.1") + JSON)
                 one.sendall(b"Content-Length: %d\r\n\r\n" % len(body) + body)
-                held.append(one)
+                connections.append(one)
             time.sleep(0.3)
             began = time.monotonic()
             child.send_signal(signal.SIGTERM)
-            said, errors = child.communicate(timeout=30)
+            received, errors = child.communicate(timeout=30)
             took = time.monotonic() - began
         finally:
             child.kill()
     assert child.returncode == 0
     assert errors == ""
     assert drain * (busy != "nothing") <= took < (drain + 3.5 if busy != "nothing" else 10)
-    assert (said == "the end\n") == (busy == "nothing")
+    assert (received == "the end\n") == (busy == "nothing")
 
 
 def _answers(port: int) -> bool:

@@ -1,4 +1,4 @@
-"""Workers: whoever leaves frees what he held, what fails fails alone, and the loop never waits for a model."""
+"""Workers: a disconnect frees rows, failures stay isolated, and the event loop never waits for a model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from serving import Serving, serving, settled, until
+from serving import Serving, serving, until, wait_until_idle
 from typer.testing import CliRunner
 
 import chumoku
@@ -28,10 +28,12 @@ from chumoku.decoding import beam
 from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import MissingExtraError, UsageError
-from chumoku.server.fair_lock import Turns
+from chumoku.server.fair_lock import FairLock
+from chumoku.server.models import name_models, pick_name
+from chumoku.server.security.limits import Limits
 from chumoku.server.models import free_name, named
 from chumoku.server.security.limits import Limits
-from chumoku.server.worker import paced
+from chumoku.server.worker import adjust_chunk
 
 LIMITS = Limits(rows=3, queue=5)
 LONG = {"model": "writer", "prompt": "a", "max_tokens": 900, "temperature": 0, "logit_bias": {"256": -100}}
@@ -49,12 +51,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(folder: Path) -> Iterator[Serving]:
     with serving({name: folder / name for name in ("writer", "translator")}, limits=LIMITS) as running:
         yield running
-        settled(running.house)
+        wait_until_idle(running.state)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps as long as those of a larger model."""
+    """Slow down steps, as in a larger model."""
     step = Scheduler.step
 
     def slowly(self: Scheduler) -> object:
@@ -76,8 +78,8 @@ def request(path: str, body: dict) -> bytes:
 
 
 @contextlib.contextmanager
-def left_alone(server: Serving, path: str, **body: object) -> Iterator[socket.socket]:
-    """A client that asks, and leaves without a word at the end of the block."""
+def abandoned_request(server: Serving, path: str, **body: object) -> Iterator[socket.socket]:
+    """A client that sends a request and disconnects at the end of the block."""
     connection = socket.create_connection(("127.0.0.1", server.port))
     try:
         connection.sendall(request(path, body))
@@ -87,33 +89,33 @@ def left_alone(server: Serving, path: str, **body: object) -> Iterator[socket.so
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_rows(server: Serving, slow: None, stream: bool) -> None:
-    worker = server.house.models["writer"].worker
-    with left_alone(server, "/v1/completions", **LONG, n=2, stream=stream):
+def test_disconnect_frees_rows(server: Serving, slow: None, stream: bool) -> None:
+    worker = server.state.models["writer"].worker
+    with abandoned_request(server, "/v1/completions", **LONG, n=2, stream=stream):
         until(lambda: worker.running == 2 and worker.cache_tokens > 20)
-    settled(server.house, 1.0)
+    wait_until_idle(server.state, 1.0)
 
 
-def test_a_client_that_leaves_the_queue(server: Serving, slow: None) -> None:
-    worker = server.house.models["writer"].worker
-    with left_alone(server, "/v1/completions", **LONG, n=3):
+def test_disconnect_in_the_queue(server: Serving, slow: None) -> None:
+    worker = server.state.models["writer"].worker
+    with abandoned_request(server, "/v1/completions", **LONG, n=3):
         until(lambda: worker.running == 3)
-        with left_alone(server, "/v1/completions", **LONG, n=2, stream=True):
+        with abandoned_request(server, "/v1/completions", **LONG, n=2, stream=True):
             until(lambda: worker.queue == 2)
         until(lambda: worker.queue == 0, 1.0)
         assert worker.running == 3
-    settled(server.house, 1.0)
+    wait_until_idle(server.state, 1.0)
 
 
-def test_a_client_that_leaves_while_its_prompt_is_read(server: Serving, slow: None) -> None:
-    worker = server.house.models["writer"].worker
-    with left_alone(server, "/v1/completions", **{**LONG, "prompt": [5] * 1000, "max_tokens": 2}):
+def test_disconnect_while_the_prompt_is_read(server: Serving, slow: None) -> None:
+    worker = server.state.models["writer"].worker
+    with abandoned_request(server, "/v1/completions", **{**LONG, "prompt": [5] * 1000, "max_tokens": 2}):
         until(lambda: 0 < worker.cache_tokens < 1000)
     assert worker.cache_tokens < 1000
-    settled(server.house, 1.0)
+    wait_until_idle(server.state, 1.0)
 
 
-def test_a_client_that_leaves_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disconnect_during_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     steps, go_on = [0], beam.go_on
 
     def slowly(*arguments: object) -> object:
@@ -122,39 +124,39 @@ def test_a_client_that_leaves_a_translation(server: Serving, monkeypatch: pytest
         return go_on(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(beam, "go_on", slowly)
-    # Ten seconds of search, if nobody ends it.
+    # The search takes ten seconds if it is not cancelled.
     monkeypatch.setattr(Rules, "done", lambda self, found, live, *, length, limit: length >= limit)
     asked = {"model": "translator", "text": "a" * 400, "max_tokens": 500, "length_penalty": 10.0, "beam": 7}
-    with left_alone(server, "/v1/translate", **asked):
+    with abandoned_request(server, "/v1/translate", **asked):
         until(lambda: steps[0] > 3)
-        assert server.house.models["translator"].worker.running == 1
-    settled(server.house, 1.0)
-    assert steps[0] < 60, "the search went on without anybody"
+        assert server.state.models["translator"].worker.running == 1
+    wait_until_idle(server.state, 1.0)
+    assert steps[0] < 60, "the search continued after the disconnect"
 
 
-def test_others_are_not_disturbed(server: Serving, slow: None) -> None:
+def test_disconnect_does_not_change_other_texts(server: Serving, slow: None) -> None:
     alone = server.post("/v1/completions", **{**LONG, "max_tokens": 40}).json()["choices"][0]["text"]
-    with ThreadPoolExecutor(2) as pool, left_alone(server, "/v1/completions", **LONG, n=1):
+    with ThreadPoolExecutor(2) as pool, abandoned_request(server, "/v1/completions", **LONG, n=1):
         mine = pool.submit(server.post, "/v1/completions", **{**LONG, "max_tokens": 40})
         time.sleep(0.2)
     assert mine.result().json()["choices"][0]["text"] == alone
 
 
-def test_a_full_queue_says_when_to_come_again(server: Serving, slow: None) -> None:
-    with left_alone(server, "/v1/completions", **LONG, n=8):
-        until(lambda: server.house.models["writer"].load == 8)
+def test_full_queue_gets_retry_after(server: Serving, slow: None) -> None:
+    with abandoned_request(server, "/v1/completions", **LONG, n=8):
+        until(lambda: server.state.models["writer"].pending == 8)
         answer = server.post("/v1/completions", **LONG)
         assert answer.status_code == 429
         assert int(answer.headers["retry-after"]) >= 1
         assert answer.json()["error"]["type"] == "rate_limit_error"
-        # The other model has a queue of its own, and health waits for nobody.
+        # The other model has its own queue, and /health never waits.
         assert server.post("/v1/translate", model="translator", text="a").status_code == 200
         assert server.client.get("/health").json() == {"status": "ok"}
-    settled(server.house, 1.0)
-    assert server.post("/v1/completions", **LONG, n=9).status_code == 400, "so many never fit"
+    wait_until_idle(server.state, 1.0)
+    assert server.post("/v1/completions", **LONG, n=9).status_code == 400, "more than the queue can ever hold"
 
 
-def test_health_waits_for_no_model(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_does_not_wait_for_models(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     go, step = threading.Event(), Scheduler.step
 
     def stuck(self: Scheduler) -> object:
@@ -164,18 +166,18 @@ def test_health_waits_for_no_model(server: Serving, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(Scheduler, "step", stuck)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, "/v1/completions", **{**LONG, "max_tokens": 3})
-        until(lambda: server.house.models["writer"].load == 1)
+        until(lambda: server.state.models["writer"].pending == 1)
         times = []
         for _ in range(50):
             began = time.perf_counter()
             assert server.client.get("/health").status_code == 200
             times.append(time.perf_counter() - began)
-        assert sorted(times)[25] < 0.03, "small answers are sent at once"
+        assert sorted(times)[25] < 0.03, "small responses are sent at once"
         go.set()
         assert asked.result().status_code == 200
 
 
-def test_a_step_that_fails_fails_alone(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_step_fails_only_its_texts(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     step, broken, used = Scheduler.step, [True], []
 
     def breaks(self: Scheduler) -> object:
@@ -190,23 +192,23 @@ def test_a_step_that_fails_fails_alone(server: Serving, monkeypatch: pytest.Monk
     with ThreadPoolExecutor(5) as pool:
         asked = [pool.submit(server.post, "/v1/completions", **{**LONG, "max_tokens": 30}) for _ in range(5)]
         answers = [one.result() for one in asked]
-    assert sorted(one.status_code for one in answers) == [200, 200, 500, 500, 500], "those that waited went on"
+    assert sorted(one.status_code for one in answers) == [200, 200, 500, 500, 500], "waiting texts continued"
     failed = next(one for one in answers if one.status_code == 500).json()["error"]
     assert failed["type"] == "server_error"
     assert "secret" not in failed["message"]
     texts = {one.json()["choices"][0]["text"] for one in answers if one.status_code == 200}
     assert texts == {server.post("/v1/completions", **{**LONG, "max_tokens": 30}).json()["choices"][0]["text"]}
-    # In a stream the head is sent already: the error is an event.
+    # In a stream, the status was already sent: the error is an event.
     broken[0] = True
     body = {**LONG, "max_tokens": 30, "stream": True}
     with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as raw:
         events = [line for line in raw.iter_lines() if line]
-    assert len({*map(id, used)}) == 2, "nothing of a scheduler that failed is used again"
+    assert len({*map(id, used)}) == 2, "a failed scheduler is not used again"
     assert '"server_error"' in events[-2]
     assert events[-1] == "data: [DONE]"
 
 
-def test_a_job_that_fails_fails_alone(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_batch_of_jobs_is_retried_one_by_one(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     rank, calls = beam.rank, [0]
 
     def breaks(logits: object, totals: object, rules: object, *, length: int) -> object:
@@ -219,24 +221,24 @@ def test_a_job_that_fails_fails_alone(server: Serving, monkeypatch: pytest.Monke
     monkeypatch.setattr(beam, "rank", breaks)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"a{n}"), range(6)))
-    assert [one.status_code for one in answers] == [200] * 6, "together they failed, one by one they did not"
+    assert [one.status_code for one in answers] == [200] * 6, "they failed only as a batch"
 
 
-def test_no_finite_numbers_are_an_engine_failure(folder: Path) -> None:
-    ill = chumoku.load(folder / "writer")
-    next(iter(ill.model.parameters())).data.fill_(float("nan"))
-    with serving({"writer": ill}) as server:
+def test_nan_logits_are_an_engine_failure(folder: Path) -> None:
+    broken = chumoku.load(folder / "writer")
+    next(iter(broken.model.parameters())).data.fill_(float("nan"))
+    with serving({"writer": broken}) as server:
         answer = server.post("/v1/completions", **{**LONG, "max_tokens": 3})
         assert answer.status_code == 500
-        assert "no finite numbers" in answer.json()["error"]["message"]
-        settled(server.house)
+        assert "are not finite" in answer.json()["error"]["message"]
+        wait_until_idle(server.state)
 
 
-def test_a_quiet_stream_shows_life(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_stream_sends_keep_alive_comments(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     from chumoku.server import streaming
 
     step = Scheduler.step
-    monkeypatch.setattr(streaming, "QUIET", 0.05)
+    monkeypatch.setattr(streaming, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(Scheduler, "step", lambda self: (time.sleep(0.3), step(self))[1])
     with httpx.stream("POST", f"{server.url}/v1/completions", json={**LONG, "max_tokens": 2, "stream": True}) as raw:
         lines = [line for line in raw.iter_lines() if line]
@@ -244,7 +246,7 @@ def test_a_quiet_stream_shows_life(server: Serving, monkeypatch: pytest.MonkeyPa
     assert lines[-1] == "data: [DONE]"
 
 
-def test_metrics_tell_what_was_done(server: Serving) -> None:
+def test_metrics(server: Serving) -> None:
     server.post("/v1/completions", **{**LONG, "prompt": [5] * 7, "max_tokens": 11})
     server.client.get("/nothing/of/the/kind")
     text = server.client.get("/metrics").text
@@ -263,26 +265,26 @@ def test_metrics_tell_what_was_done(server: Serving) -> None:
     assert "/nothing" not in text
 
 
-def test_prompts_are_read_at_a_pace_that_lets_others_be_noticed() -> None:
+def test_chunk_size_follows_the_step_time() -> None:
     chunk = 64
     for _ in range(5):
-        chunk = paced(chunk, 0.01)
+        chunk = adjust_chunk(chunk, 0.01)
     assert chunk == 256
     for seconds, expected in ((1.0, 128), (0.3, 128), (0.5, 64), (0.05, 128)):
-        chunk = paced(chunk, seconds)
+        chunk = adjust_chunk(chunk, seconds)
         assert chunk == expected
     for _ in range(9):
-        chunk = paced(chunk, 3.0)
+        chunk = adjust_chunk(chunk, 3.0)
     assert chunk == 16
 
 
-def test_turns_go_round() -> None:
-    turns, order, ready = Turns(), [], threading.Barrier(3)
+def test_fair_lock() -> None:
+    lock, order, ready = FairLock(), [], threading.Barrier(3)
 
     def work(name: str) -> None:
         ready.wait()
         for _ in range(5):
-            with turns:
+            with lock:
                 order.append(name)
                 time.sleep(0.002)
 
@@ -297,52 +299,52 @@ def test_turns_go_round() -> None:
     inside: list[str] = []
 
     def guest() -> None:
-        with turns:
+        with lock:
             inside.append("guest")
 
-    with turns:
+    with lock:
         thread = threading.Thread(target=guest)
         thread.start()
-        until(lambda: bool(turns._line))
+        until(lambda: bool(lock._waiters))
         inside.append("before")
-        turns.pass_on()
+        lock.yield_turn()
         inside.append("after")
     thread.join()
     assert inside == ["before", "guest", "after"]
 
 
-def test_names_come_from_paths(tmp_path: Path) -> None:
+def test_model_names_come_from_paths(tmp_path: Path) -> None:
     for place in ("runs/demo/last", "runs/demo/best", "x/model"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "config.json").touch()
     paths = [str(tmp_path / name) for name in ("runs/demo", "runs/demo/best", "x/model", "a.Q4_1.gguf")]
-    assert list(named(paths)) == ["demo", "demo-best", "x", "a.Q4_1"]
-    assert named([paths[0]])["demo"].endswith("last")
-    assert named([f"mine={paths[3]}"]) == {"mine": paths[3]}
-    assert free_name("a.gguf", {"a": "", "-a": ""}) not in ("a", "-a")
+    assert list(name_models(paths)) == ["demo", "demo-best", "x", "a.Q4_1"]
+    assert name_models([paths[0]])["demo"].endswith("last")
+    assert name_models([f"mine={paths[3]}"]) == {"mine": paths[3]}
+    assert pick_name("a.gguf", {"a": "", "-a": ""}) not in ("a", "-a")
     for wrong in (["a=x", "a=y"], ["a/b=x"], []):
         with pytest.raises(UsageError):
-            named(wrong)
+            name_models(wrong)
 
 
-def test_the_command_refuses_before_it_opens(monkeypatch: pytest.MonkeyPatch) -> None:
-    def said(*words: str) -> tuple[int, str]:
+def test_command_checks_options_before_loading(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_command(*words: str) -> tuple[int, str]:
         result = CliRunner().invoke(app, ["serve", "nothing-here", *words])
         return getattr(result.exception, "exit_code", result.exit_code), str(result.exception) + result.output
 
     for host in ("0.0.0.0", "::", "192.168.1.5", "models.example"):
-        code, message = said("--host", host)
+        code, message = run_command("--host", host)
         assert code == 2, host
-        assert "a key is needed" in message
-    assert "soon guessed" in said("--host", "0.0.0.0", "--api-key", "abc")[1]
-    assert "is no origin" in said("--cors", "a.example/x")[1]
-    assert said("--rows", "0")[0] == 2
+        assert "a key is required" in message
+    assert "easy to guess" in run_command("--host", "0.0.0.0", "--api-key", "abc")[1]
+    assert "is not an origin" in run_command("--cors", "a.example/x")[1]
+    assert run_command("--rows", "0")[0] == 2
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'chumoku\[serve\]'"):
-        command.need("fastapi", "uvicorn")
+        command.require_modules("fastapi", "uvicorn")
 
 
-def test_help_tells_every_limit_and_loads_nothing() -> None:
+def test_help_lists_every_limit_and_loads_nothing() -> None:
     code = (
         "import sys, chumoku.cli\n"
         "sys.argv = ['chumoku', 'serve', '--help']\n"
@@ -357,7 +359,7 @@ def test_help_tells_every_limit_and_loads_nothing() -> None:
     assert "2000000" in done.stdout
 
 
-def test_sigterm_lets_answers_finish(folder: Path) -> None:
+def test_sigterm_lets_requests_finish(folder: Path) -> None:
     words = [sys.executable, "-m", "chumoku", "serve", str(folder / "writer"), "--port", "0", "--drain-seconds", "20"]
     process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
     try:
@@ -373,7 +375,7 @@ def test_sigterm_lets_answers_finish(folder: Path) -> None:
                     process.send_signal(signal.SIGTERM)
                 pieces += [line] if line else []
         assert pieces[-1] == "data: [DONE]"
-        assert sum('"finish_reason":"length"' in piece for piece in pieces) == 8, "every answer came to its end"
+        assert sum('"finish_reason":"length"' in piece for piece in pieces) == 8, "every text was finished"
         assert process.wait(20) == 0
     finally:
         process.kill()

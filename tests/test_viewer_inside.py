@@ -104,7 +104,7 @@ def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) ->
     until(page, "document.querySelectorAll('.chip').length > 7 + 8")
     page.click(".chip >> nth=4")
     until(page, "document.querySelectorAll('.scores tr.masked').length > 0")
-    speaker = server.house.models["decoder"].speaker
+    speaker = server.state.models["decoder"].pipeline
     look = views.look(speaker, schemas.Look(model="m", text=TEXT, new=16))
     target = [one for one, _ in look["tokens"][look["first"] :]] + ([look["then"]["id"]] if look["then"] else [])
     numbers = {"part": "decoder", "layer": 0, "head": 0, "place": 4}
@@ -226,7 +226,7 @@ def test_a_head_switched_off(browser: Any, server: Serving) -> None:
     page.click(".off-table tbody tr:nth-child(1) button >> nth=3")  # the first feed-forward
     page.wait_for_selector(".off-pair")
     before, after = page.eval_on_selector_all(".off-side .said", "all => all.map(one => one.textContent)")
-    speaker = server.house.models["decoder"].speaker
+    speaker = server.state.models["decoder"].pipeline
     off = [{"part": "decoder", "layer": 0, "feedforward": True}]
     told_ = views.ablate(speaker, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
     assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from browser import until, visit
 from bundles import chatty, made
-from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, unbroken
+from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
 from pretend import VIEWER
 from serving import KEY, Serving, serving
 
@@ -45,7 +45,7 @@ def hostile(folder: Path) -> Iterator[Serving]:
 
 
 def test_there_are_two_hundred_strings() -> None:
-    assert len(set(STRINGS)) == len({unbroken(one) for one in STRINGS}) == 200
+    assert len(set(STRINGS)) == len({without_spaces(one) for one in STRINGS}) == 200
 
 
 # ---- the real server ----
@@ -154,7 +154,7 @@ def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> No
             for first in range(0, 200, 40):
                 chunk = STRINGS[first : first + 40]
                 # Each as it is, and as a word of the model's.
-                field.fill(" ".join((*SHORT, *chunk, *map(unbroken, chunk))))
+                field.fill(" ".join((*SHORT, *chunk, *map(without_spaces, chunk))))
                 field.press("Control+Enter")
                 seen.settle()
                 for summary in page.locator("main details:not([open]) > summary:visible").all():
@@ -183,7 +183,7 @@ def tell(page: Any, seen: Any) -> None:
 def test_hostile_words_are_shown_as_they_are(browser: Any, hostile: Serving) -> None:
     """So that the test above tests something: the strings do come out on the page."""
     page = visit(browser, hostile.url).page
-    words = [*SHORT[:2], unbroken(STRINGS[0])]
+    words = [*SHORT[:2], without_spaces(STRINGS[0])]
     page.fill("#tr-source", " ".join(words))
     page.wait_for_selector(".chip")
     shown = page.locator(".stage .row:first-child .chip").all_text_contents()

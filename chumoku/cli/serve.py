@@ -1,4 +1,4 @@
-"""chumoku serve: models behind one address, for the page and for every OpenAI client."""
+"""chumoku serve: the web page and the OpenAI-compatible API for one or more models."""
 
 from __future__ import annotations
 
@@ -21,62 +21,60 @@ from chumoku.server.security.limits import Limits
 
 RUNS = Path("runs")
 SHORTEST_KEY = 8
-Names = Annotated[list[str] | None, typer.Option(help="A name by which this server is asked; again for more.")]
-Origins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="A page that may ask, as https://a.example.")]
-Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Asked for on every route but /health.")]
+Names = Annotated[list[str] | None, typer.Option(help="Another host name of this server; may be repeated.")]
+Origins = Annotated[list[str] | None, typer.Option(metavar="ORIGIN", help="Allowed origin, as https://a.example.")]
+Key = Annotated[str | None, typer.Option(envvar="CHUMOKU_API_KEY", help="Key required on every route but /health.")]
 
 
 def serve(
     models: Annotated[list[str], typer.Argument(metavar="MODEL…", help=f"Any model: {KNOWN}; NAME=PATH names it.")],
-    host: Annotated[str, typer.Option(help="Address to listen at; one that others reach needs a key.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen at; 0: any that is free.")] = 8731,
+    host: Annotated[str, typer.Option(help="Address to listen on; a public one requires a key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0: any free port.")] = 8731,
     api_key: Key = None,
     host_name: Names = None,
     cors: Origins = None,
-    runs: Annotated[Path | None, typer.Option(help="Folder of runs to show; runs/, where it is there.")] = None,
-    lab: Annotated[
-        Path | None, typer.Option(help="Folder of the laboratory's report; else lab/ in that of runs.")
-    ] = None,
+    runs: Annotated[Path | None, typer.Option(help="Folder of training runs to show; by default runs/.")] = None,
+    lab: Annotated[Path | None, typer.Option(help="Folder of the lab report; by default lab/ in --runs.")] = None,
     device: Device = "cpu",
     precision: Precision = None,
     **limits: Any,
 ) -> None:
-    """Serve models at one address: a page to translate, chat and look inside, and OpenAI's API for other programs."""
-    check(host, api_key, cors or [])
-    bounds = Limits(**limits)
-    need("fastapi", "uvicorn")
-    from chumoku.server.models import named, open_models
-    from chumoku.server.run import bound
-    from chumoku.server.run import serve as answer
-    from chumoku.server.state import House
+    """Serve models: a web page to translate, chat and look inside, and an OpenAI-compatible API."""
+    check_options(host, api_key, cors or [])
+    server_limits = Limits(**limits)
+    require_modules("fastapi", "uvicorn")
+    from chumoku.server.models import name_models, open_models
+    from chumoku.server.run import bind_socket
+    from chumoku.server.run import serve as run_server
+    from chumoku.server.state import ServerState
 
-    named(models)  # what is wrong with the names is said before anything is opened
-    listening = bound(host, port)
+    name_models(models)  # report invalid names before loading anything
+    listening_socket = bind_socket(host, port)
     runs = runs or (RUNS if RUNS.is_dir() else None)
-    house = House(
-        open_models(models, bounds, device=device, precision=precision),
-        bounds,
+    state = ServerState(
+        open_models(models, server_limits, device=device, precision=precision),
+        server_limits,
         key=api_key,
-        hosts=hosts(host, host_name or []),
+        hosts=allowed_hosts(host, host_name or []),
         any_address=host in ("0.0.0.0", "::"),
         origins=frozenset(cors or []),
         runs=runs,
         lab=lab or (None if runs is None else runs / "lab"),
     )
-    told = f"[{host}]" if ":" in host else host
-    print(f"{', '.join(house.models)} at http://{told}:{listening.getsockname()[1]}", file=sys.stderr, flush=True)
-    answer(house, listening)
+    address = f"{f'[{host}]' if ':' in host else host}:{listening_socket.getsockname()[1]}"
+    print(f"{', '.join(state.models)} at http://{address}", file=sys.stderr, flush=True)
+    run_server(state, listening_socket)
 
 
-def with_limits(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for every limit."""
+def add_limit_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add an option to the command for every limit."""
     own, hints = inspect.signature(command), typing.get_type_hints(command, include_extras=True)
     types, parameters = typing.get_type_hints(Limits), []
     for one in fields(Limits):
-        least, most = one.metadata["least"], one.metadata["most"]
-        # An int's bounds are ints, or typer would print 1.0.
+        minimum, maximum = one.metadata["minimum"], one.metadata["maximum"]
+        # typer would show a float bound of an int option as 1.0.
         kind = types[one.name]
-        option = typer.Option(min=kind(least), max=kind(most), help=one.metadata["help"], rich_help_panel="Limits")
+        option = typer.Option(min=kind(minimum), max=kind(maximum), help=one.metadata["help"], rich_help_panel="Limits")
         parameters.append(
             inspect.Parameter(
                 one.name, inspect.Parameter.KEYWORD_ONLY, default=one.default, annotation=Annotated[kind, option]
@@ -89,22 +87,22 @@ def with_limits(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def check(host: str, key: str | None, origins: list[str]) -> None:
-    """What is said before anything is loaded."""
+def check_options(host: str, key: str | None, origins: list[str]) -> None:
+    """Raise UsageError for unsafe or invalid options, before anything is loaded."""
     if key is not None and len(key) < SHORTEST_KEY:
-        raise UsageError(f"A key of fewer than {SHORTEST_KEY} letters is soon guessed. Give a longer one.")
-    if key is None and not loopback(host):
+        raise UsageError(f"A key of fewer than {SHORTEST_KEY} characters is easy to guess. Give a longer one.")
+    if key is None and not is_loopback(host):
         raise UsageError(
-            f"At the address {host} others could ask your models too, so a key is needed. Give one with --api-key (or "
-            "in CHUMOKU_API_KEY), or listen at 127.0.0.1."
+            f"Other computers can reach the address {host}, so a key is required. Give one with --api-key (or in "
+            "CHUMOKU_API_KEY), or listen on 127.0.0.1."
         )
     for origin in origins:
         parts = urlsplit(origin)
         if parts.scheme not in ("http", "https") or not parts.netloc or origin != f"{parts.scheme}://{parts.netloc}":
-            raise UsageError(f"'{origin}' is no origin. Write scheme and name, as in --cors https://a.example.")
+            raise UsageError(f"'{origin}' is not an origin. Write scheme and host, as in --cors https://a.example.")
 
 
-def loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:
@@ -113,18 +111,18 @@ def loopback(host: str) -> bool:
         return False
 
 
-def hosts(host: str, names: list[str]) -> frozenset[str]:
-    """Names by which requests may call this server."""
+def allowed_hosts(host: str, names: list[str]) -> frozenset[str]:
+    """Names allowed in the Host header."""
     return frozenset({"localhost", "127.0.0.1", "::1", host.lower(), *(name.lower() for name in names)})
 
 
-def need(*modules: str) -> None:
+def require_modules(*modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise MissingExtraError(
-            f"The server needs {' and '.join(missing)}, which this Python lacks. Install it with: pip install "
+            f"The server needs {' and '.join(missing)}, which are not installed. Install them with: pip install "
             "'chumoku[serve]'."
         )
 
 
-serve = with_limits(serve)
+serve = add_limit_options(serve)

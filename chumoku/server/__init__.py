@@ -1,6 +1,6 @@
-"""The server: models behind HTTP, for the page and for every OpenAI client.
+"""The HTTP server: the web page and an OpenAI-compatible API.
 
-loop      one thread that listens, checks and answers, and never computes
-readers   a few threads that turn texts into tokens
-workers   one thread for each model: its batch, and what is asked between two steps; they take turns
+event loop   one thread that reads, checks and answers requests; it never runs a model
+readers      a few threads that tokenize texts
+workers      one thread per model that runs its batch of texts and, between two steps, other jobs
 """

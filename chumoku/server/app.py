@@ -1,4 +1,4 @@
-"""The app: which path is answered by what.
+"""The ASGI app: which handler answers which path.
 
 GET  /                      the page           GET  /v1/models…        POST /v1/completions, chat, embeddings
 GET  /health, /metrics                         GET  /v1/runs…          POST /v1/translate, /v1/look…
@@ -16,69 +16,69 @@ from starlette.responses import Response
 
 from chumoku.server import lab
 from chumoku.server.assets import Assets
-from chumoku.server.disconnect import Gone
-from chumoku.server.errors import Refusal, from_error
+from chumoku.server.disconnect import ClientDisconnected
+from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.look import routes as look_routes
-from chumoku.server.models import found
+from chumoku.server.models import find_model
 from chumoku.server.openai import schemas
 from chumoku.server.openai.embeddings import embeddings
 from chumoku.server.openai.routes import chat_completions, completions
 from chumoku.server.security.keys import cookie_name
-from chumoku.server.security.middleware import GONE, Guard, address_of
-from chumoku.server.state import House, house_of
-from chumoku.server.streaming import answer, refused
+from chumoku.server.security.middleware import CLIENT_CLOSED_REQUEST, SecurityMiddleware, client_address
+from chumoku.server.state import ServerState, state_of
+from chumoku.server.streaming import error_response, json_response
 from chumoku.server.translate import translations
 
 Handler = Callable[[Request], Awaitable[Response]]
 
 
 async def health(request: Request) -> Response:
-    return answer({"status": "draining" if house_of(request).draining else "ok"})
+    return json_response({"status": "draining" if state_of(request).draining else "ok"})
 
 
 async def metrics(request: Request) -> Response:
-    house = house_of(request)
-    return Response(house.metrics.text(house.models.values()), media_type="text/plain; version=0.0.4; charset=utf-8")
+    state = state_of(request)
+    return Response(state.metrics.render(state.models.values()), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 async def models(request: Request) -> Response:
-    return answer({"object": "list", "data": [one.card for one in house_of(request).models.values()]})
+    return json_response({"object": "list", "data": [served.card for served in state_of(request).models.values()]})
 
 
 async def model(request: Request) -> Response:
-    return answer(found(house_of(request).models, request.path_params["name"]).card)
+    return json_response(find_model(state_of(request).models, request.path_params["name"]).card)
 
 
 async def session(request: Request) -> Response:
-    """A key that fits becomes a cookie that no script reads."""
-    key = request.scope.get("chumoku.sign_in")
+    """Check the API key and, if it is correct, set a cookie that scripts cannot read."""
+    key = request.scope.get("chumoku.api_key")
     if key is None:
-        raise Refusal(404, "This server asks for no key.")
-    asked = await house_of(request).asked(request, schemas.Session)
-    if not key.opens(asked.key):
-        await asyncio.sleep(key.missed(address_of(request.scope)))
-        raise Refusal(401, "This key does not fit.", param="key", code="invalid_api_key")
-    response = answer({"status": "ok"})
+        raise RequestError(404, "This server does not require a key.")
+    body = await state_of(request).read_body(request, schemas.Session)
+    if not key.matches(body.key):
+        await asyncio.sleep(key.record_failure(client_address(request.scope)))
+        raise RequestError(401, "This API key is not correct.", param="key", code="invalid_api_key")
+    response = json_response({"status": "ok"})
     response.set_cookie(cookie_name(request.headers["host"]), key.cookie, httponly=True, samesite="strict", path="/")
     return response
 
 
-async def lab_there(request: Request) -> Response:
-    house = house_of(request)
-    there = house.lab is not None and await house.files.read("lab exists", lab.exists, house.lab)
-    return answer({"report": there})
+async def lab_status(request: Request) -> Response:
+    state = state_of(request)
+    exists = state.lab is not None and await state.files.read("lab exists", lab.report_exists, state.lab)
+    return json_response({"report": exists})
 
 
 async def lab_report(request: Request) -> Response:
-    house, asked = house_of(request), []
+    state, view = state_of(request), []
     for name, known in (("language", lab.LANGUAGES), ("theme", lab.THEMES)):
-        asked.append(request.query_params.get(name))
-        if asked[-1] not in (None, *known):
-            raise Refusal(400, f"The parameter '{name}' is {' or '.join(known)}.", param=name)
-    what = ("lab", *asked)
-    report = None if house.lab is None else await house.files.read(what, lab.report, house.lab, *asked)
+        view.append(request.query_params.get(name))
+        if view[-1] not in (None, *known):
+            raise RequestError(400, f"The parameter '{name}' must be {' or '.join(known)}.", param=name)
+    key = ("lab", *view)
+    report = None if state.lab is None else await state.files.read(key, lab.read_report, state.lab, *view)
     if report is None:
-        raise Refusal(404, "There is no report yet. Make one with: chumoku lab run all.")
+        raise RequestError(404, "There is no report yet. Create one with: chumoku lab run all.")
     return Response(
         report.html, headers={"Content-Security-Policy": report.policy}, media_type="text/html; charset=utf-8"
     )
@@ -86,12 +86,12 @@ async def lab_report(request: Request) -> Response:
 
 async def page(request: Request) -> Response:
     assets: Assets = request.app.state.assets
-    return assets.answer(request, "index.html")
+    return assets.respond(request, "index.html")
 
 
 async def asset(request: Request) -> Response:
     assets: Assets = request.app.state.assets
-    return assets.answer(request, request.path_params["name"])
+    return assets.respond(request, request.path_params["name"])
 
 
 GET: dict[str, Handler] = {
@@ -101,9 +101,9 @@ GET: dict[str, Handler] = {
     "/metrics": metrics,
     "/v1/models": models,
     "/v1/models/{name}": model,
-    "/v1/runs": look_routes.listing,
-    "/v1/runs/{run}": look_routes.points,
-    "/v1/lab": lab_there,
+    "/v1/runs": look_routes.list_runs,
+    "/v1/runs/{run}": look_routes.run_points,
+    "/v1/lab": lab_status,
     "/lab/report.html": lab_report,
 }
 POST: dict[str, Handler] = {
@@ -111,27 +111,29 @@ POST: dict[str, Handler] = {
     "/v1/chat/completions": chat_completions,
     "/v1/embeddings": embeddings,
     "/v1/translate": translations,
-    **{path: look_routes.look_at(path) for path in look_routes.LOOKS},
+    **{path: look_routes.make_look_handler(path) for path in look_routes.LOOKS},
     "/v1/runs/{run}/look": look_routes.run_look,
     "/v1/session": session,
 }
 
 
-def make_app(house: House, assets: Assets | None = None) -> Guard:
-    """The whole server, but for the sockets."""
-    # The pages that FastAPI makes of its own accord load their parts from elsewhere.
+def make_app(state: ServerState, assets: Assets | None = None) -> SecurityMiddleware:
+    """The complete ASGI app; `assets` replaces the files of the web page."""
+    # FastAPI's own documentation pages would load scripts from other servers.
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    app.state.house, app.state.assets = house, assets or Assets()
+    app.state.server, app.state.assets = state, assets or Assets()
     for method, routes in (("GET", GET), ("POST", POST)):
         for path, handler in routes.items():
-            app.router.add_route(path, counted(path, handler), methods=[method])
-    for kind, said in ((Refusal, _refused), (HTTPException, _unknown), (Gone, _gone), (Exception, _failed)):
-        app.add_exception_handler(kind, said)
-    return Guard(app, house)
+            app.router.add_route(path, label_route(path, handler), methods=[method])
+    app.add_exception_handler(RequestError, _send_error)
+    app.add_exception_handler(HTTPException, _unknown_route)
+    app.add_exception_handler(ClientDisconnected, _client_disconnected)
+    app.add_exception_handler(Exception, _unexpected_error)
+    return SecurityMiddleware(app, state)
 
 
-def counted(path: str, handler: Handler) -> Handler:
-    """The same, counted under its route and not under whatever was asked for."""
+def label_route(path: str, handler: Handler) -> Handler:
+    """The handler, with its requests counted in the metrics by route instead of by path."""
 
     async def handle(request: Request) -> Response:
         request.scope["chumoku.route"] = path
@@ -140,21 +142,20 @@ def counted(path: str, handler: Handler) -> Handler:
     return handle
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    return refused(from_error(error))
+async def _send_error(_: Request, error: Exception) -> Response:
+    return error_response(to_request_error(error))
 
 
-async def _unknown(_: Request, error: Exception) -> Response:
-    """What the router does not know."""
+async def _unknown_route(_: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException) and error.status_code == 405:
         allowed = (error.headers or {}).get("Allow", "POST")
-        return refused(Refusal(405, f"This path is asked with {allowed}.", headers={"Allow": allowed}))
-    return refused(Refusal(404, "There is nothing at this path. The list of models is at /v1/models."))
+        return error_response(RequestError(405, f"Use {allowed} for this path.", headers={"Allow": allowed}))
+    return error_response(RequestError(404, "There is nothing at this path. The list of models is at /v1/models."))
 
 
-async def _gone(_: Request, error: Exception) -> Response:
-    return Response(status_code=GONE)
+async def _client_disconnected(_: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_CLOSED_REQUEST)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return refused(Refusal(500, "The server failed at this. Ask again, and tell those who run it."))
+async def _unexpected_error(_: Request, error: Exception) -> Response:
+    return error_response(RequestError(500, "Internal server error. Try again, and report it to the administrator."))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chumoku.server.errors import Refusal
+from chumoku.server.errors import RequestError
 
 TYPES = {
     "html": "text/html; charset=utf-8",
@@ -35,11 +35,11 @@ class Assets:
     def __init__(self) -> None:
         self._files = dict(read())
 
-    def answer(self, request: Request, name: str) -> Response:
+    def respond(self, request: Request, name: str) -> Response:
         asset = self._files.get(name)
         if asset is None:
-            raise Refusal(404, "There is no such file here.")
-        # Asked again each time, so that a page is never half old and half new.
+            raise RequestError(404, "There is no such file.")
+        # The browser must check every file again, so that it never mixes old and new ones.
         headers = {"ETag": asset.tag, "Cache-Control": "no-cache"}
         if request.headers.get("if-none-match") == asset.tag:
             return Response(status_code=304, headers=headers)

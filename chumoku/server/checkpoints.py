@@ -1,10 +1,10 @@
-"""Models of a run's checkpoints, opened while the run may be replacing or removing them.
+"""Opens checkpoints of a training run while the run may be replacing or deleting them.
 
-    identity    which folder and manifest lie at a path: inodes and times
+    identity    inodes and times of the folder and its manifest
 
-A checkpoint is read, and its identity compared with what it was before. If it has changed, the answer could be of two
-checkpoints, so it is read again. Only regular files are opened, since reading a pipe or a device may never end. The
-weights are copied, so what happens to the files later does not matter.
+The identity is compared before and after reading. If it changed, the files could come from two checkpoints, so they are
+read again. Only regular files are opened, because reading a pipe or a device may block forever. The weights are copied
+into memory, so later changes to the files have no effect.
 """
 
 from __future__ import annotations
@@ -27,90 +27,90 @@ from chumoku.weights.in_memory import copy_into_memory
 
 log = logging.getLogger("chumoku.server")
 STEP = re.compile(r"step-([0-9]{8,12})(\.replaced)?")
-MOST_HELD = 3  # models
-MOST_FILES, LARGEST = 64, 1 << 36  # of one checkpoint; bytes of all its files
-PATIENCE, PAUSE = 5.0, 0.02  # seconds in which a checkpoint that is being replaced is read again
+MAX_CACHED = 3  # models
+MAX_FILES, MAX_BYTES = 64, 1 << 36  # of one checkpoint, all files together
+RETRY_SECONDS, RETRY_PAUSE = 5.0, 0.02  # while a checkpoint is being replaced
 Identity = tuple[int, ...]
 
 
 class UnknownRun(UsageError):
-    """No run, or no checkpoint of a run, has this name."""
+    """There is no run, or no checkpoint of the run, with this name."""
 
 
-class Unreadable(UsageError):
-    """The checkpoint is there, and its files are not what they should be."""
+class UnreadableCheckpoint(UsageError):
+    """The checkpoint exists, but its files are not valid."""
 
 
 class Checkpoints:
-    """Opens checkpoints, and keeps the last few."""
+    """Opens checkpoints and caches the last few."""
 
     def __init__(self) -> None:
-        self._held: OrderedDict[tuple[Path, Identity], bundle.Bundle] = OrderedDict()
+        self._cache: OrderedDict[tuple[Path, Identity], bundle.Bundle] = OrderedDict()
         self._lock = threading.Lock()
 
     def open(self, run: Path, step: int) -> bundle.Bundle:
-        """The model that a run was at a step."""
-        end = time.monotonic() + PATIENCE
+        """The model of a run at a step."""
+        end = time.monotonic() + RETRY_SECONDS
         while True:
-            steps = checkpoints(run)
+            steps = list_checkpoints(run)
             if step not in steps:
-                raise UnknownRun(f"The run {run.name} has no checkpoint of step {step}. It has {listed(steps)}.")
+                raise UnknownRun(f"The run {run.name} has no checkpoint of step {step}. It has {list_names(steps)}.")
             path = steps[step]
             before = identity(path)
             if before is not None:
-                found = self._known(path, before) or read(path, before)
-                if found is not None and identity(path) == before:
-                    return self._hold(path, before, found)
+                loaded = self._cached(path, before) or read_checkpoint(path, before)
+                if loaded is not None and identity(path) == before:
+                    return self._store(path, before, loaded)
             if time.monotonic() > end:
-                raise UnknownRun(f"The checkpoint {path.name} is not there any more. Ask for the list again.")
-            time.sleep(PAUSE)
+                raise UnknownRun(f"The checkpoint {path.name} no longer exists. Reload the list of runs.")
+            time.sleep(RETRY_PAUSE)
 
-    def _known(self, path: Path, which: Identity) -> bundle.Bundle | None:
+    def _cached(self, path: Path, which: Identity) -> bundle.Bundle | None:
         with self._lock:
-            return self._held.get((path, which))
+            return self._cache.get((path, which))
 
-    def _hold(self, path: Path, which: Identity, found: bundle.Bundle) -> bundle.Bundle:
+    def _store(self, path: Path, which: Identity, loaded: bundle.Bundle) -> bundle.Bundle:
         with self._lock:
-            self._held[path, which] = found
-            self._held.move_to_end((path, which))
-            while len(self._held) > MOST_HELD:
-                self._held.popitem(last=False)
-        return found
+            self._cache[path, which] = loaded
+            self._cache.move_to_end((path, which))
+            while len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+        return loaded
 
 
-def read(path: Path, before: Identity) -> bundle.Bundle | None:
-    """The model of a folder; None where the folder changed meanwhile."""
+def read_checkpoint(path: Path, before: Identity) -> bundle.Bundle | None:
+    """The model in a folder, or None if the folder changed while it was read."""
     try:
         check_regular(path)
-        found = bundle.load(path)
-        copy_into_memory(found.model)
-    except Exception as error:  # whatever is wrong with it, and wherever it lies
+        loaded = bundle.load(path)
+        copy_into_memory(loaded.model)
+    except Exception as error:  # damaged files can raise anything
         if identity(path) != before:
             return None
         log.warning("%s cannot be read", path, exc_info=error)
-        if isinstance(error, Unreadable):
+        if isinstance(error, UnreadableCheckpoint):
             raise
         raise UsageError(
-            f"This checkpoint cannot be read: the files of {path.name} are not those that were saved."
+            f"This checkpoint cannot be read: the files of {path.name} are damaged or incomplete."
         ) from error
-    return found
+    return loaded
 
 
-def checkpoints(run: Path) -> dict[int, Path]:
-    """Checkpoints by their step; of one that is just being replaced, what it was before."""
+def list_checkpoints(run: Path) -> dict[int, Path]:
+    """Step → folder. For a checkpoint that is being replaced, the folder of its old version."""
     folder = run / "checkpoints"
     if not folder.is_dir() or is_outside_link(folder):
         return {}
-    found = {}
-    for path in sorted(folder.iterdir(), reverse=True):  # step-….replaced comes before step-…, which counts
+    folders = {}
+    for path in sorted(folder.iterdir(), reverse=True):  # step-… comes after step-….replaced and overrides it
         match = STEP.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
-            found[int(match[1])] = path
-    return found
+            folders[int(match[1])] = path
+    return folders
 
 
 def identity(path: Path) -> Identity | None:
-    """Which checkpoint lies at a path; None where there is none."""
+    """Identity of the checkpoint at a path, or None if there is none."""
     try:
         folder, manifest = path.lstat(), (path / "manifest.json").lstat()
     except OSError:
@@ -119,22 +119,22 @@ def identity(path: Path) -> Identity | None:
 
 
 def check_regular(folder: Path) -> None:
-    """Refuse a folder in which anything but regular files lies, or too many, or too large ones."""
+    """Raise an error if the folder contains anything but regular files, or too many, or too large ones."""
     size = 0
     with os.scandir(folder) as entries:
-        for number, entry in enumerate(itertools.islice(entries, MOST_FILES + 1)):
+        for number, entry in enumerate(itertools.islice(entries, MAX_FILES + 1)):
             info = entry.stat(follow_symlinks=False)
             size += info.st_size
             if not stat.S_ISREG(info.st_mode):
-                raise Unreadable(f"This checkpoint cannot be read: {entry.name[:80]} is not a regular file.")
-            if number == MOST_FILES or size > LARGEST:
-                raise Unreadable(
-                    f"This checkpoint cannot be read: it has more than {MOST_FILES} files or {LARGEST:,} bytes."
+                raise UnreadableCheckpoint(f"This checkpoint cannot be read: {entry.name[:80]} is not a regular file.")
+            if number == MAX_FILES or size > MAX_BYTES:
+                raise UnreadableCheckpoint(
+                    f"This checkpoint cannot be read: it has more than {MAX_FILES} files or {MAX_BYTES:,} bytes."
                 )
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """A file for reading. A pipe or a device is an OSError; opening it does not wait for anybody to write."""
+    """Open a file for reading. Raises OSError for a pipe or a device, without waiting for its writer."""
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -145,7 +145,7 @@ def open_regular(path: Path) -> BinaryIO:
         raise
 
 
-def listed(names: object) -> str:
-    """A few names in a line."""
-    some = [str(name)[:80] for name in sorted(names)]  # type: ignore[call-overload]
-    return ", ".join([*some[:10], *(["…"] if len(some) > 10 else [])]) or "none"
+def list_names(names: object) -> str:
+    """The first ten names, joined by commas."""
+    shown = [str(name)[:80] for name in sorted(names)]  # type: ignore[call-overload]
+    return ", ".join([*shown[:10], *(["…"] if len(shown) > 10 else [])]) or "none"

@@ -1,4 +1,4 @@
-"""Waiting for an answer, and noticing when nobody waits for it any more."""
+"""Waiting for a result, and stopping early when the client disconnects."""
 
 from __future__ import annotations
 
@@ -15,56 +15,55 @@ from chumoku.server.worker import Job, Listener, Piece, Worker
 T = TypeVar("T")
 
 
-class Gone(Exception):
-    """The client has left; there is nobody to answer."""
+class ClientDisconnected(Exception):
+    """The client closed its connection before the response was sent."""
 
 
-async def departure(receive: Receive) -> None:
-    """Ends when the client has left."""
+async def wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(request: Request, answer: Awaitable[T]) -> T:
-    """The answer; or Gone, as soon as the client is."""
-    working = asyncio.ensure_future(answer)
-    leaving = asyncio.create_task(departure(request.receive))
+async def cancel_on_disconnect(request: Request, result: Awaitable[T]) -> T:
+    """Await the result; cancel it and raise ClientDisconnected if the client disconnects first."""
+    work = asyncio.ensure_future(result)
+    disconnect = asyncio.create_task(wait_for_disconnect(request.receive))
     try:
-        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        if not working.done():
-            raise Gone
-        return working.result()
+        await asyncio.wait({work, disconnect}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnected
+        return work.result()
     finally:
-        for task in (working, leaving):
+        for task in (work, disconnect):
             task.cancel()
-        # A cancelled task that failed at the same moment has nobody else to tell.
-        await asyncio.gather(working, leaving, return_exceptions=True)
+        # Retrieve the exception of a task that failed while it was being cancelled.
+        await asyncio.gather(work, disconnect, return_exceptions=True)
 
 
-async def done(request: Request, worker: Worker, job: Job) -> Any:
-    """What a job gives."""
-    worker.do(job)
+async def run_job(request: Request, worker: Worker, job: Job) -> Any:
+    """Run a job in the worker and return its result."""
+    worker.submit_job(job)
     try:
-        return await unless_gone(request, job.result)
+        return await cancel_on_disconnect(request, job.result)
     finally:
-        job.gone = True
+        job.disconnected = True
 
 
 @contextlib.contextmanager
-def listening(client: str) -> Any:
-    """A listener that is gone when its reader is."""
+def open_listener(client: str) -> Any:
+    """A listener for one request, marked as disconnected when the block ends."""
     listener = Listener(client)
     try:
         yield listener
     finally:
-        listener.gone = True
+        listener.disconnected = True
 
 
-async def pieces_of(listener: Listener, texts: int) -> AsyncIterator[Piece]:
-    """Every piece, until all texts are finished or one has failed."""
+async def read_pieces(listener: Listener, texts: int) -> AsyncIterator[Piece]:
+    """Yield pieces until all texts are finished; raise the error of the first text that fails."""
     while texts:
         piece = await listener.pieces.get()
-        if piece.failure is not None:
-            raise piece.failure
-        texts -= piece.finished is not None
+        if piece.error is not None:
+            raise piece.error
+        texts -= piece.finish_reason is not None
         yield piece

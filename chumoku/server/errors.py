@@ -1,6 +1,6 @@
-"""What is said to a client whose request cannot be answered.
+"""Error responses, in the format of the OpenAI API.
 
-{"error": {"message": a sentence, "type": …, "param": the field or null, "code": …}}        as OpenAI's clients expect
+{"error": {"message": a sentence, "type": …, "param": the field or null, "code": …}}
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 
-# From an absolute path's beginning, in Unix or Windows, to its last part; those of this server's answers are none.
-PLACE = re.compile(r"""(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?!v1/|lab/)(?:[^\s/\\'"]+[/\\])+([^\s/\\'"]*)""")
+# The directories of an absolute Unix or Windows path; URL paths of this server do not match.
+ABSOLUTE_PATH = re.compile(r"""(?<![\w.~/\\])(?:[A-Za-z]:)?[/\\](?!v1/|lab/)(?:[^\s/\\'"]+[/\\])+([^\s/\\'"]*)""")
 log = logging.getLogger("chumoku.server")
 TYPES = {401: "authentication_error", 403: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-class Refusal(Exception):
-    """An answer that is an error; whoever notices raises it, and the app sends it."""
+class RequestError(Exception):
+    """An error response: any handler may raise it, and the app sends it."""
 
     def __init__(
         self,
@@ -40,27 +40,28 @@ class Refusal(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
-def placeless(error: Exception) -> str:
-    """What an error says, with files by their names alone: where they lie is nobody's business outside."""
-    return PLACE.sub(r"\1", str(error))
+def remove_paths(error: Exception) -> str:
+    """The error's message with file names instead of absolute paths, which clients must not see."""
+    return ABSOLUTE_PATH.sub(r"\1", str(error))
 
 
-def busy(message: str, seconds: int = 1) -> Refusal:
-    return Refusal(429, message, headers={"Retry-After": str(max(1, seconds))})
+def busy_error(message: str, seconds: int = 1) -> RequestError:
+    """Status 429 with a Retry-After header."""
+    return RequestError(429, message, headers={"Retry-After": str(max(1, seconds))})
 
 
-def from_error(error: Exception, *, param: str | None = None, by: str = "a request") -> Refusal:
-    """Our own errors as answers: what was asked wrongly is 400; what failed is 500, and is logged."""
-    if isinstance(error, Refusal):
+def to_request_error(error: Exception, *, param: str | None = None, task: str = "a request") -> RequestError:
+    """Convert an exception: a UsageError becomes 400; an unexpected error is logged and becomes 500."""
+    if isinstance(error, RequestError):
         return error
     if isinstance(error, BusyError):
-        return busy(placeless(error))
+        return busy_error(remove_paths(error))
     if isinstance(error, LengthError):
-        return Refusal(400, placeless(error), param=param, code="context_length_exceeded")
+        return RequestError(400, remove_paths(error), param=param, code="context_length_exceeded")
     if isinstance(error, UsageError):
-        return Refusal(400, placeless(error), param=param)
-    log.error("%s failed", by, exc_info=error)
+        return RequestError(400, remove_paths(error), param=param)
+    log.error("%s failed", task, exc_info=error)
     if isinstance(error, ChumokuError):
-        return Refusal(500, placeless(error), code="engine_failure")
-    # What others raise may name files and addresses, which are nobody's business outside.
-    return Refusal(500, "The model failed while it worked on this. Ask again.", code="engine_failure")
+        return RequestError(500, remove_paths(error), code="engine_failure")
+    # Messages of other libraries may contain paths and addresses, so they are not sent.
+    return RequestError(500, "The model failed while processing this request. Try again.", code="engine_failure")

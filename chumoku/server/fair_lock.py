@@ -1,7 +1,7 @@
-"""Turns: models that share a processor compute one after the other, in the order in which they came.
+"""FairLock: a lock that is granted in order of arrival, so that models on the same processor compute in turn.
 
-Two steps at once on the same cores take longer than one after the other, and a plain lock may give its owner the next
-turn again and again. Who leaves here goes to the end of the line.
+Two model steps at once on the same cores take longer than one after the other, and a `threading.Lock` may be granted
+to the same thread again and again.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections import deque
 from types import TracebackType
 
 
-class Turns:
+class FairLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._line: deque[threading.Event] = deque()
-        self._taken = False
+        self._waiters: deque[threading.Event] = deque()
+        self._locked = False
 
     def __enter__(self) -> None:
         with self._lock:
-            if not self._taken:
-                self._taken = True
+            if not self._locked:
+                self._locked = True
                 return
-            mine = threading.Event()
-            self._line.append(mine)
-        mine.wait()
+            turn = threading.Event()
+            self._waiters.append(turn)
+        turn.wait()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._lock:
-            if self._line:
-                self._line.popleft().set()  # taken still: it has passed on
+            if self._waiters:
+                self._waiters.popleft().set()  # the lock stays locked and changes its owner
             else:
-                self._taken = False
+                self._locked = False
 
-    def pass_on(self) -> None:
-        """Whoever waits goes first; then this one again. For those who are inside."""
+    def yield_turn(self) -> None:
+        """Let all current waiters go first, then lock again. Call this only while holding the lock."""
         with self._lock:
-            if not self._line:
+            if not self._waiters:
                 return
-            mine = threading.Event()
-            self._line.append(mine)
-            self._line.popleft().set()
-        mine.wait()
+            turn = threading.Event()
+            self._waiters.append(turn)
+            self._waiters.popleft().set()
+        turn.wait()

@@ -1,4 +1,4 @@
-"""Jobs: what is computed between two steps of a worker, and how it finds out that nobody waits for it."""
+"""Jobs: work that a model's worker does between two generation steps."""
 
 from __future__ import annotations
 
@@ -8,37 +8,37 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 
-class Left(Exception):
-    """Nobody waits for this any more, or nothing can wait for it: what is under way ends here."""
+class JobCancelled(Exception):
+    """The client disconnected or the server is stopping, so the job ends here."""
 
 
 class Job:
-    """Something to be computed between two steps. Those of one `key` may be done together."""
+    """Work to be done between two steps. Jobs with the same `key` may run as one batch."""
 
     key: Hashable | None = None
-    size = 1
+    size = 1  # number of texts
 
     def __init__(self) -> None:
         self.loop = asyncio.get_running_loop()
         self.result: asyncio.Future[Any] = self.loop.create_future()
-        self.gone = False
+        self.disconnected = False
 
-    def together(self, jobs: Sequence[Any], pass_on: Callable[[], None]) -> list[Any]:
-        """The results of these jobs, of which this is one; `pass_on` lets other models have a turn."""
+    def run_batch(self, jobs: Sequence[Any], yield_turn: Callable[[], None]) -> list[Any]:
+        """Results of the jobs (self included); call `yield_turn` regularly to let other models compute."""
         raise NotImplementedError
 
-    def going(self, pass_on: Callable[[], None]) -> Callable[[], None]:
-        """To be called again and again by what this job does alone: others have a turn, and Left ends it."""
+    def cancellation_check(self, yield_turn: Callable[[], None]) -> Callable[[], None]:
+        """A function that the job calls regularly: it yields to other models and may raise JobCancelled."""
 
-        def ask() -> None:
-            pass_on()
-            if self.gone:
-                raise Left
+        def check() -> None:
+            yield_turn()
+            if self.disconnected:
+                raise JobCancelled
 
-        return ask
+        return check
 
-    def answer(self, result: Any, error: Exception | None) -> None:
-        def tell() -> None:
+    def finish(self, result: Any, error: Exception | None) -> None:
+        def set_result() -> None:
             if self.result.done():
                 return
             if error is not None:
@@ -46,9 +46,9 @@ class Job:
             else:
                 self.result.set_result(result)
 
-        call(self.loop, tell)
+        call_in_loop(self.loop, set_result)
 
 
-def call(loop: asyncio.AbstractEventLoop, what: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # a loop that is closed has nobody who listens
-        loop.call_soon_threadsafe(what)
+def call_in_loop(loop: asyncio.AbstractEventLoop, function: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed, so nothing waits for the call
+        loop.call_soon_threadsafe(function)

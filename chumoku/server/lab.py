@@ -1,7 +1,7 @@
-"""The laboratory's report, as it may be shown in a frame of the page.
+"""The lab report, prepared for a frame of the web page.
 
-policy      nothing but its own style (known by its sum) and its own figures; framed by this server's page alone
-language    the radio button that is checked at first        theme    "dark" adds a style to the report's own
+policy      allows only the report's own style (by its hash) and figures, and only this server's page as its frame
+language    selects the radio button that is checked first        theme    "dark" adds a second style
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from chumoku.probe.page import fingerprint
 from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import open_regular
 
-LARGEST = 64 << 20
+MAX_BYTES = 64 << 20
 STYLE = re.compile(r"<style>(.*?)</style>", re.DOTALL)
 ROOT = re.compile(r'<html lang="\w+">')
 POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>\n?')
@@ -37,37 +37,37 @@ class Report(NamedTuple):
     policy: str  # its Content-Security-Policy
 
 
-def report(folder: Path, language: str | None = None, theme: str | None = None) -> Report | None:
-    """report.html of a folder of results, as it is or opened in a language and a theme; None where there is none."""
+def read_report(folder: Path, language: str | None = None, theme: str | None = None) -> Report | None:
+    """report.html of a folder, optionally in a language and a theme; None if there is no report."""
     path = folder / "report.html"
     try:
-        if not exists(folder):
+        if not report_exists(folder):
             return None
         with open_regular(path) as stream:
-            data = stream.read(LARGEST + 1)
-    except OSError:  # gone meanwhile
+            data = stream.read(MAX_BYTES + 1)
+    except OSError:  # deleted in the meantime
         return None
-    if len(data) > LARGEST:
+    if len(data) > MAX_BYTES:
         return None
-    html = opened_in(data.decode("utf-8", "replace"), language, theme)
+    html = apply_view(data.decode("utf-8", "replace"), language, theme)
     styles = " ".join(f"'{fingerprint(css)}'" for css in STYLE.findall(html)[:8])
     allowed = ("default-src 'none'", "img-src data:", "style-src " + (styles or "'none'"))
     policy = "; ".join((*allowed, "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'"))
     return Report(html.encode(), policy)
 
 
-def opened_in(html: str, language: str | None, theme: str | None) -> str:
-    """The report with another button checked at first, and in other colors. No script has a part in it."""
+def apply_view(html: str, language: str | None, theme: str | None) -> str:
+    """Check the button of the language and add the theme's style; this works without scripts."""
     if language is not None:
         html = ROOT.sub(f'<html lang="{language}">', html, count=1)
         html = RADIO.sub(lambda found: f"{found[1]}{' checked' * (found[2] == language)}>", html)
     if theme == "dark":
-        # The report's own policy knows its own style alone; the policy in the header knows both.
+        # The policy in the report allows only its own style; the policy in the HTTP header allows both.
         html = POLICY.sub("", html, count=1).replace("</style>", f"</style><style>{DARK}</style>", 1)
     return html
 
 
-def exists(folder: Path) -> bool:
-    """Whether there is one, and no link leads to it from elsewhere."""
+def report_exists(folder: Path) -> bool:
+    """Whether the folder contains a report that is not reached through a symbolic link."""
     path = folder / "report.html"
     return path.is_file() and not is_outside_link(folder) and not is_outside_link(path)

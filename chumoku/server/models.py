@@ -1,7 +1,7 @@
-"""The models that are served: a name for each, and nothing that a request says ever opens another.
+"""The served models and their names. A request can only choose from this list; it never opens a file.
 
-runs/demo            → demo           its last bundle
-runs/demo/best       → demo-best      where demo is taken; else demo
+runs/demo            → demo           the last bundle of the run
+runs/demo/best       → demo-best      or demo, if that name is free
 smollm2.Q4_1.gguf    → smollm2.Q4_1
 small=path/to/model  → small
 """
@@ -22,53 +22,54 @@ from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, Model
 from chumoku.pipeline import Speaker, load
-from chumoku.server.errors import Refusal, busy
-from chumoku.server.fair_lock import Turns
+from chumoku.server.errors import RequestError, busy_error
+from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
 from chumoku.server.worker import Worker
 
-CHUNK = 64  # tokens of prompts in the first step; the worker finds out how many it can be
+CHUNK = 64  # prompt tokens in the first step; the worker adjusts it
 NAME = re.compile(r"[\w.+@ -]{1,128}")
-WAYS = {"encoder": "/v1/embeddings", "decoder": "/v1/completions", "encoder-decoder": "/v1/translate"}
-PLAIN = {"last", "best", "model"}  # folders that are called after what lies in them, not after the model
+ROUTES = {"encoder": "/v1/embeddings", "decoder": "/v1/completions", "encoder-decoder": "/v1/translate"}
+GENERIC_NAMES = {"last", "best", "model"}  # folder names that do not identify a model
 M = TypeVar("M", bound=Model)
 SUFFIXES = {".gguf", ".bin", ".safetensors"}
 
 
 @dataclass
-class Served:
-    """One model and its worker; `load` counts the texts that were taken on and are not finished."""
+class ServedModel:
+    """One model and its worker; `pending` counts the accepted texts that are not finished."""
 
     name: str
-    speaker: Speaker
+    pipeline: Speaker
     limits: Limits
-    turns: Turns
+    lock: FairLock
     created: int = field(default_factory=lambda: int(time.time()))
-    load: int = 0
+    pending: int = 0
 
     def __post_init__(self) -> None:
-        self.worker = Worker(self.name, self._scheduler, self.turns)
+        self.worker = Worker(self.name, self._open_scheduler, self.lock)
 
     @property
     def capacity(self) -> int:
-        """Tokens of prompt and text together."""
-        return min(self.speaker.config.context, self.limits.context)
+        """Maximal number of prompt and generated tokens together."""
+        return min(self.pipeline.config.context, self.limits.context)
 
     @property
     def token_bytes(self) -> int:
-        """Keys and values of one position of one row."""
-        config = self.speaker.config
+        """Bytes of keys and values for one position of one row."""
+        config = self.pipeline.config
         return 2 * 4 * config.decoder_depth * config.key_heads * config.head_width if config.kind != "encoder" else 0
 
     @property
     def rows(self) -> int:
-        most = int(self.limits.memory * (1 << 30)) // max(1, self.token_bytes * self.capacity)
-        return max(1, min(self.limits.rows, most))
+        """Number of texts generated at once, limited by memory."""
+        fitting = int(self.limits.memory * (1 << 30)) // max(1, self.token_bytes * self.capacity)
+        return max(1, min(self.limits.rows, fitting))
 
     @property
     def card(self) -> dict[str, Any]:
-        """What /v1/models says."""
-        config, tokenizer = self.speaker.config, self.speaker.source_tokenizer
+        """The model's entry in /v1/models."""
+        config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
         return {
             "id": self.name,
@@ -85,99 +86,100 @@ class Served:
             "position": config.position,
             "norm": config.norm,
             "feedforward": config.feedforward,
-            "chat": decoder and format_for(self.speaker.tokenizer) != "plain",
+            "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
             "into": sorted(tokenizer.roles.languages) or None if config.kind == "encoder-decoder" else None,
         }
 
     def admit(self, texts: int) -> None:
-        """Take so many texts on, or say when to come again."""
-        room = self.limits.queue + (self.rows if self.speaker.config.kind == "decoder" else 1)
+        """Count these texts as pending; raises RequestError if they exceed the limits."""
+        room = self.limits.queue + (self.rows if self.pipeline.config.kind == "decoder" else 1)
         if texts > room:
-            raise Refusal(400, f"{texts} texts were asked for at once, and {room} can be. Ask for fewer.")
-        if self.load + texts > room:
-            waiting = self.load - room + self.limits.queue
-            raise busy(
-                f"{self.load} texts are being written or wait for {self.name}, and no more can. Try again later.",
+            raise RequestError(400, f"{texts} texts were requested at once; the limit is {room}.")
+        if self.pending + texts > room:
+            waiting = self.pending - room + self.limits.queue
+            raise busy_error(
+                f"The queue of {self.name} is full: {self.pending} texts are running or waiting. Try again later.",
                 seconds=1 + waiting // 16,
             )
-        self.load += texts
+        self.pending += texts
 
     def release(self, texts: int) -> None:
-        self.load -= texts
+        self.pending -= texts
 
-    def _scheduler(self) -> Scheduler:
-        model = self.speaker.model
+    def _open_scheduler(self) -> Scheduler:
+        model = self.pipeline.model
         if not isinstance(model, DecoderModel):
-            raise UsageError(f"{self.name} goes on from no text: it is of kind '{self.speaker.config.kind}'.")
+            raise UsageError(f"{self.name} cannot generate text: it is of kind '{self.pipeline.config.kind}'.")
         rows = self.rows
         while True:
             try:
                 engine = open_engine(model, rows=rows, capacity=self.capacity)
-                # `admit` says how many may wait.
+                # The queue is limited by `admit`, so the scheduler's own limit is never reached.
                 return Scheduler(engine, queue=self.limits.queue + self.limits.rows, chunk=CHUNK)
             except TooLargeError:
                 if rows == 1:
                     raise
-                rows = max(1, rows // 2)  # a small machine writes fewer texts at once
+                rows = max(1, rows // 2)  # not enough memory for so many rows
 
 
-def as_kind(served: Served, kind: type[M], cannot: str) -> M:
-    """The model, where it is of this kind; else where to ask it instead."""
-    model = served.speaker.model
+def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
+    """The model if it is of this kind; otherwise raises RequestError with the route that accepts it."""
+    model = served.pipeline.model
     if not isinstance(model, kind):
-        name = served.speaker.config.kind
-        raise Refusal(400, f"{served.name} is of kind '{name}' and {cannot}. Ask it at {WAYS[name]}.", param="model")
+        name = served.pipeline.config.kind
+        message = f"{served.name} is of kind '{name}' and {cannot}. Use {ROUTES[name]} for it."
+        raise RequestError(400, message, param="model")
     return model
 
 
-def found(models: Mapping[str, Served], name: str) -> Served:
-    """The model of this name, from the list alone."""
+def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
+    """The model with this name; raises RequestError if there is none."""
     if name not in models:
-        known = ", ".join(models)
-        raise Refusal(
-            404, f"There is no model of this name here. There are: {known}.", param="model", code="model_not_found"
-        )
+        message = f"There is no model with this name. Available: {', '.join(models)}."
+        raise RequestError(404, message, param="model", code="model_not_found")
     return models[name]
 
 
 def open_models(
     given: Sequence[str], limits: Limits, *, device: str = "cpu", precision: str | None = None
-) -> dict[str, Served]:
-    """Open each model once, independent of its files from then on; those on one device take turns."""
-    turns = Turns()
+) -> dict[str, ServedModel]:
+    """Load all models into memory, independent of their files; they share one lock and compute in turn."""
+    lock = FairLock()
     return {
-        name: Served(name, load(path, device=device, precision=precision, in_memory=True), limits, turns)
-        for name, path in named(given).items()
+        name: ServedModel(name, load(path, device=device, precision=precision, in_memory=True), limits, lock)
+        for name, path in name_models(given).items()
     }
 
 
-def named(given: Sequence[str]) -> dict[str, str]:
-    """Name → path, every name once."""
+def name_models(given: Sequence[str]) -> dict[str, str]:
+    """Name → path for arguments of the form PATH or NAME=PATH; names are unique."""
     models: dict[str, str] = {}
-    for word in given:
-        name, _, path = word.rpartition("=") if "=" in word and not os.path.exists(word) else ("", "", word)
+    for argument in given:
+        split = "=" in argument and not os.path.exists(argument)
+        name, _, path = argument.rpartition("=") if split else ("", "", argument)
         if name and (not NAME.fullmatch(name) or name in models):
-            raise UsageError(f"'{name}' cannot be a model's name here: letters, digits and .+@-_, each name once.")
-        place = opened_place(path)
-        models[name or free_name(place, models)] = place
+            raise UsageError(f"'{name}' is not a valid model name. Use letters, digits and .+@-_, each name once.")
+        resolved = resolve_run_folder(path)
+        models[name or pick_name(resolved, models)] = resolved
     if not models:
-        raise UsageError("Name a model or more to serve: folders or files, as in: chumoku serve runs/demo.")
+        raise UsageError("Give at least one model to serve, a folder or a file: chumoku serve runs/demo.")
     return models
 
 
-def opened_place(path: str) -> str:
-    """A run's folder stands for its last bundle."""
+def resolve_run_folder(path: str) -> str:
+    """The path of the last bundle if this is a run's folder; otherwise the path itself."""
     folder = Path(path)
     if folder.is_dir() and not (folder / "config.json").exists() and (folder / "last" / "config.json").exists():
         return str(folder / "last")
     return path
 
 
-def free_name(path: str, taken: Mapping[str, str]) -> str:
-    place = Path(path.removeprefix("hf:"))
-    stem = place.stem if place.suffix in SUFFIXES else place.name
+def pick_name(path: str, taken: Mapping[str, str]) -> str:
+    """A free name for the model at a path."""
+    location = Path(path.removeprefix("hf:"))
+    stem = location.stem if location.suffix in SUFFIXES else location.name
     stem = "".join(char if NAME.fullmatch(char) else "-" for char in stem) or "model"
-    parent = place.resolve().parent.name
-    wanted = parent if stem in PLAIN and parent else stem
-    tries = (wanted, f"{parent}-{stem}", *(f"{wanted}-{number}" for number in range(2, 1 + len(taken) + 2)))
+    parent = location.resolve().parent.name
+    preferred = parent if stem in GENERIC_NAMES and parent else stem
+    tries = (preferred, f"{parent}-{stem}", *(f"{preferred}-{number}" for number in range(2, 1 + len(taken) + 2)))
     return next(name for name in tries if name not in taken)

@@ -1,6 +1,6 @@
-"""uvicorn over the app, and an end that lets answers finish.
+"""Runs the app in uvicorn and shuts it down gracefully.
 
-SIGTERM     nothing new is taken; answers under way have so many seconds, all of them the same; then everything ends
+SIGTERM     no new requests are accepted; running ones share `drain_seconds` to finish; then everything is closed
 """
 
 from __future__ import annotations
@@ -22,73 +22,73 @@ import uvicorn
 
 from chumoku.errors import UsageError
 from chumoku.server.app import make_app
-from chumoku.server.security.connection import KEPT, LARGEST_HEAD, Timed, protocol
-from chumoku.server.state import House
+from chumoku.server.security.connection import KEEP_ALIVE_SECONDS, MAX_HEAD_BYTES, LimitedProtocol, make_protocol
+from chumoku.server.state import ServerState
 
-ENDING = 1.0  # seconds for threads that nobody waits for any more
-SWEEP = 5  # ticks of uvicorn's, a tenth of a second each
+SHUTDOWN_SECONDS = 1.0  # for threads whose results are no longer needed
+SWEEP_TICKS = 5  # uvicorn ticks, a tenth of a second each
 
 
 class Server(uvicorn.Server):
-    """Tells the house when the end has begun."""
+    """uvicorn.Server that sets `draining` when the shutdown begins."""
 
-    def __init__(self, config: uvicorn.Config, house: House) -> None:
+    def __init__(self, config: uvicorn.Config, state: ServerState) -> None:
         super().__init__(config)
-        self._house = house
+        self._state = state
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """An end that was asked for is no failure: the signal is not raised again afterwards."""
-        before = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
+        """Unlike uvicorn's version, do not raise the signal again: a requested shutdown is not a failure."""
+        previous = {one: signal.signal(one, self.handle_exit) for one in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
         finally:
-            for one, handler in before.items():
+            for one, handler in previous.items():
                 signal.signal(one, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self._house.draining = True
+        self._state.draining = True
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        if counter % SWEEP == 0:
-            self._sweep()
+        if counter % SWEEP_TICKS == 0:
+            self._close_idle()
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """uvicorn's own would cancel what is left, which its log takes for failures; here the connections end."""
-        self._house.draining = True
+        """Close connections; uvicorn's version would cancel the remaining tasks and log them as errors."""
+        self._state.draining = True
         for one in (*self.servers, *(sockets or ())):
             one.close()
         for connection in self._connections:
             connection.shutdown()
-        await self._until_idle(self._house.limits.drain_seconds)
+        await self._wait_until_idle(self._state.limits.drain_seconds)
         for connection in self._connections:
             connection.transport.abort()
-        await self._until_idle(ENDING)
+        await self._wait_until_idle(SHUTDOWN_SECONDS)
 
-    async def _until_idle(self, seconds: float) -> None:
+    async def _wait_until_idle(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         while (self.server_state.tasks or self.server_state.connections) and time.monotonic() < end:
             if self.force_exit:
                 return
-            self._sweep()
+            self._close_idle()
             await asyncio.sleep(0.05)
 
     @property
-    def _connections(self) -> list[Timed]:
-        return [one for one in self.server_state.connections if isinstance(one, Timed)]
+    def _connections(self) -> list[LimitedProtocol]:
+        return [one for one in self.server_state.connections if isinstance(one, LimitedProtocol)]
 
-    def _sweep(self) -> None:
+    def _close_idle(self) -> None:
         now = time.monotonic()
         for connection in self._connections:
-            connection.sweep(now)
+            connection.close_if_idle(now)
 
 
-def make_server(house: House, **options: Any) -> Server:
+def make_server(state: ServerState, **options: Any) -> Server:
     config = uvicorn.Config(
-        make_app(house, options.pop("assets", None)),
-        http=protocol(house),
+        make_app(state, options.pop("assets", None)),
+        http=make_protocol(state),
         ws="none",
         lifespan="off",
         loop="asyncio",
@@ -96,45 +96,45 @@ def make_server(house: House, **options: Any) -> Server:
         date_header=False,
         access_log=False,
         log_level="warning",
-        timeout_keep_alive=KEPT,
-        h11_max_incomplete_event_size=LARGEST_HEAD,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         proxy_headers=False,
         **options,
     )
-    return Server(config, house)
+    return Server(config, state)
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket at this address, or a sentence that says why there is none."""
+def bind_socket(host: str, port: int) -> socket.socket:
+    """A listening TCP socket; raises UsageError if the address is not available."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # Said to be TCP, or asyncio leaves small answers waiting for each other: 40 ms each.
-        taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind((host, port))
+        # asyncio sets TCP_NODELAY only if the protocol is given; without it small responses take 40 ms.
+        bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
     except OSError as error:
         raise UsageError(
-            f"The address {host}, port {port}, cannot be listened at: {error.strerror or error}. Choose another with "
-            "--host or --port."
+            f"Cannot listen on {host}, port {port}: {error.strerror or error}. Choose another address with --host or "
+            "--port."
         ) from error
-    taken.listen(2048)
-    return taken
+    bound.listen(2048)
+    return bound
 
 
-def serve(house: House, listening: socket.socket) -> None:
-    """Answer until told to end."""
-    server = make_server(house)
-    house.start()
+def serve(state: ServerState, listening: socket.socket) -> None:
+    """Serve requests until the process is told to stop."""
+    server = make_server(state)
+    state.start()
     try:
         server.run(sockets=[listening])
     finally:
-        ended = house.stop(ENDING)
-    if not (ended and alone(ENDING)):
-        leave()
+        stopped = state.stop(SHUTDOWN_SECONDS)
+    if not (stopped and wait_for_threads(SHUTDOWN_SECONDS)):
+        exit_now()
 
 
-def alone(seconds: float) -> bool:
-    """Whether every thread that Python would wait for has ended."""
+def wait_for_threads(seconds: float) -> bool:
+    """Whether all non-daemon threads ended in time."""
     end = time.monotonic() + seconds
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -144,9 +144,8 @@ def alone(seconds: float) -> bool:
     return True
 
 
-def leave() -> None:
-    """End at once. Something still computes for nobody: Python would wait for a reader until it is done, however long,
-    and take the ground from under a worker, which the libraries below it answer with an abort."""
+def exit_now() -> None:
+    """End the process at once: a normal exit would wait for reader threads and crash native code in workers."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,11 +1,11 @@
-"""Training runs of a folder, while they are made and afterwards.
+"""Training runs in a folder, running or finished.
 
-    folder/name/metrics.jsonl        points: loss, validation loss, rate, norm, tokens a second by step
-    folder/name/recipe.json          what is trained
-    folder/name/checkpoints/step-…   models, to watch a head form (`checkpoints` opens them)
+    folder/name/metrics.jsonl        points: loss, validation loss, learning rate, gradient norm, tokens per second
+    folder/name/recipe.json          the configuration
+    folder/name/checkpoints/step-…   models (opened by `checkpoints`)
 
-A run's files may be anybody's: so much of each is read and no more, lines that are no points are skipped and counted,
-and a run is found by its name in a listing, never by a path made of what was asked.
+The files are not trusted: only a limited part of each is read, lines that are not points are skipped and counted, and
+a run is looked up by name in a list, never by a path built from a request.
 """
 
 from __future__ import annotations
@@ -25,113 +25,123 @@ from chumoku.probe.cancellation import Going, on, pausing
 from chumoku.probe.page import packed
 from chumoku.probe.snapshot import see
 from chumoku.safe_files import is_outside_link
-from chumoku.server.checkpoints import Checkpoints, UnknownRun, checkpoints, listed, open_regular
+from chumoku.server.checkpoints import Checkpoints, UnknownRun, list_checkpoints, list_names, open_regular
 from chumoku.server.look.schemas import RunLook
-from chumoku.server.look.shared import MOST, ROOM, check_head, check_layer, holes, number, put
+from chumoku.server.look.shared import (
+    MAX_MAP_VALUES,
+    MAX_TOKENS,
+    check_head,
+    check_layer,
+    json_number,
+    nan_bitmap,
+    prompt_from_text,
+)
 from chumoku.weights.bundle import Bundle
 
-LARGEST, TAIL = 16 << 20, 1 << 16  # bytes of metrics that are read: those at the end
-LARGEST_RECIPE = 1 << 20
-MOST_RUNS, MOST_POINTS = 500, 2000
-LIVE = 60.0  # seconds since something was written
-FIELDS = {  # theirs → ours
+MAX_BYTES, TAIL = 16 << 20, 1 << 16  # read from the end of a metrics file: for all points, for the list of runs
+MAX_RECIPE_BYTES = 1 << 20
+MAX_RUNS, MAX_POINTS = 500, 2000
+LIVE = 60.0  # seconds since the last change, in which a run counts as live
+FIELDS = {  # name in the file → name in the API
     **{name: name for name in ("loss", "rate", "norm", "tokens_per_second")},
     "validation_loss": "validation",
 }
 
 
 class Runs:
-    """The runs in a folder. What reads files (`listing`, `points`, `model`) may take as long as a disk does."""
+    """The runs in a folder. `list_runs`, `points` and `open_model` read files and may block."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._checkpoints = Checkpoints()
         self._last: tuple[Any, tuple[list[dict[str, Any]], int]] = (None, ([], 0))
 
-    def listing(self) -> dict[str, Any]:
-        """All runs, the one that changed last first."""
+    def list_runs(self) -> dict[str, Any]:
+        """All runs, most recently changed first."""
         runs = []
-        for name, path in self._found().items():
-            with contextlib.suppress(OSError):  # gone meanwhile, or not ours to read; the others are
-                runs.append(self._described(name, path))
+        for name, path in self._run_folders().items():
+            with contextlib.suppress(OSError):  # deleted in the meantime, or not readable
+                runs.append(self._summarize(name, path))
         return {"runs": sorted(runs, key=lambda run: -float(run["updated"]))}
 
     def points(self, name: str, after: int = 0) -> dict[str, Any]:
-        """What a run told after a step; of very many points, evenly chosen ones."""
-        path = self._run(name)
+        """Points after a step; if there are too many, an even selection of them."""
+        path = self._find_run(name)
         try:
-            lines, skipped = self._told(path / "metrics.jsonl")
+            lines, skipped = self._read_points(path / "metrics.jsonl")
         except OSError as error:
-            raise UnknownRun(f"The run {name} cannot be read, or is not there any more.") from error
+            raise UnknownRun(f"The run {name} cannot be read, or no longer exists.") from error
         later = [line for line in lines if line["step"] > after]
-        return {"id": name, "points": thinned(later), "total": len(later), "skipped": skipped}
+        return {"id": name, "points": thin_points(later), "total": len(later), "skipped": skipped}
 
-    def model(self, name: str, step: int) -> Bundle:
-        """The model that a run was at a step."""
-        return self._checkpoints.open(self._run(name), step)
+    def open_model(self, name: str, step: int) -> Bundle:
+        """The model of a run at a step."""
+        return self._checkpoints.open(self._find_run(name), step)
 
     def look(
         self,
-        speaker: Bundle,
+        pipeline: Bundle,
         request: RunLook,
-        turn: contextlib.AbstractContextManager[None] | None = None,
-        going: Going = on,
+        lock: contextlib.AbstractContextManager[None] | None = None,
+        check_interrupt: Going = on,
     ) -> dict[str, Any]:
-        """One head's map of a text, by a run's model; what computes has the `turn`."""
-        with turn or contextlib.nullcontext(), pausing(speaker.model, going):
-            return self._seen(speaker, request, going)
+        """Attention map of one head for a text, with a checkpoint's model; `lock` is held while it computes."""
+        with lock or contextlib.nullcontext(), pausing(pipeline.model, check_interrupt):
+            return self._look(pipeline, request, check_interrupt)
 
-    def _seen(self, speaker: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
-        if request.map == "cross" and speaker.config.kind != "encoder-decoder":
-            raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
-        check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
-        check_head(speaker, request.head)
-        most = longest(speaker, most=MOST, room=ROOM, layers=1)
-        asked, notices = put(speaker, request.text, request.target, None, most=most, going=going)
-        depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
-        shown = request.layer if request.layer < depth else None
-        seen = see(speaker.model, asked, layer=shown, guesses=False, going=going)
-        one = seen.map(request.map)
-        layer = 0 if len(one.weights) == 1 else request.layer
-        drawn = one._replace(weights=one.weights[layer, request.head][None, None])
+    def _look(self, pipeline: Bundle, request: RunLook, check_interrupt: Going) -> dict[str, Any]:
+        if request.map == "cross" and pipeline.config.kind != "encoder-decoder":
+            raise UsageError(f"A model of kind '{pipeline.config.kind}' has no cross-attention. Choose another map.")
+        check_layer(pipeline, request.layer, "decoder" if request.map == "cross" else request.map)
+        check_head(pipeline, request.head)
+        most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES, layers=1)
+        prompt, notices = prompt_from_text(
+            pipeline, request.text, request.target, None, most=most, check_interrupt=check_interrupt
+        )
+        depth = min(depth for depth in (pipeline.config.encoder_depth, pipeline.config.decoder_depth) if depth)
+        only_layer = request.layer if request.layer < depth else None
+        snapshot = see(pipeline.model, prompt, layer=only_layer, guesses=False, going=check_interrupt)
+        full_map = snapshot.map(request.map)
+        layer = 0 if len(full_map.weights) == 1 else request.layer
+        head_map = full_map._replace(weights=full_map.weights[layer, request.head][None, None])
         return {
             "step": request.checkpoint,
-            "rows": drawn.rows,
-            "columns": drawn.columns,
-            "weights": packed(drawn.weights),
-            "nan": holes(drawn),
+            "rows": head_map.rows,
+            "columns": head_map.columns,
+            "weights": packed(head_map.weights),
+            "nan": nan_bitmap(head_map),
             "notices": notices,
         }
 
-    def _told(self, path: Path) -> tuple[list[dict[str, Any]], int]:
-        """All points of a run; whoever asks again and again has them read once, until there are more."""
-        there = path.stat() if path.is_file() else None
-        stamp = there and (path, there.st_size, there.st_mtime_ns)
+    def _read_points(self, path: Path) -> tuple[list[dict[str, Any]], int]:
+        """All points of a run; read again only if the file changed since the last call."""
+        info = path.stat() if path.is_file() else None
+        stamp = info and (path, info.st_size, info.st_mtime_ns)
         if stamp is None or self._last[0] != stamp:
             self._last = (stamp, read_points(path))
         return self._last[1]
 
-    def _found(self) -> dict[str, Path]:
-        """Folders that hold a run, by name; links lead nowhere."""
+    def _run_folders(self) -> dict[str, Path]:
+        """Name → folder of each run; symbolic links are ignored."""
         if not self.folder.is_dir():
             return {}
         try:
-            inside = sorted(self.folder.iterdir())
+            entries = sorted(self.folder.iterdir())
         except OSError:
             return {}
-        return {path.name: path for path in itertools.islice(filter(is_run, inside), MOST_RUNS)}
+        return {path.name: path for path in itertools.islice(filter(is_run, entries), MAX_RUNS)}
 
-    def _run(self, name: str) -> Path:
-        found = self._found()
-        if name not in found:
-            raise UnknownRun(f"There is no run {name[:80]!r} in the folder of runs. It has {listed(found)}.")
-        return found[name]
+    def _find_run(self, name: str) -> Path:
+        folders = self._run_folders()
+        if name not in folders:
+            raise UnknownRun(f"There is no run {name[:80]!r}. The folder of runs contains: {list_names(folders)}.")
+        return folders[name]
 
-    def _described(self, name: str, path: Path) -> dict[str, Any]:
+    def _summarize(self, name: str, path: Path) -> dict[str, Any]:
         recipe = read_recipe(path / "recipe.json")
         metrics = path / "metrics.jsonl"
         updated = metrics.stat().st_mtime if metrics.is_file() else path.stat().st_mtime
-        lines, skipped = read_points(metrics, largest=TAIL)
+        lines, skipped = read_points(metrics, max_bytes=TAIL)
         planned = _count(recipe, "train", "steps")
         return {
             "id": name,
@@ -141,13 +151,13 @@ class Runs:
             "planned": planned,
             "updated": round(updated, 1),
             "live": time.time() - updated < LIVE and not (lines and lines[-1]["step"] == planned),
-            "checkpoints": sorted(checkpoints(path)),
+            "checkpoints": sorted(list_checkpoints(path)),
             "skipped": skipped,
         }
 
 
 def is_run(path: Path) -> bool:
-    """Whether this is a folder with a run in it, and no link."""
+    """Whether this is a folder with a training run, and not a symbolic link."""
     try:
         if path.is_symlink() or not path.is_dir():
             return False
@@ -156,20 +166,20 @@ def is_run(path: Path) -> bool:
         return False
 
 
-def read_points(path: Path, *, largest: int = LARGEST) -> tuple[list[dict[str, Any]], int]:
-    """The points of a metrics file, one a step, and how many lines were none."""
+def read_points(path: Path, *, max_bytes: int = MAX_BYTES) -> tuple[list[dict[str, Any]], int]:
+    """Points of a metrics file, one per step, and the number of skipped lines."""
     if not path.is_file() or is_outside_link(path):
         return [], 0
     with open_regular(path) as stream:
-        if (size := os.fstat(stream.fileno()).st_size) > largest:
-            stream.seek(size - largest)
+        if (size := os.fstat(stream.fileno()).st_size) > max_bytes:
+            stream.seek(size - max_bytes)
             stream.readline()
-        data = stream.read(largest)
+        data = stream.read(max_bytes)
     points: dict[int, dict[str, Any]] = {}
     skipped = 0
-    whole = data.rpartition(b"\n")[0]  # the last line may still be being written
-    for line in whole.splitlines():
-        values = _values(line)
+    complete = data.rpartition(b"\n")[0]  # the last line may be incomplete
+    for line in complete.splitlines():
+        values = _parse_point(line)
         if values is None:
             skipped += 1
         else:
@@ -177,55 +187,55 @@ def read_points(path: Path, *, largest: int = LARGEST) -> tuple[list[dict[str, A
     return [points[step] for step in sorted(points)], skipped
 
 
-def _values(line: bytes) -> dict[str, Any] | None:
-    """What a line tells of a step; null, which is how a log says that a number was none, is NaN."""
+def _parse_point(line: bytes) -> dict[str, Any] | None:
+    """One line of a metrics file; null becomes "NaN". None if the line is not a point."""
     try:
-        told = json.loads(line)
+        entry = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    step = told.get("step") if isinstance(told, dict) else None
+    step = entry.get("step") if isinstance(entry, dict) else None
     if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= 10**12:
         return None
-    found: dict[str, Any] = {"step": step}
-    for theirs, ours in FIELDS.items():
-        value = told.get(theirs, ...)
+    point: dict[str, Any] = {"step": step}
+    for file_name, api_name in FIELDS.items():
+        value = entry.get(file_name, ...)
         if value is None:
-            found[ours] = "NaN"
+            point[api_name] = "NaN"
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            # Of NaN, nothing is larger or smaller; and not every whole number is one of floats.
-            endless = abs(value) >= 1e300
-            found[ours] = number((math.inf if value > 0 else -math.inf) if endless else float(value))
-    return found if len(found) > 1 else None
+            # Large integers do not fit into a float; for NaN the comparison is false.
+            infinite = abs(value) >= 1e300
+            point[api_name] = json_number((math.inf if value > 0 else -math.inf) if infinite else float(value))
+    return point if len(point) > 1 else None
 
 
-def thinned(points: list[dict[str, Any]], most: int = MOST_POINTS) -> list[dict[str, Any]]:
-    """No more points than can be drawn: evenly chosen, every validation and the last among them while they fit."""
+def thin_points(points: list[dict[str, Any]], most: int = MAX_POINTS) -> list[dict[str, Any]]:
+    """At most `most` points, evenly selected; validation points and the last one are preferred."""
     if len(points) <= most:
         return points
     every = math.ceil(len(points) / (most // 2))
-    judged = [place for place, point in enumerate(points) if "validation" in point]
-    judged = judged[:: math.ceil(max(1, len(judged)) / (most // 2 - 1))]
-    return [points[place] for place in sorted({*range(0, len(points), every), *judged, len(points) - 1})]
+    validated = [place for place, point in enumerate(points) if "validation" in point]
+    validated = validated[:: math.ceil(max(1, len(validated)) / (most // 2 - 1))]
+    return [points[place] for place in sorted({*range(0, len(points), every), *validated, len(points) - 1})]
 
 
 def read_recipe(path: Path) -> dict[str, Any]:
-    """A recipe's tables, or none where there is none to be read."""
+    """The tables of a recipe; empty if it cannot be read."""
     try:
         if is_outside_link(path):
             return {}
         with open_regular(path) as stream:
-            data = stream.read(LARGEST_RECIPE + 1)
-        found = json.loads(data) if len(data) <= LARGEST_RECIPE else None
+            data = stream.read(MAX_RECIPE_BYTES + 1)
+        recipe = json.loads(data) if len(data) <= MAX_RECIPE_BYTES else None
     except (OSError, ValueError, RecursionError):
         return {}
-    return {key: value for key, value in found.items() if isinstance(value, dict)} if isinstance(found, dict) else {}
+    return {key: value for key, value in recipe.items() if isinstance(value, dict)} if isinstance(recipe, dict) else {}
 
 
 def _kind(recipe: dict[str, Any]) -> str:
-    found = recipe.get("model", {}).get("kind")
-    return found if found in ("encoder", "decoder", "encoder-decoder") else "decoder"
+    kind = recipe.get("model", {}).get("kind")
+    return kind if kind in ("encoder", "decoder", "encoder-decoder") else "decoder"
 
 
 def _count(recipe: dict[str, Any], table: str, key: str) -> int | None:
-    found = recipe.get(table, {}).get(key)
-    return found if isinstance(found, int) and not isinstance(found, bool) and 0 < found <= 10**12 else None
+    value = recipe.get(table, {}).get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= 10**12 else None

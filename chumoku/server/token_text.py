@@ -1,4 +1,4 @@
-"""Tokens one by one: by name, for the page; as text and bytes, for those who want to know how likely each was."""
+"""Single tokens as labels for the web page, and as text and bytes for log-probabilities."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ from chumoku.probe.token_labels import name_of
 from chumoku.text.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
-PART = "bytes:"
-SPACE = "▁"  # how SentencePiece writes a space
+BYTES_PREFIX = "bytes:"
+SPACE = "▁"  # SentencePiece's space
 
 
-def named(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+def label_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """Each token as {"id", "text"}."""
     return [{"id": token, "text": name_of(tokenizer, token)} for token in tokens]
 
 
-class Spelled(NamedTuple):
-    text: str  # part of a character is written as OpenAI writes it: bytes:\xe3\x81
+class TokenText(NamedTuple):
+    text: str  # an incomplete character is written as in the OpenAI API: bytes:\xe3\x81
     raw: bytes
 
     @property
-    def letters(self) -> int:
-        """How much of a text it is; what is part of a character counts when the character is whole, as nothing."""
-        return 0 if self.text.startswith(PART) else len(self.text)
+    def characters(self) -> int:
+        """Length of the text in characters; tokens that are part of a character count as 0."""
+        return 0 if self.text.startswith(BYTES_PREFIX) else len(self.text)
 
 
-def spelled(tokenizer: Tokenizer, number: int) -> Spelled:
-    """One token by itself; a special one by its name, one beyond the tokenizer as nothing."""
+def token_text(tokenizer: Tokenizer, number: int) -> TokenText:
+    """Text and bytes of one token: the name of a special token, empty for numbers beyond the tokenizer."""
     if not 0 <= number < tokenizer.size:
-        return Spelled("", b"")
+        return TokenText("", b"")
     name = tokenizer.token(number)
     if name in tokenizer.specials:
         raw = name.encode()
@@ -42,18 +43,18 @@ def spelled(tokenizer: Tokenizer, number: int) -> Spelled:
     else:
         raw = name.replace(SPACE, " ").encode()
     try:
-        return Spelled(raw.decode("utf-8"), raw)
+        return TokenText(raw.decode("utf-8"), raw)
     except UnicodeDecodeError:
-        return Spelled(PART + "".join(f"\\x{byte:02x}" for byte in raw), raw)
+        return TokenText(BYTES_PREFIX + "".join(f"\\x{byte:02x}" for byte in raw), raw)
 
 
-class Spellings(dict[int, Spelled]):
-    """Every token that was asked for, spelled once: a request's likeliest are the same few again and again."""
+class TokenTextCache(dict[int, TokenText]):
+    """Token → TokenText, computed once: the most likely tokens of a request repeat often."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
         self._tokenizer = tokenizer
 
-    def __missing__(self, number: int) -> Spelled:
-        self[number] = word = spelled(self._tokenizer, number)
-        return word
+    def __missing__(self, number: int) -> TokenText:
+        self[number] = text = token_text(self._tokenizer, number)
+        return text

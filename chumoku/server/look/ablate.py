@@ -1,8 +1,8 @@
-"""Parts switched off, and what the model says without them.
+"""Ablation: what the model says when some of its parts are switched off.
 
-    bits    KL(before ‖ after) = Σ p log₂(p / q) at every place where something was written; for vectors 1 − cos
+    bits    KL(before ‖ after) = Σ p log₂(p / q) at every generated position; for vectors 1 − cos
 
-Both are asked to go on from the same text; the bits are those of what was said before, read again.
+Both models continue the same prompt; the bits are measured on the text that was generated before the ablation.
 """
 
 from __future__ import annotations
@@ -23,74 +23,74 @@ from chumoku.probe.forward_pass import answer, ask, given
 from chumoku.probe.patching import Change, edits
 from chumoku.probe.snapshot import Asked
 from chumoku.server.look import schemas as schemas
-from chumoku.server.look.shared import asking, check_head, check_layer, number
+from chumoku.server.look.shared import check_head, check_layer, json_number, prompt_from_request
 
-BEST = 5
+BEST = 5  # candidates shown
 
 
-def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
-    """What is said, and how likely, with all parts and with some switched off."""
-    changes = {address: _without(heads) for address, heads in _switched(speaker, request.off).items()}
-    model = speaker.model
-    asked, notices = asking(speaker, request, going)
-    both = given(model, asked.tokens, asked.source)
+def ablate(pipeline: Speaker, request: schemas.Ablate, check_interrupt: Going = on) -> dict[str, Any]:
+    """Text and candidates with all parts, and with some switched off."""
+    changes = {address: _zero_heads(heads) for address, heads in _find_ablated(pipeline, request.off).items()}
+    model = pipeline.model
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    both = given(model, prompt.tokens, prompt.source)
     before = answer(ask(model, both))
     with edits(model, changes):
         change = Change(before, answer(ask(model, both)))
-        other, _ = asking(speaker, request, going)
-    speaks = before.ndim == 3
-    bits = (change.effects[0] / (math.log(2) if speaks else 1)).reshape(-1).tolist()
+        ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
+    has_logits = before.ndim == 3
+    bits = (change.effects[0] / (math.log(2) if has_logits else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
-    places = (list(asked.guessed) or [0]) if masked else list(range(asked.first - 1, len(asked.tokens)))
-    each = [bits[place] for place in places] if speaks else bits
-    said_at = places[0] if masked or asked.first > 0 else 0
+    places = (list(prompt.guessed) or [0]) if masked else list(range(prompt.first - 1, len(prompt.tokens)))
+    effects = [bits[place] for place in places] if has_logits else bits
+    candidates_at = places[0] if masked or prompt.first > 0 else 0
     return {
         **{
             name: {
-                "said": said(speaker.tokenizer, one),
-                "candidates": _best(logits[0, said_at], asked) if speaks else [],
+                "said": said(pipeline.tokenizer, one),
+                "candidates": _top_candidates(logits[0, candidates_at], prompt) if has_logits else [],
             }
-            for name, logits, one in (("before", change.before, asked), ("after", change.after, other))
+            for name, logits, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
         },
-        "change": number(sum(each) / len(each)),
-        "places": [{"place": place, "bits": number(part)} for place, part in zip(places, each, strict=False)],
-        "measure": "bits" if speaks else "cosine",
+        "change": json_number(sum(effects) / len(effects)),
+        "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
+        "measure": "bits" if has_logits else "cosine",
         "notices": notices,
     }
 
 
-def _switched(speaker: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
-    """Addresses, each with its heads that are off; None for all of what lies there."""
-    found: dict[str, list[int] | None] = {}
+def _find_ablated(pipeline: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
+    """Address → heads to switch off, or None for the whole output at this address."""
+    ablated: dict[str, list[int] | None] = {}
     for one in off:
-        check_layer(speaker, one.layer, one.part)
+        check_layer(pipeline, one.layer, one.part)
         if one.feedforward == (one.head is not None) or (one.feedforward and one.cross):
-            raise UsageError("A part that is off is a head (head, and cross where it looks across), or feedforward.")
-        if one.cross and (one.part != "decoder" or speaker.config.kind != "encoder-decoder"):
-            raise UsageError(f"The {one.part} of a model of kind '{speaker.config.kind}' has no cross-attention.")
+            raise UsageError("Each entry of 'off' must have either 'head' (optionally with 'cross') or 'feedforward'.")
+        if one.cross and (one.part != "decoder" or pipeline.config.kind != "encoder-decoder"):
+            raise UsageError(f"The {one.part} of a model of kind '{pipeline.config.kind}' has no cross-attention.")
         block = f"{one.part}.blocks.{one.layer}"
         if one.head is None:
-            found[f"{block}.feedforward.output"] = None
+            ablated[f"{block}.feedforward.output"] = None
             continue
-        check_head(speaker, one.head)
-        heads = found.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
+        check_head(pipeline, one.head)
+        heads = ablated.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
         if heads is not None:
             heads.append(one.head)
-    return found
+    return ablated
 
 
-def _without(heads: list[int] | None) -> Callable[[Tensor], Tensor]:
-    def off(tensor: Tensor) -> Tensor:
+def _zero_heads(heads: list[int] | None) -> Callable[[Tensor], Tensor]:
+    def edit(tensor: Tensor) -> Tensor:
         if heads is None:
             return torch.zeros_like(tensor)
         return tensor.index_fill(1, torch.tensor(heads, device=tensor.device), 0.0)
 
-    return off
+    return edit
 
 
-def _best(logits: Tensor, asked: Asked) -> list[dict[str, Any]]:
-    chances = logits.float().softmax(-1).cpu()
+def _top_candidates(logits: Tensor, prompt: Asked) -> list[dict[str, Any]]:
+    probabilities = logits.float().softmax(-1).cpu()
     return [
-        {"id": int(one), "text": asked.name(int(one)), "probability": number(float(chance))}
-        for chance, one in zip(*chances.topk(min(BEST, len(chances))), strict=True)
+        {"id": int(token), "text": prompt.name(int(token)), "probability": json_number(float(probability))}
+        for probability, token in zip(*probabilities.topk(min(BEST, len(probabilities))), strict=True)
     ]

@@ -1,10 +1,10 @@
-"""One block, one head, one place: every number of the formula, computed beside what the model itself had.
+"""One position in one block, with one attention head: all intermediate values of the formula.
 
     scores   s_j = q · k_j                 scaled    s_j / √K (+ relative position)
     weights  softmax over visible j        context   Σ_j weights_j v_j
 
-Queries, keys and values are those of the pass, turned by rotary positions where there are such; scores, weights and
-context are computed anew from them in double precision, and agree with the pass to its own.
+Queries, keys and values are recorded in the forward pass, after rotary positions are applied. Scores, weights and
+context are computed again from them in double precision; they equal the recorded values up to the model's precision.
 """
 
 from __future__ import annotations
@@ -23,64 +23,64 @@ from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import watch
 from chumoku.probe.snapshot import Asked
 from chumoku.server.look import schemas as schemas
-from chumoku.server.look.shared import asking, check_head, check_layer, number, numbers
+from chumoku.server.look.shared import check_head, check_layer, json_number, json_numbers, prompt_from_request
 
-SHOWN = 64  # numbers of a vector
+SHOWN = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[str, Any]:
-    """All that happens to one place in one block, with one head's look."""
-    check_layer(speaker, request.layer, request.part)
-    check_head(speaker, request.head)
-    asked, notices = asking(speaker, request, going)
-    reads_source = request.part == "encoder" and asked.source is not None
-    own = list(asked.source or ()) if reads_source else list(asked.tokens)
-    if request.place >= len(own):
-        raise UsageError(f"There is no place {request.place}: {len(own)} tokens are looked at, numbered from 0.")
+def block(pipeline: Speaker, request: schemas.Block, check_interrupt: Going = on) -> dict[str, Any]:
+    """Everything that one block computes at one position."""
+    check_layer(pipeline, request.layer, request.part)
+    check_head(pipeline, request.head)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    reads_source = request.part == "encoder" and prompt.source is not None
+    tokens = list(prompt.source or ()) if reads_source else list(prompt.tokens)
+    if request.place >= len(tokens):
+        raise UsageError(f"There is no place {request.place}: the text has {len(tokens)} tokens, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
-    _, tape = watch(speaker.model, asked.tokens, f"{here}.**", before, source=asked.source)
-    name = asked.source_name or asked.name if reads_source else asked.name
-    stream = _stream(tape, here, before, request.place, pre=speaker.config.placement == "pre")
-    crosses = f"{here}.cross_attention.queries" in tape
+    _, tape = watch(pipeline.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
+    name = prompt.source_name or prompt.name if reads_source else prompt.name
+    stream = _residual_stream(tape, here, before, request.place, pre=pipeline.config.placement == "pre")
+    has_cross = f"{here}.cross_attention.queries" in tape
     return {
-        "tokens": [{"id": one, "text": name(one)} for one in own],
-        "embedding": _embedded(speaker, request, own[request.place]),
-        **{key: numbers(part[:SHOWN]) for key, part in stream.items()},
-        **_head(speaker, tape, f"{here}.attention", request, causal=request.part == "decoder"),
-        "cross": _crossed(speaker, tape, f"{here}.cross_attention", request, asked) if crosses else None,
-        "norms": {key: number(float(stream[part].norm())) for key, part in NORMS.items()},
-        "config": _config(speaker),
+        "tokens": [{"id": one, "text": name(one)} for one in tokens],
+        "embedding": _embedding(pipeline, request, tokens[request.place]),
+        **{key: json_numbers(part[:SHOWN]) for key, part in stream.items()},
+        **_attend_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
+        "cross": _cross_attention(pipeline, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
+        "norms": {key: json_number(float(stream[part].norm())) for key, part in NORMS.items()},
+        "config": _config(pipeline),
         "notices": notices,
     }
 
 
-def _stream(tape: Tape, here: str, before: str, place: int, *, pre: bool) -> dict[str, Tensor]:
-    """The vectors [D] of one place on their way through the block; `output` is what attention adds."""
+def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: bool) -> dict[str, Tensor]:
+    """Vectors [D] of one position after each part of the block; `output` is what attention adds."""
 
     def at(name: str) -> Tensor:
         return tape[name][0, place].double().cpu().flatten()
 
-    found = {"input": at(before), "norm1": at(f"{here}.attention_norm"), "output": at(f"{here}.attention.output")}
-    stream = found["input"] + found["output"] if pre else found["norm1"]
-    found["after_attention"] = stream
+    vectors = {"input": at(before), "norm1": at(f"{here}.attention_norm"), "output": at(f"{here}.attention.output")}
+    stream = vectors["input"] + vectors["output"] if pre else vectors["norm1"]
+    vectors["after_attention"] = stream
     if f"{here}.cross_attention.output" in tape:
-        found["cross_norm"] = at(f"{here}.cross_attention_norm")
-        found["cross_output"] = at(f"{here}.cross_attention.output")
-        found["after_cross"] = stream + found["cross_output"] if pre else found["cross_norm"]
-    found["norm2"] = at(f"{here}.feedforward_norm")
-    found["hidden"], found["feedforward"] = at(f"{here}.feedforward.hidden"), at(f"{here}.feedforward.output")
-    found["out"] = at(f"{here}.output")
-    return found
+        vectors["cross_norm"] = at(f"{here}.cross_attention_norm")
+        vectors["cross_output"] = at(f"{here}.cross_attention.output")
+        vectors["after_cross"] = stream + vectors["cross_output"] if pre else vectors["cross_norm"]
+    vectors["norm2"] = at(f"{here}.feedforward_norm")
+    vectors["hidden"], vectors["feedforward"] = at(f"{here}.feedforward.hidden"), at(f"{here}.feedforward.output")
+    vectors["out"] = at(f"{here}.output")
+    return vectors
 
 
-def _head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
-    """softmax(q Kᵀ / √K) V of one query."""
-    config, place = speaker.config, request.place
-    shared = request.head * config.key_heads // config.heads
+def _attend_head(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
+    """softmax(q Kᵀ / √K) V for one query."""
+    config, place = pipeline.config, request.place
+    key_head = request.head * config.key_heads // config.heads
     query = tape[f"{here}.queries"][0, request.head, place].double().cpu()
-    keys, values = (tape[f"{here}.{name}"][0, shared].double().cpu() for name in ("keys", "values"))
+    keys, values = (tape[f"{here}.{name}"][0, key_head].double().cpu() for name in ("keys", "values"))
     scores = keys @ query
     scaled = scores / math.sqrt(config.head_width)
     recorded = tape[f"{here}.scores"][0, request.head, place].double().cpu()
@@ -90,37 +90,38 @@ def _head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, ca
     biased = scaled if bias is None else scaled + bias
     weights = biased.masked_fill(masked, -math.inf).softmax(-1)
     return {
-        **{key: numbers(part) for key, part in (("query", query), ("keys", keys), ("values", values))},
-        **{key: numbers(part) for key, part in (("scores", scores), ("scaled", scaled), ("weights", weights))},
-        "bias": None if bias is None else numbers(bias),
+        **{key: json_numbers(part) for key, part in (("query", query), ("keys", keys), ("values", values))},
+        **{key: json_numbers(part) for key, part in (("scores", scores), ("scaled", scaled), ("weights", weights))},
+        "bias": None if bias is None else json_numbers(bias),
         "masked": masked.tolist(),
-        "context": numbers(weights @ values),
+        "context": json_numbers(weights @ values),
     }
 
 
-def _crossed(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, asked: Asked) -> dict[str, Any]:
-    name = asked.source_name or asked.name
-    seen = [{"id": one, "text": name(one)} for one in asked.source or ()]
-    return {"tokens": seen, **_head(speaker, tape, here, request, causal=False)}
+def _cross_attention(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
+    name = prompt.source_name or prompt.name
+    tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
+    return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}
 
 
-def _embedded(speaker: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
-    """The token's own vector, and what its place adds to it (rotary and relative positions add nothing)."""
-    stack = speaker.model.get_submodule(request.part)
+def _embedding(pipeline: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
+    """The token's vector and the vector of its position (None for rotary and relative positions)."""
+    stack = pipeline.model.get_submodule(request.part)
     if not isinstance(stack, Stack):
         raise UsageError(f"This model has no {request.part}.")
-    device = speaker.model.device
+    device = pipeline.model.device
     with torch.no_grad():
-        own = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
-        place = None
+        embedding = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
+        position = None
         if stack.position is not None:
-            where = torch.tensor([request.place], device=device)
-            place = stack.position(where, request.place + 1)[0].double().cpu()
-    return {"token": numbers(own[:SHOWN]), "position": None if place is None else numbers(place[:SHOWN])}
+            index = torch.tensor([request.place], device=device)
+            position = stack.position(index, request.place + 1)[0].double().cpu()
+    added = None if position is None else json_numbers(position[:SHOWN])
+    return {"token": json_numbers(embedding[:SHOWN]), "position": added}
 
 
-def _config(speaker: Speaker) -> dict[str, Any]:
-    config = speaker.config
+def _config(pipeline: Speaker) -> dict[str, Any]:
+    config = pipeline.config
     return {
         **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},
         **{name: getattr(config, name) for name in ("head_width", "width", "hidden", "kind", "layers")},

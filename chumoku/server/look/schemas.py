@@ -1,9 +1,9 @@
-"""What may be asked of a model's inside: every field typed and bounded, every other one refused.
+"""Request bodies of the look routes: every field has a type and bounds, and unknown fields are refused.
 
-Question   model, text, target, new      what all of them carry
-Look       maps, layer, lens             Tensor   address, row, head
-Block      part, layer, head, place      Next     count
-Ablate     off                           RunLook  checkpoint, map, layer, head
+PromptRequest  model, text, target, new      the base of all but RunLook
+Look           maps, layer, lens             Tensor   address, row, head
+Block          part, layer, head, place      Next     count
+Ablate         off                           RunLook  checkpoint, map, layer, head
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-MOST_NEW = 64
-LONGEST_TEXT = 100_000  # characters: what is looked at is cut to tokens afterwards
+MAX_NEW_TOKENS = 64
+MAX_TEXT = 100_000  # characters; the text is cut to a number of tokens later
 
 Name = Annotated[str, Field(min_length=1, max_length=200)]
-Text = Annotated[str, Field(min_length=1, max_length=LONGEST_TEXT)]
+Text = Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
 Id = Annotated[int, Field(ge=0, le=1 << 24)]
 Tokens = Annotated[list[Id], Field(max_length=1024)]
 Target = Annotated[Text | Tokens, Field()] | None
@@ -31,40 +31,40 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Question(Strict):
-    """A model, a text, and what it is said to have written: a text, its tokens, or what it writes greedily itself."""
+class PromptRequest(Strict):
+    """A model, a text, and its continuation: a text, token ids, or (None) what the model generates greedily."""
 
     model: Name
     text: Text
     target: Target = None
-    new: Annotated[int, Field(ge=0, le=MOST_NEW)] | None = None
+    new: Annotated[int, Field(ge=0, le=MAX_NEW_TOKENS)] | None = None
 
 
-class Look(Question):
-    maps: Annotated[list[MapName], Field(max_length=6)] | None = None  # all
-    layer: Layer | None = None  # all; with one, longer texts are shown
-    lens: bool = True  # what each layer would say: of a large vocabulary, most of the work
+class Look(PromptRequest):
+    maps: Annotated[list[MapName], Field(max_length=6)] | None = None  # None: all
+    layer: Layer | None = None  # None: all; a single layer allows longer texts
+    lens: bool = True  # logits of each layer; slow for a large vocabulary
 
 
-class Tensor(Question):
+class Tensor(PromptRequest):
     address: Name
     row: Place | None = None
     head: Head = 0
 
 
-class Block(Question):
+class Block(PromptRequest):
     part: Stack
     layer: Layer
     head: Head
     place: Place
 
 
-class Next(Question):
+class Next(PromptRequest):
     count: Annotated[int, Field(ge=1, le=200)] = 100
 
 
 class Part(Strict):
-    """What is switched off: a head, or with `feedforward` the whole feed-forward of a layer."""
+    """A part to switch off: a head, or with `feedforward` the feed-forward of the layer."""
 
     part: Stack
     layer: Layer
@@ -73,12 +73,12 @@ class Part(Strict):
     feedforward: bool = False
 
 
-class Ablate(Question):
+class Ablate(PromptRequest):
     off: Annotated[list[Part], Field(min_length=1, max_length=64)]
 
 
 class RunLook(Strict):
-    """One head's map at one checkpoint of a run."""
+    """One head's attention map at one checkpoint of a run."""
 
     checkpoint: Annotated[int, Field(ge=0, le=10**12)]
     text: Text

@@ -1,6 +1,6 @@
-"""What all looks share: the question behind a request, what a model does not have, and numbers as JSON may say them.
+"""Shared by all looks: the prompt of a request, checks of layers and heads, and numbers as JSON.
 
-a number    six digits       none    "NaN", "Infinity", "-Infinity"
+finite numbers    six digits       others    "NaN", "Infinity", "-Infinity"
 """
 
 from __future__ import annotations
@@ -16,72 +16,75 @@ from chumoku.inspect_prompt import Notice, Target, longest, question
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.snapshot import Asked, Map
 from chumoku.server.look import schemas as schemas
-from chumoku.server.streaming import worded
+from chumoku.server.streaming import replace_non_finite
 from chumoku.weights.bundle import Bundle
 
-ROOM = 3_000_000  # numbers of all maps together: 2 bytes each, in base64 8 MB
-MOST, MOST_ONE = 128, 512  # tokens; with one layer's maps alone
-MUTE: Notice = (
-    "The model's answers are no finite numbers (NaN), so it wrote nothing. What it has inside is shown.",
+MAX_MAP_VALUES = 3_000_000  # of all maps together: 2 bytes each, 8 MB in base64
+MAX_TOKENS, MAX_TOKENS_ONE_LAYER = 128, 512  # with the maps of all layers, of one layer
+NAN_NOTICE: Notice = (
+    "The model's logits are not finite (NaN), so it generated no text. Its internal values are shown as they are.",
     "モデルの出力が有限の数値ではない（NaN）ため、何も書けませんでした。内部の値はそのまま表示しています。",
 )
 
 
-def asking(
-    speaker: Bundle, request: schemas.Question, going: Going = on, *, most: int | None = None
+def prompt_from_request(
+    pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: Going = on, *, most: int | None = None
 ) -> tuple[Asked, list[Notice]]:
-    """The question of a request, of no more tokens than can be shown."""
-    room = longest(speaker, most=MOST, room=ROOM) if most is None else most
-    return put(speaker, request.text, request.target, request.new, most=room, going=going)
+    """The tokens to inspect, at most `most` of them, and notices for the user."""
+    most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
+    return prompt_from_text(
+        pipeline, request.text, request.target, request.new, most=most, check_interrupt=check_interrupt
+    )
 
 
-def put(
-    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
+def prompt_from_text(
+    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, check_interrupt: Going = on
 ) -> tuple[Asked, list[Notice]]:
-    """The same; a model that has only NaN to say is looked at all the same."""
-    check_target(speaker, target)
+    """The same for a text; if the model's logits are NaN, the prompt alone is inspected."""
+    check_target(pipeline, target)
     try:
-        return question(speaker, text, target, new, most=most, going=going)
+        return question(pipeline, text, target, new, most=most, going=check_interrupt)
     except UsageError:
         raise
     except ChumokuError:
-        asked, notices = question(speaker, text, target, 0, most=most)
-        return asked, [*notices, MUTE]
+        prompt, notices = question(pipeline, text, target, 0, most=most)
+        return prompt, [*notices, NAN_NOTICE]
 
 
-def check_target(speaker: Bundle, target: Target) -> None:
-    if target is not None and speaker.config.kind == "encoder":
-        raise UsageError("An encoder writes nothing, so there is no target to look at. Leave target out.")
+def check_target(pipeline: Bundle, target: Target) -> None:
+    if target is not None and pipeline.config.kind == "encoder":
+        raise UsageError("An encoder generates no text, so it has no target. Leave 'target' out.")
 
 
-def check_layer(speaker: Bundle, layer: int, part: str | None = None) -> None:
-    """Refuse a layer that a part (or, where none is said, any of them) does not have."""
-    depths = {"encoder": speaker.config.encoder_depth, "decoder": speaker.config.decoder_depth}
+def check_layer(pipeline: Bundle, layer: int, part: str | None = None) -> None:
+    """Raise UsageError if the part (by default: the part with fewer layers) does not have this layer."""
+    depths = {"encoder": pipeline.config.encoder_depth, "decoder": pipeline.config.decoder_depth}
     if part is not None and not depths[part]:
-        raise UsageError(f"A model of kind '{speaker.config.kind}' has no {part}.")
-    there = depths[part] if part else min(depth for depth in depths.values() if depth)
-    if layer >= there:
-        raise UsageError(f"There is no layer {layer}: this model has {there}, numbered from 0.")
+        raise UsageError(f"A model of kind '{pipeline.config.kind}' has no {part}.")
+    count = depths[part] if part else min(depth for depth in depths.values() if depth)
+    if layer >= count:
+        raise UsageError(f"There is no layer {layer}: this model has {count}, numbered from 0.")
 
 
-def check_head(speaker: Bundle, head: int) -> None:
-    if head >= speaker.config.heads:
-        raise UsageError(f"There is no head {head}: this model has {speaker.config.heads}, numbered from 0.")
+def check_head(pipeline: Bundle, head: int) -> None:
+    if head >= pipeline.config.heads:
+        raise UsageError(f"There is no head {head}: this model has {pipeline.config.heads}, numbered from 0.")
 
 
-def number(value: float) -> float | str:
-    """Six digits of a number; what is none, in words."""
-    said: float | str = worded(float(f"{value:.6g}"))
-    return said
+def json_number(value: float) -> float | str:
+    """Six digits of a number; NaN and infinities as strings."""
+    rounded: float | str = replace_non_finite(float(f"{value:.6g}"))
+    return rounded
 
 
-def numbers(table: Tensor) -> Any:
-    """A tensor as nested lists of `number`s."""
-    listed = table.tolist()
-    return [number(one) for one in listed] if table.ndim == 1 else [[number(one) for one in row] for row in listed]
+def json_numbers(tensor: Tensor) -> Any:
+    """A vector or matrix as (nested) lists of `json_number`s."""
+    if tensor.ndim == 1:
+        return [json_number(value) for value in tensor.tolist()]
+    return [[json_number(value) for value in row] for row in tensor.tolist()]
 
 
-def holes(one: Map) -> str | None:
-    """Where a map's weights are no numbers: one bit each, lowest first, in base64; None where all are."""
-    odd = one.weights.isnan().numpy()
-    return base64.b64encode(np.packbits(odd, bitorder="little").tobytes()).decode() if odd.any() else None
+def nan_bitmap(one: Map) -> str | None:
+    """Which weights of a map are NaN: one bit each, lowest first, in base64; None if there are none."""
+    is_nan = one.weights.isnan().numpy()
+    return base64.b64encode(np.packbits(is_nan, bitorder="little").tobytes()).decode() if is_nan.any() else None

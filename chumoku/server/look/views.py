@@ -1,13 +1,13 @@
-"""What the page sees inside a model: plain functions from a question to what JSON can say.
+"""What the web page shows of a model: functions from a request to JSON values.
 
-    look          tokens, maps, entropy, streams, lens, words, positions      probe.page's data
-    tokens        the tokens of the texts                     addresses      all that has one
-    tensor        the first 64 × 64 numbers at an address     next_tokens    the likeliest to follow, with their logits
-    block         one head's arithmetic at one place          ablate         what is said with parts switched off
+    look          tokens, maps, entropy, streams, lens, words, positions      data of probe.page
+    tokens        the tokens of the texts                     addresses      all recordable tensors
+    tensor        the first 64 × 64 numbers at an address     next_tokens    the most likely next tokens, with logits
+    block         one head's computation at one position      ablate         the output with parts switched off
 
-Each makes its pass when called; whoever serves calls them where computing is allowed, and is asked whether to go on
-(`going`) before each token that is written and each layer of the lens. No answer has more than about 8 MB, and numbers
-that are none are said in words: "NaN", "Infinity", "-Infinity".
+Each function runs the model, so the server calls it in the worker thread. It calls `check_interrupt` before each
+generated token and each layer of the lens, which may raise an exception to stop it. A response has at most about 8 MB.
+NaN and infinities become the strings "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -32,133 +32,134 @@ from chumoku.server.look import schemas as schemas
 from chumoku.server.look.ablate import ablate as ablate
 from chumoku.server.look.block import block as block
 from chumoku.server.look.shared import (
-    MOST,
-    MOST_ONE,
-    ROOM,
-    asking,
+    MAX_MAP_VALUES,
+    MAX_TOKENS,
+    MAX_TOKENS_ONE_LAYER,
     check_head,
     check_layer,
-    holes,
-    number,
-    numbers,
+    json_number,
+    json_numbers,
+    nan_bitmap,
+    prompt_from_request,
 )
-from chumoku.server.streaming import worded
-from chumoku.server.token_text import named
+from chumoku.server.streaming import replace_non_finite
+from chumoku.server.token_text import label_tokens
 
-SIDE = 64  # rows and columns of a tensor that are shown
+SIDE = 64  # maximal number of rows and columns shown
 
 
-def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
-    """All that is drawn of one look."""
+def look(pipeline: Speaker, request: schemas.Look, check_interrupt: Going = on) -> dict[str, Any]:
+    """Everything that the page draws for one prompt."""
     if request.layer is None:
-        room = longest(speaker, most=MOST, room=ROOM)
+        room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
     else:
-        check_layer(speaker, request.layer)
-        room = longest(speaker, most=MOST_ONE, room=ROOM, layers=1)
-    asked, notices = asking(speaker, request, going, most=room)
-    seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens, going=going)
-    data = page.as_data(seen)
+        check_layer(pipeline, request.layer)
+        room = longest(pipeline, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt, most=room)
+    snapshot = see(pipeline.model, prompt, layer=request.layer, guesses=request.lens, going=check_interrupt)
+    data = page.as_data(snapshot)
     data["maps"] = [
-        {**drawn, "first_layer": request.layer or 0, "nan": holes(one)}
-        for one, drawn in zip(seen.maps, data["maps"], strict=True)
+        {**map_data, "first_layer": request.layer or 0, "nan": nan_bitmap(one)}
+        for one, map_data in zip(snapshot.maps, data["maps"], strict=True)
         if request.maps is None or one.key in request.maps
     ]
-    then = None if asked.then is None else {"id": asked.then, "text": asked.name(asked.then)}
-    names = {"model": request.model, "text": request.text, "said": said(speaker.tokenizer, asked)}
-    return {**names, "then": then, "notices": notices, **worded(data)}
+    then = None if prompt.then is None else {"id": prompt.then, "text": prompt.name(prompt.then)}
+    names = {"model": request.model, "text": request.text, "said": said(pipeline.tokenizer, prompt)}
+    return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
 
 
-def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
-    """The tokens of the text, and of what is said of it; nothing is computed."""
-    own, other = speaker.tokenizer, speaker.source_tokenizer
+def tokens(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+    """Tokens of the text and of its continuation, without running the model."""
+    own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
-    most = min(MOST_ONE, speaker.config.context)
-    if speaker.config.kind == "encoder-decoder":
+    most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
+    if pipeline.config.kind == "encoder-decoder":
         source = source_tokens(other, request.text, most, notices)
-        asked = request.model_copy(update={"new": 0})
-        target = [] if request.target is None else asking(speaker, asked, most=most)[0].tokens[1:]
-        return {"tokens": named(target, own), "source": named(source, other), "notices": notices}
-    found, notices = asking(speaker, request.model_copy(update={"new": 0}), most=most)
-    return {"tokens": named(found.tokens, own), "source": [], "notices": notices}
+        without_new = request.model_copy(update={"new": 0})
+        target = [] if request.target is None else prompt_from_request(pipeline, without_new, most=most)[0].tokens[1:]
+        return {"tokens": label_tokens(target, own), "source": label_tokens(source, other), "notices": notices}
+    prompt, notices = prompt_from_request(pipeline, request.model_copy(update={"new": 0}), most=most)
+    return {"tokens": label_tokens(prompt.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
-    return {"addresses": tap.addresses(speaker.model)}
+def addresses(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+    return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
-    """The numbers at an address, as many as can be shown."""
-    known = tap.addresses(speaker.model)
+def tensor(pipeline: Speaker, request: schemas.Tensor, check_interrupt: Going = on) -> dict[str, Any]:
+    """The first numbers of the tensor at an address, its shape and statistics."""
+    known = tap.addresses(pipeline.model)
     if request.address not in known:
         near = difflib.get_close_matches(request.address, known, n=1, cutoff=0.3)
-        hint = f"Did you mean {near[0]}?" if near else f"It has {len(known)} addresses."
-        raise AddressError(f"Nothing in this model is at {request.address}. {hint}")
-    asked, notices = asking(speaker, request, going)
-    _, tape = watch(speaker.model, asked.tokens, request.address, source=asked.source)
+        hint = f"Did you mean {near[0]}?" if near else f"The model has {len(known)} addresses."
+        raise AddressError(f"This model has no address {request.address}. {hint}")
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    _, tape = watch(pipeline.model, prompt.tokens, request.address, source=prompt.source)
     if request.address not in tape:
-        raise AddressError(f"{request.address} was not passed through in this look.")
-    whole = tape[request.address][0].float().cpu()
-    table = _table(speaker, whole, request)
-    rows, columns = _axes(request.address, asked, table)
+        raise AddressError(f"The forward pass of this prompt did not reach {request.address}.")
+    values = tape[request.address][0].float().cpu()
+    table = _as_table(pipeline, values, request)
+    rows, columns = _axis_labels(request.address, prompt, table)
     if request.row is not None:
         if request.row >= len(table):
-            raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)}.")
+            raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)} rows.")
         table, rows = table[request.row : request.row + 1], rows and rows[request.row : request.row + 1]
     finite = table[table.isfinite()]
-    spread = [float(part) for part in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
+    statistics = [float(one) for one in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
     return {
         "address": request.address,
-        "shape": list(whole.shape),
-        "shown": numbers(table[:SIDE, :SIDE]),
+        "shape": list(values.shape),
+        "shown": json_numbers(table[:SIDE, :SIDE]),
         "rows": rows and rows[:SIDE],
         "columns": columns and columns[:SIDE],
-        **{name: number(part) for name, part in zip(("least", "most", "mean"), spread, strict=True)},
+        **{name: json_number(one) for name, one in zip(("least", "most", "mean"), statistics, strict=True)},
         "odd": int(table.numel() - len(finite)),
         "notices": notices,
     }
 
 
-def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> dict[str, Any]:
-    """The likeliest tokens to follow; `rest` is log Σ exp of the logits of all others."""
-    kind = speaker.config.kind
-    if isinstance(speaker.model, EncoderModel):
-        raise UsageError(f"This model is of kind '{kind}': nothing follows its text. Ask a decoder or a translator.")
-    quiet = request if request.target is not None else request.model_copy(update={"new": 0})
-    asked, notices = asking(speaker, quiet, going, most=min(MOST_ONE, speaker.config.context))
-    logits = answer(ask(speaker.model, given(speaker.model, asked.tokens, asked.source)))[0, -1].float().cpu()
+def next_tokens(pipeline: Speaker, request: schemas.Next, check_interrupt: Going = on) -> dict[str, Any]:
+    """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
+    kind = pipeline.config.kind
+    if isinstance(pipeline.model, EncoderModel):
+        raise UsageError(f"A model of kind '{kind}' predicts no next token. Use a decoder or an encoder-decoder.")
+    without_new = request if request.target is not None else request.model_copy(update={"new": 0})
+    most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
+    prompt, notices = prompt_from_request(pipeline, without_new, check_interrupt, most=most)
+    logits = answer(ask(pipeline.model, given(pipeline.model, prompt.tokens, prompt.source)))[0, -1].float().cpu()
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
     return {
         "candidates": [
-            {"id": int(one), "text": asked.name(int(one)), "logit": number(float(logit))}
-            for logit, one in zip(*best, strict=True)
+            {"id": int(token), "text": prompt.name(int(token)), "logit": json_number(float(logit))}
+            for logit, token in zip(*best, strict=True)
         ],
-        "rest": number(float(logits[others].double().logsumexp(0))) if others.any() else "-Infinity",
+        "rest": json_number(float(logits[others].double().logsumexp(0))) if others.any() else "-Infinity",
         "vocabulary": len(logits),
         "notices": notices,
     }
 
 
-def _table(speaker: Speaker, whole: Tensor, request: schemas.Tensor) -> Tensor:
-    """Two axes of what may have three, or one: those of one head, places by numbers."""
-    if whole.ndim == 1:
-        return whole[None]
-    if whole.ndim == 2:
-        return whole
-    if "attention." not in request.address:  # experts: what each of a token's chosen ones has hidden
-        return whole.flatten(1)
-    check_head(speaker, request.head)
-    return whole[request.head * len(whole) // speaker.config.heads]  # query heads share those of keys and values
+def _as_table(pipeline: Speaker, values: Tensor, request: schemas.Tensor) -> Tensor:
+    """A tensor of one to three axes as a matrix; with three axes, the matrix of the requested head."""
+    if values.ndim == 1:
+        return values[None]
+    if values.ndim == 2:
+        return values
+    if "attention." not in request.address:  # mixture of experts: hidden values of each chosen expert
+        return values.flatten(1)
+    check_head(pipeline, request.head)
+    return values[request.head * len(values) // pipeline.config.heads]  # several query heads may share a key head
 
 
-def _axes(address: str, asked: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
-    """The names of a table's rows, and of its columns where those are tokens too."""
-    own = [asked.name(token) for token in asked.tokens]
-    source = [(asked.source_name or asked.name)(token) for token in asked.source or ()]
-    reads = source if source and address.startswith("encoder") else own
-    looked = source if "cross_attention" in address else reads
+def _axis_labels(address: str, prompt: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
+    """Labels of the rows, and of the columns if they are tokens too."""
+    own = [prompt.name(token) for token in prompt.tokens]
+    source = [(prompt.source_name or prompt.name)(token) for token in prompt.source or ()]
+    queries = source if source and address.startswith("encoder") else own
+    keys = source if "cross_attention" in address else queries
     part = address.rpartition(".")[2]
     if part == "vector":
         return None, None
-    rows = looked if "attention." in address and part in ("keys", "values") else reads
-    return rows, looked if part in ("scores", "weights") and "attention." in address else None
+    rows = keys if "attention." in address and part in ("keys", "values") else queries
+    return rows, keys if part in ("scores", "weights") and "attention." in address else None

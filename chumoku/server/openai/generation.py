@@ -1,9 +1,8 @@
-"""From what was asked to what the scheduler writes: the very requests that `chumoku generate` and `chat` make.
+"""Converts request bodies into scheduler requests, the same ones that `chumoku generate` and `chat` make.
 
     prompt  × n  →  Request, Utterance        messages  × n  →  Request, Utterance
 
-This tokenizes, and so runs in a reader's thread. What cannot be asked of the model is found here, before a stream
-begins.
+This tokenizes, so it runs in a reader thread. Invalid requests are found here, before a stream begins.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel
-from chumoku.server.errors import Refusal
-from chumoku.server.models import Served, as_kind
+from chumoku.server.errors import RequestError
+from chumoku.server.models import ServedModel, require_kind
 from chumoku.server.openai import schemas
 from chumoku.server.security.limits import Limits
-from chumoku.server.worker import Listener, Text
+from chumoku.server.worker import Listener, TextTask
 
-NEW, REPLY = 128, 512  # tokens, where nothing is said; as on the command line
+COMPLETION_TOKENS, CHAT_TOKENS = 128, 512  # default of max_tokens, the same as in the command line
 
 
 @dataclass(frozen=True)
@@ -35,120 +34,112 @@ class Plan:
     requests: list[Request]
     stop: list[str]
     prompt_tokens: int
-    trim: bool = False  # a reply begins with its first word
-    dropped: int = 0  # messages that no longer fitted
+    trim: bool = False  # remove white space at the start of each text
+    dropped: int = 0  # number of old messages that did not fit into the context
 
-    def texts(self, served: Served, listener: Listener) -> list[Text]:
-        tokenizer = served.speaker.tokenizer
+    def texts(self, served: ServedModel, listener: Listener) -> list[TextTask]:
+        tokenizer = served.pipeline.tokenizer
         return [
-            Text(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
+            TextTask(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
             for place, one in enumerate(self.requests)
         ]
 
 
-def check(asked: schemas.Writing, limits: Limits, *, likeliest: tuple[str, int | None]) -> None:
-    """What this server's limits refuse, by the field's name."""
-    stops = stops_of(asked)
-    most = {
-        "n": (asked.n or 1, limits.n),
-        "max_tokens": (asked.max_tokens or 1, limits.new),
-        "least": (asked.least or 0, limits.new),
+def check_limits(body: schemas.GenerationOptions, limits: Limits, *, logprobs: tuple[str, int | None]) -> None:
+    """Raise RequestError for a field that exceeds the limits; `logprobs` is the name and value of that field."""
+    stops = stop_strings(body)
+    fields = {
+        "n": (body.n or 1, limits.n),
+        "max_tokens": (body.max_tokens or 1, limits.new),
+        "least": (body.least or 0, limits.new),
         "stop": (len(stops), limits.stops),
-        likeliest[0]: (likeliest[1] or 0, limits.logprobs),
+        logprobs[0]: (logprobs[1] or 0, limits.logprobs),
     }
-    if isinstance(asked, schemas.Chat):
-        most["max_completion_tokens"] = (asked.max_completion_tokens or 1, limits.new)
-    for name, (found, limit) in most.items():
-        if found > limit:
-            raise Refusal(
-                400, f"The field '{name}' asks for {found:,}, and this server gives up to {limit:,}.", param=name
-            )
-    if longest := [stop for stop in stops if len(stop) > limits.stop_letters]:
-        raise Refusal(
-            400,
-            f"A stop string has {len(longest[0]):,} letters, and {limits.stop_letters} can be looked for.",
-            param="stop",
-        )
+    if isinstance(body, schemas.Chat):
+        fields["max_completion_tokens"] = (body.max_completion_tokens or 1, limits.new)
+    for name, (value, limit) in fields.items():
+        if value > limit:
+            message = f"'{name}' is limited to {limit:,} on this server; the request asks for {value:,}."
+            raise RequestError(400, message, param=name)
+    if too_long := [stop for stop in stops if len(stop) > limits.stop_letters]:
+        message = f"A stop string has {len(too_long[0]):,} characters; the limit is {limits.stop_letters}."
+        raise RequestError(400, message, param="stop")
 
 
-def decoder(served: Served) -> DecoderModel:
-    return as_kind(served, DecoderModel, "goes on from no text")
+def require_decoder(served: ServedModel) -> DecoderModel:
+    return require_kind(served, DecoderModel, "cannot generate text")
 
 
-def completion(served: Served, asked: schemas.Completion) -> Plan:
-    model, tokenizer = decoder(served), served.speaker.tokenizer
-    new, least = asked.max_tokens or NEW, asked.least or 0
-    choice = choice_of(asked)
+def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
+    model, tokenizer = require_decoder(served), served.pipeline.tokenizer
+    new, least = body.max_tokens or COMPLETION_TOKENS, body.least or 0
+    choice = sampling_of(body)
     requests, tokens = [], 0
-    for number, prompt in enumerate(schemas.each(asked.prompt)):
+    for number, prompt in enumerate(schemas.as_list(body.prompt)):
         if isinstance(prompt, str):
             one = generate.request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
         else:
             end = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
             one = Request(prompt, new, choice.without(generate.wordless(model, tokenizer)), end, least=least)
         tokens += len(one.prompt)
-        requests += several(one, asked.n or 1, first=number * (asked.n or 1), logprobs=asked.logprobs)
-    for one in requests[:: asked.n or 1]:
-        fits(served, one)
-    return Plan(requests, stops_of(asked), tokens)
+        requests += repeat_request(one, body.n or 1, first=number * (body.n or 1), logprobs=body.logprobs)
+    for one in requests[:: body.n or 1]:
+        check_fits(served, one)
+    return Plan(requests, stop_strings(body), tokens)
 
 
-def reply(served: Served, asked: schemas.Chat) -> Plan:
-    model, tokenizer = decoder(served), served.speaker.tokenizer
-    new = asked.max_completion_tokens or asked.max_tokens or REPLY
-    messages = [("system" if one.role == "developer" else one.role, one.words) for one in asked.messages]
-    turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=choice_of(asked), context=served.capacity)
-    one = replace(turn.request, least=asked.least or 0)
-    fits(served, one)
-    requests = several(one, asked.n or 1, first=0, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None)
-    stop = [*turn.stop, *stops_of(asked)]
+def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
+    model, tokenizer = require_decoder(served), served.pipeline.tokenizer
+    new = body.max_completion_tokens or body.max_tokens or CHAT_TOKENS
+    messages = [("system" if one.role == "developer" else one.role, one.text) for one in body.messages]
+    turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=sampling_of(body), context=served.capacity)
+    one = replace(turn.request, least=body.least or 0)
+    check_fits(served, one)
+    requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
+    stop = [*turn.stop, *stop_strings(body)]
     return Plan(requests, stop, len(one.prompt), trim=True, dropped=turn.dropped)
 
 
-def several(request: Request, n: int, *, first: int, logprobs: int | None) -> list[Request]:
-    """The same text n times, each with random numbers of its own."""
+def repeat_request(request: Request, n: int, *, first: int, logprobs: int | None) -> list[Request]:
+    """The request n times, each with its own random numbers."""
     choices = replace(request.choice, row=first).spread(n)
     return [replace(request, choice=choice, logprobs=logprobs) for choice in choices]
 
 
-def fits(served: Served, request: Request) -> None:
-    """What the scheduler would refuse, said before anything is answered."""
-    size = served.speaker.config.vocabulary
+def check_fits(served: ServedModel, request: Request) -> None:
+    """Raise now what the scheduler would raise later, when a stream may have begun."""
+    size = served.pipeline.config.vocabulary
     if len(request.prompt) > served.capacity:
         raise LengthError(
-            f"The prompt has {len(request.prompt):,} tokens, and there is room for {served.capacity:,}. Shorten it."
+            f"The prompt has {len(request.prompt):,} tokens; at most {served.capacity:,} fit. Shorten it."
         )
     if not 0 <= min(request.prompt) <= max(request.prompt) < size:
-        raise UsageError(f"A prompt's tokens are numbers from 0 to {size - 1}.")
+        raise UsageError(f"Token ids must be from 0 to {size - 1}.")
     if unknown := [token for token in request.choice.bias if token >= size]:
-        raise Refusal(
-            400,
-            f"The field 'logit_bias' names token {unknown[0]}, and a token is a number from 0 to {size - 1}.",
-            param="logit_bias",
-        )
+        message = f"The field 'logit_bias' names token {unknown[0]}; token ids are from 0 to {size - 1}."
+        raise RequestError(400, message, param="logit_bias")
     Voice(request.choice, vocabulary=size, prompt=request.prompt, end=request.end, least=request.least)
 
 
-def stops_of(asked: schemas.Writing) -> list[str]:
-    return [asked.stop] if isinstance(asked.stop, str) else list(asked.stop or ())
+def stop_strings(body: schemas.GenerationOptions) -> list[str]:
+    return [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
 
 
-def choice_of(asked: schemas.Writing) -> Choice:
-    """How the texts are chosen; without a seed, each time otherwise."""
+def sampling_of(body: schemas.GenerationOptions) -> Choice:
+    """How tokens are chosen; without a seed, the seed is random."""
     return Choice(
-        temperature=TEMPERATURE if asked.temperature is None else asked.temperature,
-        top_k=asked.top_k,
-        top_p=TOP_P if asked.top_p is None else None if asked.top_p == 1 else asked.top_p,
-        min_p=asked.min_p,
-        repetition=1.0 if asked.repetition is None else asked.repetition,
-        bias=bias_of(asked.logit_bias or {}),
-        seed=secrets.randbits(48) if asked.seed is None else asked.seed,
+        temperature=TEMPERATURE if body.temperature is None else body.temperature,
+        top_k=body.top_k,
+        top_p=TOP_P if body.top_p is None else None if body.top_p == 1 else body.top_p,
+        min_p=body.min_p,
+        repetition=1.0 if body.repetition is None else body.repetition,
+        bias=parse_logit_bias(body.logit_bias or {}),
+        seed=secrets.randbits(48) if body.seed is None else body.seed,
     )
 
 
-def bias_of(given: dict[str, float]) -> dict[int, float]:
-    if wrong := [name for name in given if not (name.isascii() and name.isdigit())]:
-        raise Refusal(
-            400, f"The field 'logit_bias' names tokens by their numbers, and '{wrong[0]}' is none.", param="logit_bias"
-        )
-    return {int(name): value for name, value in given.items()}
+def parse_logit_bias(bias: dict[str, float]) -> dict[int, float]:
+    if wrong := [name for name in bias if not (name.isascii() and name.isdigit())]:
+        message = f"The keys of 'logit_bias' must be token ids; '{wrong[0]}' is not a number."
+        raise RequestError(400, message, param="logit_bias")
+    return {int(name): value for name, value in bias.items()}

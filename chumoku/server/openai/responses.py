@@ -1,4 +1,4 @@
-"""The forms of OpenAI's answers: whole, and in chunks.
+"""Responses in the format of the OpenAI API: complete, and as chunks of a stream.
 
 completion   choices[i]: text, logprobs {tokens, token_logprobs, top_logprobs, text_offset}, finish_reason
 chat         choices[i]: message or delta {role, content}, logprobs {content: [token, logprob, bytes, top]}, …
@@ -12,196 +12,197 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from chumoku.decoding.logprobs import Likelihood
-from chumoku.server.streaming import encoded
-from chumoku.server.token_text import Spelled, Spellings
+from chumoku.server.streaming import encode_json
+from chumoku.server.token_text import TokenText, TokenTextCache
 from chumoku.server.worker import Piece
 
 Object = dict[str, Any]
 UTF8 = codecs.getincrementaldecoder("utf-8")
 
 
-class Told(NamedTuple):
-    word: Spelled
-    likely: Likelihood
+class TokenLogprob(NamedTuple):
+    token: TokenText
+    likelihood: Likelihood
 
 
 @dataclass
-class Written:
-    """What there is of a text. A token is told when something of its text is: what a stop string cuts off never is."""
+class GeneratedText:
+    """One text so far. A token's logprobs are released with its text; tokens cut off by a stop string have none."""
 
-    trim: bool = False  # the text begins with its first word, whatever tokens came before
-    words: list[str] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    trim: bool = False  # remove white space at the start
+    parts: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
     count: int = 0
-    letters: int = 0  # of the tokens told so far
-    finished: str | None = None
-    _waiting: list[tuple[int, Told]] = field(default_factory=list)  # each with the letter it begins in
-    _reader: codecs.IncrementalDecoder = field(default_factory=lambda: UTF8("replace"))
-    _read: int = 0  # letters of all tokens
-    _shown: int = 0  # and of the text, what was trimmed before it included
-    _before: str = ""  # of the tokens, while nothing is shown
+    characters: int = 0  # of the tokens whose logprobs were released
+    finish_reason: str | None = None
+    _waiting: list[tuple[int, TokenLogprob]] = field(default_factory=list)  # each with the offset of its token
+    _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: UTF8("replace"))
+    _decoded: int = 0  # characters of all tokens
+    _shown: int = 0  # characters of the text, including the trimmed ones
+    _hidden: str = ""  # characters of the tokens before the first text is shown
 
-    def add(self, piece: Piece, tokens: Spellings) -> list[Told]:
-        """The tokens that can be told now."""
-        self.words.append(piece.words)
-        self.finished = piece.finished
+    def add(self, piece: Piece, tokens: TokenTextCache) -> list[TokenLogprob]:
+        """Add a piece; returns the logprobs that can be shown now."""
+        self.parts.append(piece.text)
+        self.finish_reason = piece.finish_reason
         self.count += piece.token is not None
         if piece.token is not None and piece.likelihood is not None:
-            word = tokens[piece.token]
-            self._waiting.append((self._read, Told(word, piece.likelihood)))
-            letters = self._reader.decode(word.raw)
-            self._read += len(letters)
+            token = tokens[piece.token]
+            self._waiting.append((self._decoded, TokenLogprob(token, piece.likelihood)))
+            characters = self._decoder.decode(token.raw)
+            self._decoded += len(characters)
             if self.trim and not self._shown:
-                self._before += letters
-        if piece.words:
-            self._shown += len(self._before) - len(self._before.lstrip()) + len(piece.words)
-            self._before = ""
-        # Where no stop string ends it, all of the text is shown: a token that is an end comes without a number.
-        whole = piece.finished == "length" or (piece.finished == "stop" and piece.token is None)
-        ready = [one for start, one in self._waiting if whole or start < self._shown]
-        self._waiting = [] if piece.finished else self._waiting[len(ready) :]
-        self.told += ready
+                self._hidden += characters
+        if piece.text:
+            self._shown += len(self._hidden) - len(self._hidden.lstrip()) + len(piece.text)
+            self._hidden = ""
+        # Without a stop string all of the text is shown: the end token itself arrives as None.
+        complete = piece.finish_reason == "length" or (piece.finish_reason == "stop" and piece.token is None)
+        ready = [one for start, one in self._waiting if complete or start < self._shown]
+        self._waiting = [] if piece.finish_reason else self._waiting[len(ready) :]
+        self.logprobs += ready
         return ready
 
     @property
     def text(self) -> str:
-        return "".join(self.words)
+        return "".join(self.parts)
 
 
 @dataclass(frozen=True)
-class Shape:
-    """One answer's form."""
+class ResponseFormatter:
+    """Builds the response of one request, or the chunks of its stream."""
 
     id: str
     created: int
     model: str
-    tokens: Spellings
+    tokens: TokenTextCache
 
-    def head(self, *, stream: bool) -> Object:
+    def header(self, *, stream: bool) -> Object:
         raise NotImplementedError
 
-    def choice(self, place: int, text: Written) -> Object:
+    def choice(self, index: int, text: GeneratedText) -> Object:
         raise NotImplementedError
 
-    def part(self, piece: Piece, text: Written, told: Sequence[Told]) -> Object:
+    def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
         raise NotImplementedError
 
-    def opening(self, texts: int, *, dropped: int) -> list[Object]:
-        """What a stream begins with."""
+    def first_chunks(self, texts: int, *, dropped: int) -> list[Object]:
+        """Chunks to send before the first text."""
         return []
 
-    def whole(self, pieces: Sequence[Sequence[Piece]], *, trim: bool, **besides: Any) -> bytes:
-        """The pieces of every text as one answer. Choice by choice: encoding lets nobody else run meanwhile."""
+    def response(self, pieces: Sequence[Sequence[Piece]], *, trim: bool, **extra: Any) -> bytes:
+        """The complete response as JSON. Choices are encoded one by one, because encoding blocks all other threads."""
         choices, count = [], 0
-        for place, some in enumerate(pieces):
-            text = Written(trim)
-            for piece in some:
+        for index, own_pieces in enumerate(pieces):
+            text = GeneratedText(trim)
+            for piece in own_pieces:
                 text.add(piece, self.tokens)
             count += text.count
-            choices.append(encoded(self.choice(place, text)))
-        usage = usage_of(besides.pop("prompt_tokens"), count)
-        head = encoded({**self.head(stream=False), "usage": usage, **besides})
+            choices.append(encode_json(self.choice(index, text)))
+        usage = make_usage(extra.pop("prompt_tokens"), count)
+        head = encode_json({**self.header(stream=False), "usage": usage, **extra})
         return head[:-1] + b',"choices":[' + b",".join(choices) + b"]}"
 
-    def chunk(self, piece: Piece, text: Written) -> Object | None:
-        """A piece as an event; None where nothing of it can be told yet."""
-        told = text.add(piece, self.tokens)
-        if not piece.words and not told and piece.finished is None:
+    def chunk(self, piece: Piece, text: GeneratedText) -> Object | None:
+        """The chunk of a piece; None if nothing of it can be shown yet."""
+        logprobs = text.add(piece, self.tokens)
+        if not piece.text and not logprobs and piece.finish_reason is None:
             return None
-        return {**self.head(stream=True), "choices": [self.part(piece, text, told)]}
+        return {**self.header(stream=True), "choices": [self.chunk_choice(piece, text, logprobs)]}
 
 
-class Completion(Shape):
-    def head(self, *, stream: bool) -> Object:
+class Completion(ResponseFormatter):
+    def header(self, *, stream: bool) -> Object:
         return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.model}
 
-    def choice(self, place: int, text: Written) -> Object:
+    def choice(self, index: int, text: GeneratedText) -> Object:
         return {
-            "index": place,
+            "index": index,
             "text": text.text,
-            "logprobs": self._logprobs(text.told, text),
-            "finish_reason": text.finished,
+            "logprobs": self._logprobs(text.logprobs, text),
+            "finish_reason": text.finish_reason,
         }
 
-    def part(self, piece: Piece, text: Written, told: Sequence[Told]) -> Object:
+    def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
         return {
-            "index": piece.text,
-            "text": piece.words,
-            "logprobs": self._logprobs(told, text),
-            "finish_reason": piece.finished,
+            "index": piece.text_index,
+            "text": piece.text,
+            "logprobs": self._logprobs(logprobs, text),
+            "finish_reason": piece.finish_reason,
         }
 
-    def _logprobs(self, told: Sequence[Told], text: Written) -> Object | None:
-        if not told:
+    def _logprobs(self, logprobs: Sequence[TokenLogprob], text: GeneratedText) -> Object | None:
+        if not logprobs:
             return None
         offsets = []
-        for one in told:
-            offsets.append(text.letters)
-            text.letters += one.word.letters
+        for one in logprobs:
+            offsets.append(text.characters)
+            text.characters += one.token.characters
         return {
-            "tokens": [one.word.text for one in told],
-            "token_logprobs": [one.likely.logprob for one in told],
+            "tokens": [one.token.text for one in logprobs],
+            "token_logprobs": [one.likelihood.logprob for one in logprobs],
             "top_logprobs": [
-                {self.tokens[token].text: share for token, share in reversed(one.likely.top)} for one in told
+                {self.tokens[token].text: logprob for token, logprob in reversed(one.likelihood.top)}
+                for one in logprobs
             ],
             "text_offset": offsets,
         }
 
 
-class Chat(Shape):
-    def head(self, *, stream: bool) -> Object:
+class Chat(ResponseFormatter):
+    def header(self, *, stream: bool) -> Object:
         kind = "chat.completion.chunk" if stream else "chat.completion"
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
-    def opening(self, texts: int, *, dropped: int) -> list[Object]:
-        told = {"dropped_messages": dropped} if dropped else {}
+    def first_chunks(self, texts: int, *, dropped: int) -> list[Object]:
+        extra = {"dropped_messages": dropped} if dropped else {}
         role = {"role": "assistant", "content": ""}
         return [
             {
-                **self.head(stream=True),
-                **told,
-                "choices": [{"index": place, "delta": role, "logprobs": None, "finish_reason": None}],
+                **self.header(stream=True),
+                **extra,
+                "choices": [{"index": index, "delta": role, "logprobs": None, "finish_reason": None}],
             }
-            for place in range(texts)
+            for index in range(texts)
         ]
 
-    def choice(self, place: int, text: Written) -> Object:
+    def choice(self, index: int, text: GeneratedText) -> Object:
         return {
-            "index": place,
+            "index": index,
             "message": {"role": "assistant", "content": text.text, "refusal": None},
-            "logprobs": self._logprobs(text.told),
-            "finish_reason": text.finished,
+            "logprobs": self._logprobs(text.logprobs),
+            "finish_reason": text.finish_reason,
         }
 
-    def part(self, piece: Piece, text: Written, told: Sequence[Told]) -> Object:
+    def chunk_choice(self, piece: Piece, text: GeneratedText, logprobs: Sequence[TokenLogprob]) -> Object:
         return {
-            "index": piece.text,
-            "delta": {"content": piece.words} if piece.words else {},
-            "logprobs": self._logprobs(told),
-            "finish_reason": piece.finished,
+            "index": piece.text_index,
+            "delta": {"content": piece.text} if piece.text else {},
+            "logprobs": self._logprobs(logprobs),
+            "finish_reason": piece.finish_reason,
         }
 
-    def _logprobs(self, told: Sequence[Told]) -> Object | None:
-        if not told:
+    def _logprobs(self, logprobs: Sequence[TokenLogprob]) -> Object | None:
+        if not logprobs:
             return None
         return {
             "content": [
                 {
-                    **_likely(one.word, one.likely.logprob),
-                    "top_logprobs": [_likely(self.tokens[other], share) for other, share in one.likely.top],
+                    **_token_object(one.token, one.likelihood.logprob),
+                    "top_logprobs": [_token_object(self.tokens[token], value) for token, value in one.likelihood.top],
                 }
-                for one in told
+                for one in logprobs
             ],
             "refusal": None,
         }
 
 
-SHAPES: dict[str, type[Shape]] = {"completion": Completion, "chat": Chat}
+FORMATTERS: dict[str, type[ResponseFormatter]] = {"completion": Completion, "chat": Chat}
 
 
-def _likely(word: Spelled, logprob: float) -> Object:
-    return {"token": word.text, "logprob": logprob, "bytes": list(word.raw)}
+def _token_object(token: TokenText, logprob: float) -> Object:
+    return {"token": token.text, "logprob": logprob, "bytes": list(token.raw)}
 
 
-def usage_of(prompt: int, completion: int) -> Object:
+def make_usage(prompt: int, completion: int) -> Object:
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

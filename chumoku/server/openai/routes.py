@@ -1,6 +1,6 @@
-"""/v1/completions and /v1/chat/completions, in OpenAI's form.
+"""/v1/completions and /v1/chat/completions, in the format of the OpenAI API.
 
-asked → checked → tokens (a reader) → texts (the worker) → one answer, or a stream of events
+body → checks → tokens (in a reader) → texts (in the worker) → one response, or a stream of events
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import Response
 
-from chumoku.server.disconnect import listening, pieces_of, unless_gone
-from chumoku.server.errors import Refusal, from_error
-from chumoku.server.models import Served, found
-from chumoku.server.openai import generation, schemas
-from chumoku.server.openai.responses import SHAPES, Shape, Written, usage_of
-from chumoku.server.security.middleware import address_of
-from chumoku.server.state import House, house_of
-from chumoku.server.streaming import EventStream, answer, event
-from chumoku.server.token_text import Spellings
+from chumoku.server.disconnect import cancel_on_disconnect, open_listener, read_pieces
+from chumoku.server.errors import RequestError, to_request_error
+from chumoku.server.models import ServedModel, find_model
+from chumoku.server.openai import generation as planning
+from chumoku.server.openai import schemas
+from chumoku.server.openai.responses import FORMATTERS, GeneratedText, ResponseFormatter, make_usage
+from chumoku.server.security.middleware import client_address
+from chumoku.server.state import ServerState, state_of
+from chumoku.server.streaming import EventStream, encode_event, json_response
+from chumoku.server.token_text import TokenTextCache
 from chumoku.server.worker import Listener, Piece
 
-LARGE = 2000  # tokens told from which on an answer is not made in the loop
+LARGE = 2000  # logprobs; larger responses are encoded in a reader thread, not in the event loop
 
 
 @dataclass
-class Writing:
-    """A request under way."""
+class Generation:
+    """A generation request in progress."""
 
-    house: House
-    served: Served
-    asked: schemas.Writing
-    plan: generation.Plan
-    client: str  # its address
+    state: ServerState
+    served: ServedModel
+    body: schemas.GenerationOptions
+    plan: planning.Plan
+    client: str  # address
     began: float
-    shape: Shape = field(init=False)
+    formatter: ResponseFormatter = field(init=False)
 
     def __post_init__(self) -> None:
-        chat = isinstance(self.asked, schemas.Chat)
-        kind = SHAPES["chat" if chat else "completion"]
+        chat = isinstance(self.body, schemas.Chat)
+        kind = FORMATTERS["chat" if chat else "completion"]
         prefix = "chatcmpl-" if chat else "cmpl-"
-        self.shape = kind(
-            prefix + secrets.token_hex(12), int(time.time()), self.served.name, Spellings(self.served.speaker.tokenizer)
-        )
+        tokens = TokenTextCache(self.served.pipeline.tokenizer)
+        self.formatter = kind(prefix + secrets.token_hex(12), int(time.time()), self.served.name, tokens)
 
     @property
     def count(self) -> int:
@@ -55,63 +55,63 @@ class Writing:
 
 
 async def completions(request: Request) -> Response:
-    began, house = time.monotonic(), house_of(request)
-    asked = await house.asked(request, schemas.Completion)
-    served = found(house.models, asked.model)
-    generation.decoder(served)
-    generation.check(asked, house.limits, likeliest=("logprobs", asked.logprobs))
-    prompts = len(schemas.each(asked.prompt))
-    return await _written(request, house, served, asked, began=began, texts=prompts * (asked.n or 1))
+    began, state = time.monotonic(), state_of(request)
+    body = await state.read_body(request, schemas.Completion)
+    served = find_model(state.models, body.model)
+    planning.require_decoder(served)
+    planning.check_limits(body, state.limits, logprobs=("logprobs", body.logprobs))
+    prompts = len(schemas.as_list(body.prompt))
+    return await _generate(request, state, served, body, began=began, texts=prompts * (body.n or 1))
 
 
 async def chat_completions(request: Request) -> Response:
-    began, house = time.monotonic(), house_of(request)
-    asked = await house.asked(request, schemas.Chat)
-    served = found(house.models, asked.model)
-    generation.decoder(served)
-    generation.check(asked, house.limits, likeliest=("top_logprobs", asked.top_logprobs))
-    if asked.top_logprobs is not None and not asked.logprobs:
-        raise Refusal(400, "The field 'top_logprobs' needs logprobs to be true.", param="top_logprobs")
-    return await _written(request, house, served, asked, began=began, texts=asked.n or 1)
+    began, state = time.monotonic(), state_of(request)
+    body = await state.read_body(request, schemas.Chat)
+    served = find_model(state.models, body.model)
+    planning.require_decoder(served)
+    planning.check_limits(body, state.limits, logprobs=("top_logprobs", body.top_logprobs))
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError(400, "The field 'top_logprobs' requires logprobs to be true.", param="top_logprobs")
+    return await _generate(request, state, served, body, began=began, texts=body.n or 1)
 
 
-async def _written(
+async def _generate(
     request: Request,
-    house: House,
-    served: Served,
-    asked: schemas.Completion | schemas.Chat,
+    state: ServerState,
+    served: ServedModel,
+    body: schemas.Completion | schemas.Chat,
     *,
     began: float,
     texts: int,
 ) -> Response:
-    limit = house.limits.texts
+    limit = state.limits.texts
     if texts > limit:
-        many = "prompt" if texts // (asked.n or 1) > limit else "n"
-        raise Refusal(400, f"{texts:,} texts were asked for at once, and {limit} can be. Ask for fewer.", param=many)
-    if asked.stream_options is not None and not asked.stream:
-        raise Refusal(400, "The field 'stream_options' needs stream to be true.", param="stream_options")
-    with contextlib.ExitStack() as held:
-        held.enter_context(admitted(served, texts))
-        plan = await unless_gone(request, house.aside(_planned, served, asked))
-        under_way = Writing(house, served, asked, plan, address_of(request.scope), began)
-        if asked.stream:
-            return EventStream(_events(under_way), held.pop_all())
-        with listening(under_way.client) as listener:
-            return await unless_gone(request, _whole(under_way, listener))
+        param = "prompt" if texts // (body.n or 1) > limit else "n"
+        raise RequestError(400, f"{texts:,} texts were requested at once; the limit is {limit}.", param=param)
+    if body.stream_options is not None and not body.stream:
+        raise RequestError(400, "The field 'stream_options' requires stream to be true.", param="stream_options")
+    with contextlib.ExitStack() as resources:
+        resources.enter_context(admit_texts(served, texts))
+        plan = await cancel_on_disconnect(request, state.run_in_reader(_make_plan, served, body))
+        generation = Generation(state, served, body, plan, client_address(request.scope), began)
+        if body.stream:
+            return EventStream(_stream_events(generation), resources.pop_all())
+        with open_listener(generation.client) as listener:
+            return await cancel_on_disconnect(request, _complete_response(generation, listener))
 
 
-def _planned(served: Served, asked: schemas.Completion | schemas.Chat) -> generation.Plan:
+def _make_plan(served: ServedModel, body: schemas.Completion | schemas.Chat) -> planning.Plan:
     try:
-        if isinstance(asked, schemas.Chat):
-            return generation.reply(served, asked)
-        return generation.completion(served, asked)
+        if isinstance(body, schemas.Chat):
+            return planning.plan_chat(served, body)
+        return planning.plan_completion(served, body)
     except Exception as error:
-        raise from_error(error, param="messages" if isinstance(asked, schemas.Chat) else "prompt") from error
+        raise to_request_error(error, param="messages" if isinstance(body, schemas.Chat) else "prompt") from error
 
 
 @contextlib.contextmanager
-def admitted(served: Served, texts: int) -> Iterator[None]:
-    """So many texts are this model's until the end."""
+def admit_texts(served: ServedModel, texts: int) -> Iterator[None]:
+    """Count the texts as pending while the block runs."""
     served.admit(texts)
     try:
         yield
@@ -119,46 +119,45 @@ def admitted(served: Served, texts: int) -> Iterator[None]:
         served.release(texts)
 
 
-async def _whole(under_way: Writing, listener: Listener) -> Response:
-    house, plan = under_way.house, under_way.plan
-    pieces: list[list[Piece]] = [[] for _ in range(under_way.count)]
-    async for piece in _heard(under_way, listener):
-        pieces[piece.text].append(piece)
-    besides = {"dropped_messages": plan.dropped} if plan.dropped else {}
-    shaped = functools.partial(
-        under_way.shape.whole, pieces, trim=plan.trim, prompt_tokens=plan.prompt_tokens, **besides
+async def _complete_response(generation: Generation, listener: Listener) -> Response:
+    state, plan = generation.state, generation.plan
+    pieces: list[list[Piece]] = [[] for _ in range(generation.count)]
+    async for piece in _pieces(generation, listener):
+        pieces[piece.text_index].append(piece)
+    extra = {"dropped_messages": plan.dropped} if plan.dropped else {}
+    encode = functools.partial(
+        generation.formatter.response, pieces, trim=plan.trim, prompt_tokens=plan.prompt_tokens, **extra
     )
-    told = 1 + max((one.logprobs or 0 for one in plan.requests), default=0)
-    large = told * sum(map(len, pieces)) > LARGE
-    return answer(await house.aside(shaped) if large else shaped())
+    per_token = 1 + max((one.logprobs or 0 for one in plan.requests), default=0)
+    large = per_token * sum(map(len, pieces)) > LARGE
+    return json_response(await state.run_in_reader(encode) if large else encode())
 
 
-async def _heard(under_way: Writing, listener: Listener) -> AsyncIterator[Piece]:
-    """The pieces of all texts, from the moment they are asked for."""
+async def _pieces(generation: Generation, listener: Listener) -> AsyncIterator[Piece]:
+    """Submit the texts and yield their pieces."""
     first = True
-    under_way.served.worker.submit(under_way.plan.texts(under_way.served, listener))
-    async for piece in pieces_of(listener, under_way.count):
+    generation.served.worker.submit_texts(generation.plan.texts(generation.served, listener))
+    async for piece in read_pieces(listener, generation.count):
         if first:
-            under_way.house.metrics.first_token(under_way.served.name, time.monotonic() - under_way.began)
+            generation.state.metrics.record_first_token(generation.served.name, time.monotonic() - generation.began)
             first = False
         yield piece
 
 
-async def _events(under_way: Writing) -> AsyncGenerator[bytes]:
-    """Every piece as an event."""
-    options = under_way.asked.stream_options
+async def _stream_events(generation: Generation) -> AsyncGenerator[bytes]:
+    """Each piece as a server-sent event."""
+    options = generation.body.stream_options
     usage = options is not None and options.include_usage
-    shape, tokens = under_way.shape, 0
-    with listening(under_way.client) as listener:
-        if opening := shape.opening(under_way.count, dropped=under_way.plan.dropped):
-            yield b"".join(event({**one, "usage": None} if usage else one) for one in opening)
-        texts = [Written(under_way.plan.trim) for _ in range(under_way.count)]
-        async for piece in _heard(under_way, listener):
+    formatter, tokens = generation.formatter, 0
+    with open_listener(generation.client) as listener:
+        if first_chunks := formatter.first_chunks(generation.count, dropped=generation.plan.dropped):
+            yield b"".join(encode_event({**one, "usage": None} if usage else one) for one in first_chunks)
+        texts = [GeneratedText(generation.plan.trim) for _ in range(generation.count)]
+        async for piece in _pieces(generation, listener):
             tokens += piece.token is not None
-            chunk = shape.chunk(piece, texts[piece.text])
+            chunk = formatter.chunk(piece, texts[piece.text_index])
             if chunk is not None:
-                yield event({**chunk, "usage": None} if usage else chunk)
+                yield encode_event({**chunk, "usage": None} if usage else chunk)
         if usage:
-            yield event(
-                {**shape.head(stream=True), "choices": [], "usage": usage_of(under_way.plan.prompt_tokens, tokens)}
-            )
+            total = make_usage(generation.plan.prompt_tokens, tokens)
+            yield encode_event({**formatter.header(stream=True), "choices": [], "usage": total})

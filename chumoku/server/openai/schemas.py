@@ -1,10 +1,10 @@
-"""What may be asked, field by field: each with its type and its bounds, and nothing besides.
+"""Request bodies: every field has a type and bounds, and unknown fields are refused.
 
     completions   prompt → texts              chat   messages → texts
     embeddings    input → vectors             translate   text → translations
 
-The bounds here are what no server takes, whatever its `Limits`; those are looked at after. Texts are bounded by the
-body. Fields of OpenAI's that cannot be done here are known, so that the refusal can say so.
+These bounds hold for every server; the `Limits` of a server are checked afterwards. The length of texts is limited by
+the size of the body. OpenAI fields that are not supported are listed, so that the error message can say so.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-LETTERS = 1 << 24
-TOKENS = 1 << 20
-Words = Annotated[str, Field(max_length=LETTERS)]
+MAX_CHARACTERS = 1 << 24
+MAX_TOKENS = 1 << 20
+Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Token = Annotated[int, Field(ge=0, lt=1 << 24)]
-Tokens = Annotated[list[Token], Field(min_length=1, max_length=TOKENS, fail_fast=True)]
-Texts = Annotated[list[Words], Field(min_length=1, max_length=1024, fail_fast=True)]
+Tokens = Annotated[list[Token], Field(min_length=1, max_length=MAX_TOKENS, fail_fast=True)]
+Texts = Annotated[list[Text], Field(min_length=1, max_length=1024, fail_fast=True)]
 Rows = Annotated[list[Tokens], Field(min_length=1, max_length=1024, fail_fast=True)]
 Stop = Annotated[str, Field(min_length=1, max_length=4096)]
 Count = Annotated[int, Field(ge=1, le=1 << 20)]
-Never = Annotated[float, Field(ge=0, le=0)] | None
+OnlyZero = Annotated[float, Field(ge=0, le=0)] | None
 Bias = Annotated[
     dict[Annotated[str, Field(max_length=9)], Annotated[float, Field(ge=-100, le=100)]], Field(max_length=1024)
 ]
 
 
-class Asked(BaseModel):
-    """A request's body."""
+class ModelRequest(BaseModel):
+    """The base of all requests to a model."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
@@ -44,8 +44,8 @@ class StreamOptions(BaseModel):
     include_usage: bool = False
 
 
-class Writing(Asked):
-    """How texts are written: what completions and chat share."""
+class GenerationOptions(ModelRequest):
+    """Fields shared by completions and chat."""
 
     max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
@@ -60,13 +60,13 @@ class Writing(Asked):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     logit_bias: Bias | None = None
-    presence_penalty: Never = None
-    frequency_penalty: Never = None
+    presence_penalty: OnlyZero = None
+    frequency_penalty: OnlyZero = None
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 
-class Completion(Writing):
-    prompt: Words | Texts | Tokens | Rows
+class Completion(GenerationOptions):
+    prompt: Text | Texts | Tokens | Rows
     logprobs: Annotated[int, Field(ge=0, le=100)] | None = None
     echo: Literal[False] | None = None
     suffix: Literal[""] | None = None
@@ -77,18 +77,18 @@ class Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     type: Literal["text"]
-    text: Words
+    text: Text
 
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     role: Literal["system", "developer", "user", "assistant"]
-    name: Name | None = None  # clients send it; models here are not told who speaks
-    content: Words | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
+    name: Name | None = None  # accepted from clients, but not shown to the model
+    content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
@@ -98,7 +98,7 @@ class Format(BaseModel):
     type: Literal["text"]
 
 
-class Chat(Writing):
+class Chat(GenerationOptions):
     messages: Annotated[list[Message], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
@@ -106,15 +106,15 @@ class Chat(Writing):
     response_format: Format | None = None
 
 
-class Embedding(Asked):
-    input: Words | Texts | Tokens | Rows
+class Embedding(ModelRequest):
+    input: Text | Texts | Tokens | Rows
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Count | None = None
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 
-class Translation(Asked):
-    text: Words | Texts
+class Translation(ModelRequest):
+    text: Text | Texts
     beam: Annotated[int, Field(ge=1, le=16)] = 4
     n: Annotated[int, Field(ge=1, le=16)] = 1
     length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
@@ -134,8 +134,8 @@ class Session(BaseModel):
 SCHEMAS: tuple[type[BaseModel], ...] = (Completion, Chat, Embedding, Translation, Session)
 
 
-def each(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
-    """One text or several, each as words or as tokens."""
+def as_list(given: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
+    """The inputs as a list, each one a text or a list of token ids."""
     if isinstance(given, str):
         return [given]
     return [given] if isinstance(given[0], int) else given

@@ -1,1 +1,1 @@
-"""Who may connect and ask: keys, limits, connections."""
+"""Access control: API key, limits, connections."""

@@ -1,10 +1,10 @@
-"""The key: compared in constant time, exchanged for a cookie, and slow to guess.
+"""The API key: compared in constant time, exchanged for a cookie, and slow to guess.
 
-    right key    is always let in at once, whatever anybody else does
-    wrong key    of one address: BURST at once, then one in PACE seconds; the answer is held back for that long
-                 beyond a wait of LONGEST seconds, or when all addresses together try too often: 429 at once
+    correct key    accepted at once, whatever other clients do
+    wrong key      per address: BURST at once, then one in SECONDS_PER_TRY seconds; the response is delayed that long.
+                   Status 429 if the delay exceeds MAX_WAIT seconds, or if all addresses together try too often
 
-Wrong keys are counted when they arrive, so leaving before the answer comes gains nothing.
+A wrong key is counted when it arrives, so disconnecting before the response does not help an attacker.
 """
 
 from __future__ import annotations
@@ -19,79 +19,80 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 
-from chumoku.server.errors import busy
+from chumoku.server.errors import busy_error
 
 COOKIE = "chumoku_key"
-BURST, PACE, LONGEST = 10, 0.125, 4.0
-ALL = 10  # times as many wrong keys from all addresses together
-ADDRESSES = 1024  # counted one by one; of more, those that tried least recently are forgotten
+BURST, SECONDS_PER_TRY, MAX_WAIT = 10, 0.125, 4.0
+ALL_ADDRESSES_FACTOR = 10  # all addresses together may try this many times as often as one
+MAX_ADDRESSES = 1024  # counted separately; beyond this, the least recently used ones are dropped
 
 
-class Brake:
-    """Counts tries; each takes `pace` seconds, and the first `BURST` of them are free."""
+class RateLimiter:
+    """Allows one try in `seconds` seconds, and `BURST` tries at once."""
 
-    def __init__(self, pace: float) -> None:
-        self._pace, self._free = pace, 0.0  # the moment at which no try has to wait any more
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._free_at = seconds, 0.0  # when the time used by all tries so far ends
 
     def wait(self, now: float) -> float:
-        """The seconds for which the next try would wait."""
-        return max(0.0, max(self._free, now) - now - (BURST - 1) * self._pace)
+        """Seconds that the next try has to wait."""
+        return max(0.0, max(self._free_at, now) - now - (BURST - 1) * self._seconds)
 
-    def count(self, now: float) -> None:
-        self._free = max(self._free, now) + self._pace
+    def record(self, now: float) -> None:
+        self._free_at = max(self._free_at, now) + self._seconds
 
 
-class Key:
-    """The key, and what a browser holds in its place, which dies with the server."""
+class ApiKey:
+    """The API key and the cookie that replaces it in a browser; the cookie is valid until the server stops."""
 
     def __init__(self, key: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._digest = _digest(key.encode())
         self.cookie = hmac.new(secrets.token_bytes(32), self._digest, hashlib.sha256).hexdigest()
         self._clock = clock
-        self._everyone = Brake(PACE / ALL)
-        self._addresses: OrderedDict[str, Brake] = OrderedDict()
+        self._all_addresses = RateLimiter(SECONDS_PER_TRY / ALL_ADDRESSES_FACTOR)
+        self._addresses: OrderedDict[str, RateLimiter] = OrderedDict()
 
-    def opens(self, key: str) -> bool:
-        """Whether it is the key. No limit applies here: whoever has the key is never made to wait."""
+    def matches(self, key: str) -> bool:
+        """Whether this is the key. There is no rate limit here, so the correct key never has to wait."""
         return hmac.compare_digest(_digest(key.encode("utf-8", "surrogatepass")), self._digest)
 
-    def missed(self, address: str) -> float:
-        """Count a wrong key; the seconds for which its answer is held back, or 429 where they would be too many."""
+    def record_failure(self, address: str) -> float:
+        """Count a wrong key; returns the seconds to delay the response, or raises 429 if they are too many."""
         now = self._clock()
-        own = self._addresses.pop(address, None) or Brake(PACE)
-        self._addresses[address] = own
-        if len(self._addresses) > ADDRESSES:
+        limiter = self._addresses.pop(address, None) or RateLimiter(SECONDS_PER_TRY)
+        self._addresses[address] = limiter
+        if len(self._addresses) > MAX_ADDRESSES:
             self._addresses.popitem(last=False)
-        wait = own.wait(now)
-        if wait > LONGEST or self._everyone.wait(now) > LONGEST:
-            raise busy("Too many wrong keys were given. Try again later.", seconds=round(LONGEST))
-        own.count(now)
-        self._everyone.count(now)
+        wait = limiter.wait(now)
+        if wait > MAX_WAIT or self._all_addresses.wait(now) > MAX_WAIT:
+            raise busy_error("Too many wrong keys were given. Try again later.", seconds=round(MAX_WAIT))
+        limiter.record(now)
+        self._all_addresses.record(now)
         return wait
 
-    def held(self, headers: Headers) -> bool:
-        """Whether the cookie is there. It cannot be guessed, and an old one is no guess."""
-        found = [hmac.compare_digest(_digest(value), _digest(self.cookie.encode())) for value in cookies(headers)]
-        return any(found)
+    def has_cookie(self, headers: Headers) -> bool:
+        """Whether the request has the right cookie. A wrong one is not counted: it cannot be guessed and may be old."""
+        cookie = _digest(self.cookie.encode())
+        results = [hmac.compare_digest(_digest(value), cookie) for value in cookie_values(headers)]
+        return any(results)  # compare all, in constant time
 
 
 def cookie_name(host: str) -> str:
-    """Browsers keep one set of cookies for all ports of a name; two servers there must not overwrite each other's."""
+    """The cookie's name, with the port: browsers share cookies between all ports of a host."""
     port = urlsplit(f"//{host}").port
     return COOKIE if port is None else f"{COOKIE}_{port}"
 
 
-def cookies(headers: Headers) -> Iterator[bytes]:
-    """The values of our name. By hand: one cookie of others that is oddly written must not hide the rest."""
+def cookie_values(headers: Headers) -> Iterator[bytes]:
+    """Values of our cookie. Parsed by hand, so that a malformed cookie of another site does not hide it."""
     name = cookie_name(headers["host"])
     for line in headers.getlist("cookie"):
         for pair in line.split(";"):
-            found, _, value = pair.strip().partition("=")
-            if found == name:
+            pair_name, _, value = pair.strip().partition("=")
+            if pair_name == name:
                 yield value.encode("utf-8", "surrogatepass")
 
 
-def bearer(headers: Headers) -> str | None:
+def bearer_token(headers: Headers) -> str | None:
     scheme, _, key = headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else None
 

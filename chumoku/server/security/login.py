@@ -1,4 +1,4 @@
-"""The page that asks for the key: one form, no data, nothing but itself."""
+"""The page that asks for the API key: one form, which loads nothing else."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ h1 { font-size: 1.25rem; font-weight: 600 }
 input, button { font: inherit; padding: .5rem .75rem; width: 100%; box-sizing: border-box; margin: .4rem 0 }
 """
 SCRIPT = """
-const form = document.querySelector("form"), said = document.querySelector("output");
+const form = document.querySelector("form"), message = document.querySelector("output");
 form.addEventListener("submit", async (event) => {
   event.preventDefault();
   const key = form.elements.key.value;
   try {
-    const answer = await fetch("/v1/session", {
+    const response = await fetch("/v1/session", {
       method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ key }),
     });
-    if (answer.ok) location.reload();
-    else if (answer.status === 429) said.textContent = "Too many tries. Wait a little. / 少し待ってください。";
-    else said.textContent = "This key does not fit. / 鍵が違います。";
+    if (response.ok) location.reload();
+    else if (response.status === 429) message.textContent = "Too many tries. Wait a little. / 少し待ってください。";
+    else message.textContent = "This key is not correct. / 鍵が違います。";
   } catch {
-    said.textContent = "The server does not answer. / サーバーが応答しません。";
+    message.textContent = "The server does not respond. / サーバーが応答しません。";
   }
 });
 """

@@ -1,13 +1,13 @@
-"""Who may ask, and how: everything that is decided before a route is looked at.
+"""Checks that every request passes before it reaches a route.
 
-    Host      one of ours: a page of another name that points here (DNS rebinding) is refused         403
-    Origin    this page, or one named by --cors; a stranger's page can neither read nor act           403
+    Host      must be a name of this server, so that DNS rebinding does not work                      403
+    Origin    must be this page or listed in --cors; other pages can neither read nor act             403
     key       Authorization: Bearer …, or the cookie it was exchanged for; every route but /health    401
-    body      JSON, so many bytes, in so many seconds                                       415  413  408
+    body      JSON, limited in size and time                                                415  413  408
 
-A pure ASGI layer: it reads the whole body before the app begins, and puts the same headers on every answer. A refusal
-waits a moment for the rest of the body, so that whoever is still sending can read it; where the rest does not come,
-the connection ends with the answer, since nobody would watch it after that.
+This is a pure ASGI middleware. It reads the complete body before the app is called and adds the same headers to every
+response. An early error waits a moment for the rest of the body, so that a client that is still sending can read it.
+If the rest does not arrive, the connection is closed after the response, because no timer would watch it any more.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from chumoku.server.disconnect import Gone
-from chumoku.server.errors import Refusal
-from chumoku.server.security.keys import Key, bearer
+from chumoku.server.disconnect import ClientDisconnected
+from chumoku.server.errors import RequestError
+from chumoku.server.security.keys import ApiKey, bearer_token
 from chumoku.server.security.login import login_page
-from chumoku.server.state import House
-from chumoku.server.streaming import refused
+from chumoku.server.state import ServerState
+from chumoku.server.streaming import error_response
 
-GONE = 499  # nobody is there to read a status; this is what proxies count
-OPEN = {"/health"}  # for everyone
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+CLIENT_CLOSED_REQUEST = 499  # nginx's status, for metrics; the client never receives it
+PUBLIC_PATHS = {"/health"}  # no key needed
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "font-src 'self'; frame-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -48,142 +47,136 @@ PREFLIGHT = {
     "Access-Control-Allow-Methods": "GET, POST",
     "Access-Control-Max-Age": "600",
 }
-# What OpenAI's own clients add to every request, for pages that use them.
+# Headers that OpenAI's JavaScript client adds to every request.
 CLIENT_HEADERS = "x-stainless-"
-PATIENCE = 1.0  # seconds for the rest of a body that nobody wants
+DISCARD_SECONDS = 1.0  # for the rest of the body of a refused request
 
 
-class Guard:
-    """Around the app."""
+class SecurityMiddleware:
+    """The app, protected by the checks above."""
 
-    def __init__(self, app: ASGIApp, house: House) -> None:
-        self._app, self._house = app, house
-        self._key = Key(house.key) if house.key is not None else None
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app, self._state = app, state
+        self._key = ApiKey(state.key) if state.key is not None else None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, sent = time.monotonic(), Sent(send, self._house)
+        began, sender = time.monotonic(), ResponseSender(send, self._state)
         headers = Headers(scope=scope)
-        sent.origin = headers.get("origin")
+        sender.origin = headers.get("origin")
         try:
-            response = self._decide(scope, headers)
+            response = self._check_request(scope, headers)
             if response is None:
-                body = await self._body(scope, headers, receive)
-                sent.whole = True
-                scope["chumoku.sign_in"] = self._key
-                await self._app(scope, body, sent)
+                body = await self._read_body(scope, headers, receive)
+                sender.body_complete = True
+                scope["chumoku.api_key"] = self._key
+                await self._app(scope, body, sender)
             else:
-                await self._instead(response, scope, receive, sent)
-        except Refusal as refusal:
-            await self._instead(refused(refusal), scope, receive, sent)
-        except Gone:
-            sent.status = GONE
+                await self._respond(response, scope, receive, sender)
+        except RequestError as error:
+            await self._respond(error_response(error), scope, receive, sender)
+        except ClientDisconnected:
+            sender.status = CLIENT_CLOSED_REQUEST
         except asyncio.CancelledError:
-            # At the end of the server's time; the connection is closed already, so nobody hears of it.
-            if not self._house.draining:
+            # At shutdown the connection is already closed, so there is nobody to inform.
+            if not self._state.draining:
                 raise
-            sent.status = GONE
+            sender.status = CLIENT_CLOSED_REQUEST
         finally:
             route = scope.get("chumoku.route", "other")
-            self._house.metrics.answered(route, sent.status, time.monotonic() - began)
+            self._state.metrics.record_request(route, sender.status, time.monotonic() - began)
 
-    async def _instead(self, response: Response, scope: Scope, receive: Receive, sent: Sent) -> None:
-        """An answer that the app has no part in."""
-        with contextlib.suppress(Gone):
-            if response.status_code != 408:  # that was waited for
-                sent.whole = await self._rest(Headers(scope=scope), receive)
-            await asyncio.sleep(scope.get("chumoku.held_back", 0.0))
-            await response(scope, receive, sent)
+    async def _respond(self, response: Response, scope: Scope, receive: Receive, sender: ResponseSender) -> None:
+        """Send a response without calling the app."""
+        with contextlib.suppress(ClientDisconnected):
+            if response.status_code != 408:  # 408 has already waited for the body
+                sender.body_complete = await self._discard_body(Headers(scope=scope), receive)
+            await asyncio.sleep(scope.get("chumoku.delay", 0.0))
+            await response(scope, receive, sender)
             return
-        sent.status = GONE
+        sender.status = CLIENT_CLOSED_REQUEST
 
-    async def _rest(self, headers: Headers, receive: Receive) -> bool:
-        """Whether all of the body has come; what comes is thrown away."""
+    async def _discard_body(self, headers: Headers, receive: Receive) -> bool:
+        """Read and drop the rest of the body; True if it was complete."""
         if "expect" in headers:
-            return False  # it waits to be asked for its body, and will not be
-        left = 8 * self._house.limits.body
+            return False  # the client waits for "100 Continue" and will not get it
+        remaining = 8 * self._state.limits.body
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE):
-                while left > 0:
+            async with asyncio.timeout(DISCARD_SECONDS):
+                while remaining > 0:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Gone
+                        raise ClientDisconnected
                     if not message.get("more_body", False):
                         return True
-                    left -= len(message.get("body", b""))
+                    remaining -= len(message.get("body", b""))
         return False
 
-    def _decide(self, scope: Scope, headers: Headers) -> Response | None:
-        """An answer where there is one already; None when the app may be asked."""
+    def _check_request(self, scope: Scope, headers: Headers) -> Response | None:
+        """A response that needs no route, or None if the app should handle the request."""
         self._check_host(headers)
-        foreign = self._foreign(scope, headers)
+        cross_origin = self._check_origin(scope, headers)
         if scope["method"] == "OPTIONS" and headers.get("access-control-request-method"):
-            return Response(status_code=204, headers={**PREFLIGHT, **_client_headers(headers)} if foreign else {})
+            return Response(status_code=204, headers={**PREFLIGHT, **_allowed_headers(headers)} if cross_origin else {})
         path = scope["path"]
-        if path not in OPEN and path != "/v1/session" and not self._fits(scope, headers):
+        if path not in PUBLIC_PATHS and path != "/v1/session" and not self._has_valid_key(scope, headers):
             if path == "/" and scope["method"] == "GET":
                 return login_page()
-            raise Refusal(
+            raise RequestError(
                 401,
-                "This server asks for a key, and none that fits was given. Send it as: Authorization: Bearer KEY.",
+                "This server requires a key, and the request has no valid one. Send it as: Authorization: Bearer KEY.",
                 code="invalid_api_key",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if self._house.draining and path not in OPEN and scope["method"] == "POST":
-            raise Refusal(503, "The server is about to end and takes nothing new.", headers={"Retry-After": "30"})
+        if self._state.draining and path not in PUBLIC_PATHS and scope["method"] == "POST":
+            raise RequestError(503, "The server is shutting down. Try again later.", headers={"Retry-After": "30"})
         return None
 
-    def _fits(self, scope: Scope, headers: Headers) -> bool:
-        """Whether the key was given, as it is or as the cookie; a wrong one is answered when its time comes."""
-        if self._key is None or self._key.held(headers):
+    def _has_valid_key(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the request has the key or the cookie; for a wrong key, sets the delay of the response."""
+        if self._key is None or self._key.has_cookie(headers):
             return True
-        if (given := bearer(headers)) is None:
+        if (key := bearer_token(headers)) is None:
             return False
-        if self._key.opens(given):
+        if self._key.matches(key):
             return True
-        scope["chumoku.held_back"] = self._key.missed(address_of(scope))
+        scope["chumoku.delay"] = self._key.record_failure(client_address(scope))
         return False
 
     def _check_host(self, headers: Headers) -> None:
         hosts = headers.getlist("host")
         name = hostname(hosts[0]) if len(hosts) == 1 else None
-        if name is None or not (name in self._house.hosts or (self._house.any_address and is_address(name))):
-            raise Refusal(
-                403, "The Host of this request is none of this server's names. Name it with: chumoku serve --host-name."
+        if name is None or not (name in self._state.hosts or (self._state.any_address and is_address(name))):
+            raise RequestError(
+                403, "The Host of this request is not a name of this server. Allow it with: chumoku serve --host-name."
             )
 
-    def _foreign(self, scope: Scope, headers: Headers) -> bool:
-        """Whether another page asks that may; one that may not is refused."""
+    def _check_origin(self, scope: Scope, headers: Headers) -> bool:
+        """Whether the request comes from another page listed in --cors; raises an error for all other pages."""
         origin, site = headers.get("origin"), headers.get("sec-fetch-site")
-        if origin is not None:
-            if origin in self._house.origins:
-                return True
-            if not same_origin(origin, headers["host"]):
-                raise Refusal(
-                    403, "Pages of another origin may not ask here. Allow one with: chumoku serve --cors ORIGIN."
-                )
-        elif site in ("cross-site", "same-site"):
-            # A link that a person follows is no act of the page it stood on; the page cannot read where it led.
-            followed = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
-            if not (followed and scope["method"] == "GET"):
-                raise Refusal(
-                    403, "Pages of another origin may not ask here. Allow one with: chumoku serve --cors ORIGIN."
-                )
+        if origin in self._state.origins:
+            return True
+        refused = origin is not None and not same_origin(origin, headers["host"])
+        if origin is None and site in ("cross-site", "same-site"):
+            # A link that a person clicked is allowed: the page that contains it cannot read the response.
+            clicked = headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest") == "document"
+            refused = not (clicked and scope["method"] == "GET")
+        if refused:
+            message = "Pages of other origins may not call this server. Allow one with: chumoku serve --cors ORIGIN."
+            raise RequestError(403, message)
         return False
 
-    async def _body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
-        """The whole body, then whatever else the client does."""
-        most, limits = self._house.limits.body, self._house.limits
-        if (
-            scope["method"] == "POST"
-            and headers.get("content-type", "").split(";")[0].strip().lower() != "application/json"
-        ):
-            raise Refusal(415, "Bodies are JSON here, and say so: Content-Type: application/json.")
+    async def _read_body(self, scope: Scope, headers: Headers, receive: Receive) -> Receive:
+        """Read the complete body; returns a `receive` that yields it first."""
+        limits = self._state.limits
+        content_type = headers.get("content-type", "").split(";")[0].strip().lower()
+        if scope["method"] == "POST" and content_type != "application/json":
+            raise RequestError(415, "The body must be JSON, with the header Content-Type: application/json.")
         length = headers.get("content-length", "0")
-        too_large = Refusal(413, f"The body is larger than {most:,} bytes, the most this server takes.")
-        if length.isdigit() and int(length) > most:
+        too_large = RequestError(413, f"The body is larger than the limit of {limits.body:,} bytes.")
+        if length.isdigit() and int(length) > limits.body:
             raise too_large
         body = bytearray()
         try:
@@ -191,35 +184,35 @@ class Guard:
                 while True:
                     message = await receive()
                     if message["type"] == "http.disconnect":
-                        raise Gone
+                        raise ClientDisconnected
                     body += message.get("body", b"")
-                    if len(body) > most:
+                    if len(body) > limits.body:
                         raise too_large
                     if not message.get("more_body", False):
                         break
         except TimeoutError:
-            raise Refusal(408, f"The body did not come within {limits.body_seconds:g} seconds.") from None
-        return replayed(bytes(body), receive)
+            raise RequestError(408, f"The body did not arrive within {limits.body_seconds:g} seconds.") from None
+        return replay_body(bytes(body), receive)
 
 
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """What was read already, once; after it what comes."""
-    left: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def replay_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that yields the body once, and then what the client sends."""
+    remaining: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def again() -> Message:
-        return left.pop() if left else await receive()
+    async def receive_again() -> Message:
+        return remaining.pop() if remaining else await receive()
 
-    return again
+    return receive_again
 
 
-class Sent:
-    """The way out: every answer gets the same headers, where it has none of its own."""
+class ResponseSender:
+    """Sends a response and adds the common headers that it does not have."""
 
-    def __init__(self, send: Send, house: House) -> None:
-        self._send, self._house = send, house
+    def __init__(self, send: Send, state: ServerState) -> None:
+        self._send, self._state = send, state
         self.status = 500
         self.origin: str | None = None
-        self.whole = False  # whether all of the body has come
+        self.body_complete = False  # whether the request body was received completely
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
@@ -227,25 +220,25 @@ class Sent:
             headers = {name.lower(): value for name, value in message.get("headers", [])}
             for name, value in HEADERS.items():
                 headers.setdefault(name.encode(), value.encode())
-            if self.origin is not None and self.origin in self._house.origins:
+            if self.origin is not None and self.origin in self._state.origins:
                 headers[b"access-control-allow-origin"] = self.origin.encode("latin-1")
                 headers[b"cross-origin-resource-policy"] = b"cross-origin"
                 headers[b"vary"] = b"Origin"
-            if not self.whole:
+            if not self.body_complete:
                 headers[b"connection"] = b"close"
             message = {**message, "headers": list(headers.items())}
         await self._send(message)
 
 
-def _client_headers(headers: Headers) -> dict[str, str]:
-    """Allowed headers of a preflight: ours, and those that OpenAI's client adds."""
-    asked = [name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")][:64]
-    own = [name for name in asked if name.startswith(CLIENT_HEADERS) and name.replace("-", "").isalnum()]
-    return {"Access-Control-Allow-Headers": ", ".join(["authorization", "content-type", *own])}
+def _allowed_headers(headers: Headers) -> dict[str, str]:
+    """Headers allowed in a preflight response: ours, and those of OpenAI's client."""
+    requested = [name.strip().lower() for name in headers.get("access-control-request-headers", "").split(",")][:64]
+    extra = [name for name in requested if name.startswith(CLIENT_HEADERS) and name.replace("-", "").isalnum()]
+    return {"Access-Control-Allow-Headers": ", ".join(["authorization", "content-type", *extra])}
 
 
-def address_of(scope: Scope) -> str:
-    """Whom a request comes from; in IPv6, where everybody has very many addresses, the network of 64 bits."""
+def client_address(scope: Scope) -> str:
+    """The client's IP address; for IPv6 its /64 network, since one client can use all addresses in it."""
     client = scope.get("client")
     try:
         address = ipaddress.ip_address(client[0] if client else "")
@@ -259,7 +252,7 @@ def address_of(scope: Scope) -> str:
 
 
 def hostname(host: str) -> str | None:
-    """The name in a Host header, without its port."""
+    """The host name in a Host header, without its port; None if it is malformed."""
     try:
         parts = urlsplit(f"//{host}")
         _ = parts.port
@@ -271,7 +264,7 @@ def hostname(host: str) -> str | None:
 
 
 def is_address(name: str) -> bool:
-    """Names can be made to point anywhere; an address in numbers cannot."""
+    """Whether this is an IP address; unlike a name, it cannot be redirected by DNS."""
     try:
         ipaddress.ip_address(name)
     except ValueError:

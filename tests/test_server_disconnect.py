@@ -1,4 +1,4 @@
-"""Looks inside: whoever leaves one ends it, other models go on meanwhile, and a worker outlives whatever it meets."""
+"""Looks inside: a disconnect cancels them, other models continue meanwhile, and a worker survives any exception."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from bundles import chatty, made
-from serving import Serving, serving, settled, until
-from test_server_worker import left_alone
+from serving import Serving, serving, until, wait_until_idle
+from test_server_worker import abandoned_request
 
 from chumoku.decoding import beam
 from chumoku.decoding.engines.native import call
@@ -24,7 +24,7 @@ from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
 from chumoku.server.checkpoints import bundle
-from chumoku.server.errors import from_error
+from chumoku.server.errors import to_request_error
 from chumoku.server.openai import embeddings
 from chumoku.server.security.limits import Limits
 
@@ -57,12 +57,12 @@ def server(folder: Path) -> Iterator[Serving]:
     models: dict[str, Any] = {name: folder / name for name in ("writer", "other", "translator", "reader")}
     with serving(models, limits=Limits(rows=3, queue=5), runs=folder / "runs") as running:
         yield running
-        settled(running.house)
+        wait_until_idle(running.state)
 
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Every block, every step and every layer of the lens is as long as those of a larger model; and their count."""
+    """Slow down every block, step and layer of the lens, as in a larger model; returns their count."""
     steps = [0]
 
     def slower(owner: Any, name: str, only: Callable[..., bool] = lambda *given: True) -> None:
@@ -84,61 +84,61 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("name", LOOKS)
-def test_a_look_that_nobody_waits_for_ends(server: Serving, slow: list[int], name: str) -> None:
+def test_look_ends_after_a_disconnect(server: Serving, slow: list[int], name: str) -> None:
     path, fields = LOOKS[name]
     body = {"model": "writer", "text": "a" * 9, **fields}
-    worker = server.house.models[body["model"]].worker
-    with left_alone(server, path, **body):
+    worker = server.state.models[body["model"]].worker
+    with abandoned_request(server, path, **body):
         until(lambda: slow[0] >= 2)
-        assert worker.running == 1, "who looks is counted"
-        with left_alone(server, path, **body):
+        assert worker.running == 1, "a look is counted"
+        with abandoned_request(server, path, **body):
             until(lambda: worker.queue == 1)
-    settled(server.house, 1.0)
+    wait_until_idle(server.state, 1.0)
     seen = slow[0]
     time.sleep(0.4)
-    assert slow[0] == seen, "it went on without anybody"
+    assert slow[0] == seen, "it continued after the disconnect"
 
 
-def test_a_look_lets_other_models_have_a_turn(server: Serving, slow: list[int]) -> None:
-    with left_alone(server, "/v1/look/ablate", model="writer", text="a", off=PARTS, target="b"):
-        until(lambda: bool(tap._tapes), 20)  # within the edits
+def test_look_lets_other_models_compute(server: Serving, slow: list[int]) -> None:
+    with abandoned_request(server, "/v1/look/ablate", model="writer", text="a", off=PARTS, target="b"):
+        until(lambda: bool(tap._tapes), 20)  # the ablation has begun
         began = time.monotonic()
         assert server.post("/v1/completions", model="other", prompt="a", max_tokens=2).status_code == 200
         assert time.monotonic() - began < 3
-        assert server.house.models["writer"].worker.running == 1, "meanwhile it went on"
+        assert server.state.models["writer"].worker.running == 1, "the look continued"
 
 
-def test_a_look_at_a_run_that_nobody_waits_for_ends(
+def test_checkpoint_look_ends_after_a_disconnect(
     server: Serving, slow: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     load, opening = bundle.load, threading.Event()
     monkeypatch.setattr(bundle, "load", lambda path: (opening.set(), time.sleep(0.5), load(path))[2])
     body = {"checkpoint": 30, "text": "abc", "target": "de", "map": "decoder", "layer": 29, "head": 1}
-    with left_alone(server, "/v1/runs/one/look", **body):
+    with abandoned_request(server, "/v1/runs/one/look", **body):
         opening.wait(5)
-        assert not server.house.turns._taken, "while it is opened, models that are served compute"
+        assert not server.state.lock._locked, "served models may compute while it is opened"
         until(lambda: slow[0] >= 2)
         assert server.post("/v1/completions", model="other", prompt="a", max_tokens=2).status_code == 200
-    until(lambda: not server.house.turns._taken, 1.0)
+    until(lambda: not server.state.lock._locked, 1.0)
     seen = slow[0]
     time.sleep(0.4)
-    assert slow[0] == seen < 30, "it went on without anybody"
+    assert slow[0] == seen < 30, "it continued after the disconnect"
 
 
-def test_who_records_disturbs_no_other_thread(folder: Path) -> None:
+def test_recording_does_not_affect_other_threads(folder: Path) -> None:
     model = torch.nn.Linear(2, 3)
     with tap.edit(model, {}), ThreadPoolExecutor(1) as pool:
         assert tap.is_recording()
-        assert not pool.submit(tap.is_recording).result(), "an engine that is opened meanwhile is the fast one"
+        assert not pool.submit(tap.is_recording).result(), "another thread can open the fast engine"
 
 
-def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    together = embeddings.Embedding.together
+def test_worker_survives_unexpected_exceptions(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_batch = embeddings.EmbeddingJob.run_batch
 
-    def too_few(self: Any, jobs: Sequence[Any], pass_on: Callable[[], None]) -> list[Any]:
-        return together(self, jobs, pass_on)[:-1]
+    def too_few(self: Any, jobs: Sequence[Any], yield_turn: Callable[[], None]) -> list[Any]:
+        return run_batch(self, jobs, yield_turn)[:-1]
 
-    monkeypatch.setattr(embeddings.Embedding, "together", too_few)
+    monkeypatch.setattr(embeddings.EmbeddingJob, "run_batch", too_few)
     answer = server.client.post("/v1/embeddings", json={"model": "reader", "input": "a"}, timeout=5)
     assert answer.status_code == 500
     monkeypatch.undo()
@@ -153,18 +153,18 @@ def test_a_worker_outlives_what_nobody_foresaw(server: Serving, monkeypatch: pyt
     monkeypatch.setattr(Scheduler, "step", lambda self: (time.sleep(0.02), step(self))[1])
     long = {"model": "other", "prompt": "a", "max_tokens": 100, "temperature": 0, "logit_bias": {"256": -100}}
     with ThreadPoolExecutor(1) as pool:
-        with left_alone(server, "/v1/completions", **long):
-            until(lambda: server.house.models["other"].worker.running == 1)
+        with abandoned_request(server, "/v1/completions", **long):
+            until(lambda: server.state.models["other"].worker.running == 1)
             mate = pool.submit(server.client.post, "/v1/completions", json=long, timeout=5)
-            until(lambda: server.house.models["other"].worker.running == 2)
-        assert mate.result().status_code == 500, "who was at hand hears of it"
+            until(lambda: server.state.models["other"].worker.running == 2)
+        assert mate.result().status_code == 500, "current requests get the error"
         assert "secret" not in mate.result().text
     monkeypatch.setattr(Scheduler, "cancel", cancel)
     assert server.post("/v1/completions", **{**long, "max_tokens": 3}).status_code == 200
 
 
-def test_what_cannot_even_be_begun_fails_and_is_forgotten(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = server.house.models["other"].worker
+def test_job_that_cannot_start_fails_once(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = server.state.models["other"].worker
     monkeypatch.setattr(worker, "_next_jobs", lambda: 1 / 0)
     answer = server.client.post("/v1/look/tokens", json={"model": "other", "text": "a"}, timeout=5)
     assert answer.status_code == 500
@@ -172,7 +172,7 @@ def test_what_cannot_even_be_begun_fails_and_is_forgotten(server: Serving, monke
     assert server.post("/v1/look/tokens", model="other", text="a").status_code == 200
 
 
-def test_no_answer_names_a_place_of_this_machine(folder: Path, tmp_path: Path) -> None:
+def test_responses_contain_no_paths_of_this_machine(folder: Path, tmp_path: Path) -> None:
     checkpoint = made(tmp_path / "runs" / "bad" / "checkpoints" / "step-00000030", "decoder")
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
@@ -190,9 +190,9 @@ def test_no_answer_names_a_place_of_this_machine(folder: Path, tmp_path: Path) -
         gone = server.post("/v1/runs/bad/look", checkpoint=70, **body)
         assert gone.status_code == 404
         assert str(tmp_path) not in gone.text + server.client.get("/v1/runs").text
-    for said in ("/home/one/x.json is damaged.", "See 'C:\\Users\\one\\x.json'.", "a (/home/one/x.json)"):
-        told = json.dumps(from_error(ChumokuError(said)).body)
-        assert "one" not in told
-        assert "x.json" in told
-    kept = "Ask it at /v1/completions and/or 1/2 of http://a/b."
-    assert from_error(ChumokuError(kept)).message == kept
+    for message in ("/home/one/x.json is damaged.", "See 'C:\\Users\\one\\x.json'.", "a (/home/one/x.json)"):
+        body = json.dumps(to_request_error(ChumokuError(message)).body)
+        assert "one" not in body
+        assert "x.json" in body
+    unchanged = "Ask it at /v1/completions and/or 1/2 of http://a/b."
+    assert to_request_error(ChumokuError(unchanged)).message == unchanged
