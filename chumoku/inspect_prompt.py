@@ -31,9 +31,9 @@ READ = 128  # tokens of a text that are read in one step
 Target = str | Sequence[int] | None  # what was written: as text, as its tokens, or by the model itself
 
 
-def longest(speaker: Bundle, *, most: int = MOST, room: int = ROOM, layers: int | None = None) -> int:
+def longest(pipeline: Bundle, *, most: int = MOST, room: int = ROOM, layers: int | None = None) -> int:
     """So many tokens that all maps (of so many layers) have room, and no more than the model reads."""
-    config = speaker.config
+    config = pipeline.config
     encoder, decoder = config.encoder_depth, config.decoder_depth
     if layers is not None:
         encoder, decoder = min(encoder, layers), min(decoder, layers)
@@ -42,7 +42,7 @@ def longest(speaker: Bundle, *, most: int = MOST, room: int = ROOM, layers: int 
 
 
 def question(
-    speaker: Bundle,
+    pipeline: Bundle,
     text: str,
     to: Target,
     new: int | None,
@@ -58,25 +58,25 @@ def question(
     from chumoku.probe.snapshot import Asked
 
     notices: list[Notice] = []
-    name, model = namer(speaker.tokenizer), speaker.model
-    most = longest(speaker) if most is None else most
+    name, model = namer(pipeline.tokenizer), pipeline.model
+    most = longest(pipeline) if most is None else most
     if isinstance(model, DecoderModel):
         new = NEW if new is None else new
-        return _continued(model, speaker.tokenizer, text, to, new, most, notices, going), notices
+        return _continued(model, pipeline.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
-        ids, guessed = _encoder_tokens(speaker.tokenizer, text, most, notices)
+        ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)
         return Asked(ids, name, len(ids), guessed=guessed), notices
-    source = source_tokens(speaker.source_tokenizer, text, most, notices)
-    begin, end = speaker.tokenizer.roles.begin, speaker.tokenizer.roles.end
+    source = source_tokens(pipeline.source_tokenizer, text, most, notices)
+    begin, end = pipeline.tokenizer.roles.begin, pipeline.tokenizer.roles.end
     if begin is None or end is None:
         raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
     if to is None:
         limit = most - 1 if new is None else min(new, most - 1)
-        wrote, ended = _translated(model, speaker.tokenizer, source, begin, end, limit, going)
+        wrote, ended = _translated(model, pipeline.tokenizer, source, begin, end, limit, going)
     else:
-        wrote, ended = _said(model, speaker.tokenizer, to, most - 1, notices)
+        wrote, ended = _said(model, pipeline.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
-    own = namer(speaker.source_tokenizer)
+    own = namer(pipeline.source_tokenizer)
     return Asked([begin, *wrote], name, 1, end if ended else None, source, own), notices
 
 

@@ -1,4 +1,4 @@
-"""What `chumoku.load` returns: a model that speaks.
+"""`chumoku.load` returns a Pipeline: a model with its tokenizers.
 
     encoder-decoder   translate
     decoder           generate, stream, chat
@@ -22,8 +22,10 @@ from chumoku.decoding import chat, embed, generate, translate
 from chumoku.decoding.engines.native.call import prepare
 from chumoku.decoding.sampling import Choice
 from chumoku.errors import UsageError
+from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import at_precision
+from chumoku.nn.quantized import Quantized
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle
 from chumoku.weights.families import rows_of
@@ -39,8 +41,16 @@ M = TypeVar("M", bound=Model)
 Texts = TypeVar("Texts", str, list[str])
 
 
-class Speaker(Bundle):
-    """A model and its tokenizers, ready to be asked."""
+class Pipeline(Bundle):
+    """A model and its tokenizers. Each kind of model has its own methods (see the table above)."""
+
+    def __repr__(self) -> str:
+        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, Quantized)}
+        precision = ", ".join(sorted(kinds)) or str(self.model.dtype).removeprefix("torch.")
+        return (
+            f"Pipeline(kind={config.kind}, parameters={count(config).parameters:,}, vocabulary={config.vocabulary:,}, "
+            f"precision={precision}, device={self.model.device})"
+        )
 
     def translate(self, text: Texts, **options: Any) -> Texts:
         """The likeliest translation; the options of `decoding.translate`: beam, length_penalty, limit, into …"""
@@ -106,7 +116,7 @@ def load(
     precision: str | None = None,
     adapter: Path | str | None = None,
     in_memory: bool = False,
-) -> Speaker:
+) -> Pipeline:
     """Open a model, whoever trained it, its weights as they are stored or in another precision.
 
     `path` is a folder of ours or of transformers, a run's folder (then its last/), a GGUF or llama2.c file,
@@ -115,10 +125,10 @@ def load(
     which opens faster and takes less memory.
     """
     if in_memory:
-        speaker = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
-        copy_into_memory(speaker.model)
-        prepare(speaker.model)
-        return speaker
+        pipeline = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
+        copy_into_memory(pipeline.model)
+        prepare(pipeline.model)
+        return pipeline
     return _open(path, device=device, precision=precision, adapter=adapter, meanwhile=prepare)
 
 
@@ -129,7 +139,7 @@ def _open(
     precision: str | None,
     adapter: Path | str | None,
     meanwhile: Callable[[Model], None],
-) -> Speaker:
+) -> Pipeline:
     place, path = there(device), model_of_run(path)
     if adapter is None and is_adapter(path):
         path, adapter = base_of(Path(path)), path
@@ -139,14 +149,14 @@ def _open(
         model = opened.model
         if model.dtype == torch.bfloat16 and place.type == "cpu":
             model = at_precision(model, "bf16")  # processors compute with these numbers in float32
-        return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+        return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
         lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
         model = lora.merged(model)
     model = model if precision is None else at_precision(model, precision)
-    return Speaker(model, opened.tokenizer, opened.source_tokenizer)
+    return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
 
 
 def model_of_run(path: Path | str) -> Path | str:

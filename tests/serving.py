@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
-from chumoku.server.models import Served
-from chumoku.server.security.limits import Limits
 
-from chumoku.pipeline import Speaker, load
+from chumoku.pipeline import Pipeline, load
 from chumoku.server.fair_lock import Turns
+from chumoku.server.models import Served
 from chumoku.server.run import Server, bound, make_server
+from chumoku.server.security.limits import Limits
 from chumoku.server.state import House
 
 KEY = "a key of the tests"
@@ -38,12 +38,12 @@ class Serving(NamedTuple):
 
 @contextlib.contextmanager
 def serving(
-    models: dict[str, Path | str | Speaker], *, limits: Limits | None = None, **options: Any
+    models: dict[str, Path | str | Pipeline], *, limits: Limits | None = None, **options: Any
 ) -> Iterator[Serving]:
     """`options` are those of House: key, runs, lab, origins, hosts …"""
     limits, turns = limits or Limits(), Turns()
     opened = {
-        name: Served(name, one if isinstance(one, Speaker) else load(one), limits, turns)
+        name: Served(name, one if isinstance(one, Pipeline) else load(one), limits, turns)
         for name, one in models.items()
     }
     hosts = frozenset({"localhost", "127.0.0.1", "::1"}) | options.pop("hosts", frozenset())

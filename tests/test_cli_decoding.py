@@ -83,8 +83,8 @@ def test_help_of_no_command_needs_torch() -> None:
 
 
 def test_translate_sentences(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "translator")
-    expected = speaker.translate(["one", "two"], beam=2, limit=7)
+    pipeline = chumoku.load(models / "translator")
+    expected = pipeline.translate(["one", "two"], beam=2, limit=7)
     short = ("--beam", "2", "--limit", "7")
     assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
     lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
@@ -197,9 +197,9 @@ def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "decoder")
+    pipeline = chumoku.load(models / "decoder")
     options = {"new": 17, "temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition": 1.1}
-    expected = speaker.generate("Once", **options, presence=0.2, seed=3)  # type: ignore[arg-type]
+    expected = pipeline.generate("Once", **options, presence=0.2, seed=3)  # type: ignore[arg-type]
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
     words += ["--presence", "0.2", "--seed", "3"]
     assert ask("generate", "decoder", "Once", *words) == (0, f"{expected}\n", "")
@@ -212,10 +212,10 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
 
 
 def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "decoder")
-    seed = next(seed for seed in range(999) if len(speaker.generate("Once", new=31, seed=seed)) < 15)
+    pipeline = chumoku.load(models / "decoder")
+    seed = next(seed for seed in range(999) if len(pipeline.generate("Once", new=31, seed=seed)) < 15)
     words = ("generate", "decoder", "Once", "--new", "31", "--seed", str(seed))
-    assert ask(*words, "--least", "31").out == speaker.generate("Once", new=31, least=31, seed=seed) + "\n"
+    assert ask(*words, "--least", "31").out == pipeline.generate("Once", new=31, least=31, seed=seed) + "\n"
     assert len(ask(*words).out) < len(ask(*words, "--least", "31").out)
 
 
@@ -229,11 +229,11 @@ def test_generate_hears_only_text(ask: Ask) -> None:
 
 
 def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "chatty")
+    pipeline = chumoku.load(models / "chatty")
     options = {"new": 9, "seed": 3}
-    first = speaker.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
+    first = pipeline.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
     talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
-    second = speaker.chat(talk, **options)  # type: ignore[arg-type]
+    second = pipeline.chat(talk, **options)  # type: ignore[arg-type]
     words = ("chat", "chatty", "--system", "Be brief.", "--new", "9", "--seed", "3")
     assert first
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
@@ -310,15 +310,15 @@ def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> No
 
 
 def test_embed_compares(ask: Ask, models: Path, tmp_path: Path) -> None:
-    speaker = chumoku.load(models / "encoder")
-    alike = speaker.similarity(["one", "two words"])
+    pipeline = chumoku.load(models / "encoder")
+    alike = pipeline.similarity(["one", "two words"])
     found = ask("embed", "encoder", "one", "two words")
     assert found.code == 0
     assert f"{float(alike[0, 1]):.3f}" in found.out
     assert "1.000" in found.out
     found = json.loads(ask("embed", "encoder", "one", "two words", "--json").out)
     assert found["texts"] == ["one", "two words"]
-    assert found["vectors"][1] == pytest.approx(speaker.embed("two words").tolist(), abs=1e-5)
+    assert found["vectors"][1] == pytest.approx(pipeline.embed("two words").tolist(), abs=1e-5)
     assert found["similarities"][0] == pytest.approx(alike[0].tolist(), abs=1e-5)
     assert "A vector of 12 numbers" in ask("embed", "encoder", "one").out
     (tmp_path / "texts.txt").write_text("".join(f"line {n} [/]\n\n" for n in range(11)) + "line 3 [/]\n")

@@ -63,11 +63,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 def test_a_translation_is_looked_at_whole(folders: dict[str, Path], tmp_path: Path) -> None:
     told = json.loads(looked(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--new", "5", "--json"))
-    speaker = chumoku.load(folders["encoder-decoder"])
-    assert told["said"] == speaker.translate("猫と", beam=1, limit=5), "what it says is what translate says"
-    assert [one[0] for one in told["source"]] == [*speaker.source_tokenizer.encode("猫と"), 2]
+    pipeline = chumoku.load(folders["encoder-decoder"])
+    assert told["said"] == pipeline.translate("猫と", beam=1, limit=5), "what it says is what translate says"
+    assert [one[0] for one in told["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
     written = [one[0] for one in told["tokens"]]
-    assert written[0] == speaker.tokenizer.roles.begin
+    assert written[0] == pipeline.tokenizer.roles.begin
     names = {Path(name).name for name in told["pictures"]}
     assert {"tokens.png", "attention-cross.png", "attention-cross-one.png", "entropy.png", "lens.png"} <= names
     assert {"residual.png", "words.png", "positions.png", "rollout-cross.png"} <= names
@@ -75,7 +75,7 @@ def test_a_translation_is_looked_at_whole(folders: dict[str, Path], tmp_path: Pa
     # The page holds the weights of the pass, to its 16 bits.
     data = page_data(Path(told["page"]))
     source = [one[0] for one in told["source"]]
-    _, tape = watch(speaker.model, written, source=source)
+    _, tape = watch(pipeline.model, written, source=source)
     one = next(map_ for map_ in data["maps"] if map_["key"] == "cross")
     expected = torch.stack([tape[f"decoder.blocks.{layer}.cross_attention.weights"][0] for layer in range(2)])
     assert np.abs(unpacked(one) - expected.numpy()).max() <= 0.5 / 65535 + 1e-7
@@ -104,8 +104,8 @@ def test_a_target_of_ones_own(folders: dict[str, Path], tmp_path: Path) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_a_decoder_goes_on_as_generate_does(folders: dict[str, Path], tmp_path: Path) -> None:
     told = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "7", "--json"))
-    speaker = chumoku.load(folders["decoder"])
-    assert told["said"] == speaker.generate("To be", new=7, temperature=0)
+    pipeline = chumoku.load(folders["decoder"])
+    assert told["said"] == pipeline.generate("To be", new=7, temperature=0)
     assert len(told["words"]) in (7, 8)
     bare = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "0", "--json"))
     assert [word["word"] for word in bare["words"]] == [None], "only what might follow"
@@ -146,12 +146,12 @@ def test_what_cannot_be_looked_at(folders: dict[str, Path], arguments: list[str]
 
 @pytest.mark.usefixtures("undrawn")
 def test_long_texts_are_cut_with_a_notice(folders: dict[str, Path], tmp_path: Path) -> None:
-    speaker = chumoku.load(folders["decoder"])
-    assert longest(speaker) == 61, "the model's own context"
+    pipeline = chumoku.load(folders["decoder"])
+    assert longest(pipeline) == 61, "the model's own context"
     text = "".join(chr(97 + number % 26) for number in range(100))
-    asked, notices = question(speaker, text, None, 7)
+    asked, notices = question(pipeline, text, None, 7)
     assert asked.first == 54
-    assert speaker.tokenizer.decode(asked.tokens[:54]) == text[-54:], "a decoder goes on from the end"
+    assert pipeline.tokenizer.decode(asked.tokens[:54]) == text[-54:], "a decoder goes on from the end"
     assert notices == [
         (
             "The text has 100 tokens; only the last 54 were given to the model and are shown.",

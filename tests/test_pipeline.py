@@ -20,31 +20,32 @@ from chumoku.decoding.scheduler import Event
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.pipeline import Speaker, there
+from chumoku.models.precision import at_precision
+from chumoku.pipeline import Pipeline, there
 from chumoku.text.tokenizer import Tokenizer
 
 TEXTS = ["one", "a longer text than that", "猫", "seven eight nine ten", "two words", "x"]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "encoder", "encoder"))
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "decoder", "decoder"))
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "translator", "encoder-decoder"))
 
 
 # Embedding
 
 
-def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Speaker) -> None:
+def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Pipeline) -> None:
     table = encoder.embed(TEXTS)
     assert table.shape == (6, 12)
     assert encoder.embed(TEXTS[1]).shape == (12,)
@@ -66,7 +67,7 @@ def test_company_and_padding_change_no_vector(position: str, pooling: str, norma
         torch.testing.assert_close(vectors, torch.stack(plain).float())
 
 
-def test_padding_that_is_seen_would_be_noticed(encoder: Speaker) -> None:
+def test_padding_that_is_seen_would_be_noticed(encoder: Pipeline) -> None:
     rows = [encoder.tokenizer.encode(one, end=True) for one in TEXTS]
     width = max(map(len, rows))
     padded = torch.tensor([row + [0] * (width - len(row)) for row in rows])
@@ -77,13 +78,15 @@ def test_bert_gets_its_own_marks(tmp_path: Path) -> None:
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
     tokenizer = text.load(tmp_path / "vocab.txt")
-    speaker = chumoku.load(made(tmp_path / "bert", "encoder", tokenizer, segments=2))
-    expected = speaker.model(torch.tensor([[2, 5, 7, 6, 3]])).vector[0]
-    torch.testing.assert_close(speaker.embed("cats dog"), expected)
-    assert not torch.allclose(speaker.embed("cats dog"), speaker.model(torch.tensor([[5, 7, 6]])).vector[0], atol=1e-3)
+    pipeline = chumoku.load(made(tmp_path / "bert", "encoder", tokenizer, segments=2))
+    expected = pipeline.model(torch.tensor([[2, 5, 7, 6, 3]])).vector[0]
+    torch.testing.assert_close(pipeline.embed("cats dog"), expected)
+    assert not torch.allclose(
+        pipeline.embed("cats dog"), pipeline.model(torch.tensor([[5, 7, 6]])).vector[0], atol=1e-3
+    )
 
 
-def test_similarity_is_the_cosine(encoder: Speaker) -> None:
+def test_similarity_is_the_cosine(encoder: Pipeline) -> None:
     alike = encoder.similarity(["one", "two words", "one"])
     assert alike.shape == (3, 3)
     torch.testing.assert_close(alike.diagonal(), torch.ones(3))
@@ -94,7 +97,7 @@ def test_similarity_is_the_cosine(encoder: Speaker) -> None:
 
 
 @pytest.mark.parametrize("empty", ["", "  \n", "\u3000"])
-def test_empty_and_long_texts_are_named(encoder: Speaker, empty: str) -> None:
+def test_empty_and_long_texts_are_named(encoder: Pipeline, empty: str) -> None:
     with pytest.raises(UsageError, match="Text 2 is empty"):
         encoder.embed(["one", empty])
     assert encoder.embed("x" * 60).shape == (12,)
@@ -250,11 +253,11 @@ def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: 
     assert letters[0] < 30_000, "of 200,000"
 
 
-def greedy(speaker: Speaker, tokens: list[int], *, new: int, ends: set[int]) -> str:
+def greedy(pipeline: Pipeline, tokens: list[int], *, new: int, ends: set[int]) -> str:
     """The likeliest tokens that have a text, one whole pass for each."""
-    tokenizer, written = speaker.tokenizer, list[int]()
+    tokenizer, written = pipeline.tokenizer, list[int]()
     for _ in range(new):
-        logits = speaker.model(torch.tensor([[*tokens, *written]])).logits[0, -1]
+        logits = pipeline.model(torch.tensor([[*tokens, *written]])).logits[0, -1]
         wordless = {*tokenizer.specials.values(), *range(tokenizer.size, len(logits))} - ends
         logits[list(wordless)] = -torch.inf
         written.append(int(logits.argmax()))
@@ -266,13 +269,13 @@ def greedy(speaker: Speaker, tokens: list[int], *, new: int, ends: set[int]) -> 
 @pytest.mark.parametrize("format", ["chatml", "plain"])
 def test_a_reply_is_what_follows_the_prompt(format: str, tmp_path: Path) -> None:
     tokenizer = chatty()
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=400))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=400))
     tokens = chat.encode(chat.render(TALK, format), tokenizer)
     ends = {tokenizer.specials["<|im_end|>"]}
-    expected = greedy(speaker, tokens, new=29, ends=ends)
-    assert speaker.chat(TALK, new=29, format=format, temperature=0) == expected.lstrip()
-    assert speaker.chat(TALK, new=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
-    assert speaker.chat(TALK, new=29, seed=1) != speaker.chat(TALK, new=29, seed=2)
+    expected = greedy(pipeline, tokens, new=29, ends=ends)
+    assert pipeline.chat(TALK, new=29, format=format, temperature=0) == expected.lstrip()
+    assert pipeline.chat(TALK, new=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
+    assert pipeline.chat(TALK, new=29, seed=1) != pipeline.chat(TALK, new=29, seed=2)
 
 
 def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
@@ -282,11 +285,11 @@ def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
     tokenizer = type(chatty())(backend)
     marks = tokenizer.specials
     assert tokenizer.roles.end == marks["</s>"]
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
     for mark in ("</s>", "<|im_end|>"):
-        assert speaker.chat("Hello", new=5, bias={marks[mark]: 1e6}) == ""
+        assert pipeline.chat("Hello", new=5, bias={marks[mark]: 1e6}) == ""
     letter = tokenizer.encode("x")[0]
-    assert speaker.chat("Hello", new=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
+    assert pipeline.chat("Hello", new=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
 
 
 class Script:
@@ -316,34 +319,34 @@ class Script:
     ],
 )
 def test_a_plain_reply_ends_where_the_user_would_speak(
-    written: str, said: list[str], decoder: Speaker, monkeypatch: pytest.MonkeyPatch
+    written: str, said: list[str], decoder: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "start", lambda *_: Script(decoder.tokenizer.encode(written)))
     assert decoder.chat("Hello") == "".join(said)
 
 
 def test_a_long_conversation_loses_its_beginning_and_says_so(tmp_path: Path) -> None:
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", chatty(), context=97))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", chatty(), context=97))
     talk = [
         Message("system", "S"),
         *[Message("user", "aaaaaaaaaa"), Message("assistant", "b")] * 5,
         Message("user", "c"),
     ]
     with pytest.warns(UserWarning, match="The 8 oldest messages no longer fit"):
-        said = speaker.chat(talk, new=10, temperature=0)
+        said = pipeline.chat(talk, new=10, temperature=0)
     short = [talk[0], *talk[9:]]
-    assert said == speaker.chat(short, new=10, temperature=0)
+    assert said == pipeline.chat(short, new=10, temperature=0)
     with pytest.raises(LengthError, match="The last message alone"):
-        speaker.chat("x" * 90, new=30)
+        pipeline.chat("x" * 90, new=30)
     with pytest.raises(UsageError, match="A reply of 0 tokens"):
-        speaker.chat("x", new=0)
-    assert 0 < len(speaker.chat("x", new=10_000, seed=1)) < 97
+        pipeline.chat("x", new=0)
+    assert 0 < len(pipeline.chat("x", new=10_000, seed=1)) < 97
 
 
 # Kinds, devices
 
 
-def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Speaker, decoder: Speaker, translator: Speaker) -> None:
+def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Pipeline, decoder: Pipeline, translator: Pipeline) -> None:
     with pytest.raises(UsageError, match=r"kind 'decoder' and cannot translate: it goes on from a text \(generate"):
         decoder.translate("x")
     for ask in (translator.generate, translator.stream, translator.chat):
@@ -355,14 +358,14 @@ def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Speaker, decoder: S
         decoder.embed("x")
 
 
-def test_a_text_longer_than_the_translator_reads_is_named(translator: Speaker) -> None:
+def test_a_text_longer_than_the_translator_reads_is_named(translator: Pipeline) -> None:
     """Whatever its positions are: what a model was not made for it answers with nonsense."""
     long = "a " * translator.config.context
     with pytest.raises(LengthError, match=rf"Text 2 has .* reads {translator.config.context:,} at most"):
         translator.translate(["a", long])
 
 
-def test_one_text_in_one_text_out(decoder: Speaker) -> None:
+def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
     options: dict[str, Any] = {"new": 11, "temperature": 0.7, "top_k": 50}
     said = decoder.generate(["one", "two words"], **options)
     assert len(said) == 2
@@ -376,7 +379,17 @@ def test_one_text_in_one_text_out(decoder: Speaker) -> None:
             decoder.generate("one", **wrong)
 
 
-def test_one_text_in_one_answer_out(translator: Speaker) -> None:
+def test_repr_is_one_short_line(decoder: Pipeline) -> None:
+    parameters = sum(weight.numel() for weight in decoder.model.parameters())
+    assert repr(decoder) == (
+        f"Pipeline(kind=decoder, parameters={parameters:,}, vocabulary={decoder.config.vocabulary}, "
+        "precision=float32, device=cpu)"
+    )
+    quantized = Pipeline(at_precision(decoder.model, "bf16"), decoder.tokenizer, decoder.source_tokenizer)
+    assert "precision=bf16," in repr(quantized)
+
+
+def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
     said = translator.translate(TEXTS, beam=2, limit=5)
     assert len(said) == len(TEXTS)
     assert [translator.translate(one, beam=2, limit=5) for one in TEXTS] == said

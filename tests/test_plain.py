@@ -303,19 +303,19 @@ def test_a_small_adapter_is_not_lost_beside_16_bits() -> None:
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker = chumoku.load(made(tmp_path / "model", kind))
+    pipeline = chumoku.load(made(tmp_path / "model", kind))
 
     def say() -> list[Any]:
         if kind == "decoder":
-            return [list(speaker.stream("one", new=11, temperature=0.0)), list(speaker.stream("two", new=7, seed=3))]
-        return [speaker.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
+            return [list(pipeline.stream("one", new=11, temperature=0.0)), list(pipeline.stream("two", new=7, seed=3))]
+        return [pipeline.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
 
     fast, calls = say(), []
     usual = attention.attend
     monkeypatch.setattr(attention, "attend", lambda *given, **how: calls.append(1) or usual(*given, **how))
     monkeypatch.setattr(attention, "attend_fused", lambda *given, **how: pytest.fail("the fast code ran"))
     with plain():
-        assert type(open_engine(speaker.model, rows=1, capacity=5)) is TorchEngine
+        assert type(open_engine(pipeline.model, rows=1, capacity=5)) is TorchEngine
         assert say() == fast
     assert len(calls) > 2 * 11
 

@@ -31,14 +31,14 @@ def test_a_choice_that_says_nothing_keeps_to_likely_tokens() -> None:
 def test_python_and_the_commands_have_the_same_default(
     writer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speaker = chumoku.load(writer)
+    pipeline = chumoku.load(writer)
     options = {"new": 17, "seed": 5}
-    said = speaker.generate("ab", **options)
-    assert said == speaker.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
-    assert said != speaker.generate("ab", **options, temperature=1, top_p=None)
-    assert said == "".join(speaker.stream("ab", **options))
-    answer = speaker.chat("ab", **options)
-    assert answer == speaker.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    said = pipeline.generate("ab", **options)
+    assert said == pipeline.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    assert said != pipeline.generate("ab", **options, temperature=1, top_p=None)
+    assert said == "".join(pipeline.stream("ab", **options))
+    answer = pipeline.chat("ab", **options)
+    assert answer == pipeline.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     shown = command(
         *("generate", str(writer), "ab", "--new", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch

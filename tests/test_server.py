@@ -19,14 +19,14 @@ from serving import Serving, serving, settled
 
 import chumoku
 from chumoku.decoding import beam
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.server.openai.responses import Shape
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
 
 
 @pytest.fixture(scope="module")
-def speakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     place = tmp_path_factory.mktemp("models")
     made(place / "writer", "decoder", chatty(), context=127)
     made(place / "translator", "encoder-decoder", bytewise(("ja", "en")))
@@ -35,8 +35,8 @@ def speakers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
 
 
 @pytest.fixture(scope="module")
-def server(speakers: dict[str, Speaker]) -> Iterator[Serving]:
-    with serving(dict(speakers)) as running:
+def server(pipelines: dict[str, Pipeline]) -> Iterator[Serving]:
+    with serving(dict(pipelines)) as running:
         yield running
         settled(running.house)
 
@@ -57,8 +57,8 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("other")
 
 
-def test_completions_are_the_command_lines(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    expected = [speakers["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
+def test_completions_are_the_command_lines(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
+    expected = [pipelines["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
     for prompt, text in zip(PROMPTS[:3], expected, strict=False):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=17, temperature=0)
         assert answer.choices[0].text == text
@@ -74,23 +74,23 @@ def test_completions_are_the_command_lines(client: openai.OpenAI, speakers: dict
     assert [one.index for one in together.choices] == list(range(len(PROMPTS)))
 
 
-def test_a_seed_gives_the_same_texts(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
+def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     words = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, n=3, **words)  # type: ignore[call-overload]
-    expected = speakers["writer"].generate(["猫"] * 3, new=13, **words)
+    expected = pipelines["writer"].generate(["猫"] * 3, new=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
     ours = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "seed": 3}
     extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "least": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
-    assert answer.choices[0].text == speakers["writer"].generate("猫", new=13, least=2, **ours)
+    assert answer.choices[0].text == pipelines["writer"].generate("猫", new=13, least=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
     assert len(unseeded) > 1
 
 
-def test_tokens_are_a_prompt_too(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    tokens = speakers["writer"].tokenizer.encode("the cat")
-    expected = speakers["writer"].generate("the cat", new=11, temperature=0)
+def test_tokens_are_a_prompt_too(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
+    tokens = pipelines["writer"].tokenizer.encode("the cat")
+    expected = pipelines["writer"].generate("the cat", new=11, temperature=0)
     for prompt in (tokens, [tokens]):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=11, temperature=0)
         assert answer.choices[0].text == expected
@@ -98,8 +98,8 @@ def test_tokens_are_a_prompt_too(client: openai.OpenAI, speakers: dict[str, Spea
         assert answer.usage.prompt_tokens == len(tokens)
 
 
-def test_usage_and_reasons(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    prompt, tokenizer = "one two", speakers["writer"].tokenizer
+def test_usage_and_reasons(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
+    prompt, tokenizer = "one two", pipelines["writer"].tokenizer
     answer = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0)
     text, usage = answer.choices[0].text, answer.usage
     assert usage is not None
@@ -109,7 +109,7 @@ def test_usage_and_reasons(client: openai.OpenAI, speakers: dict[str, Speaker]) 
     cut = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0, stop=[stop])
     assert cut.choices[0].text == text[: text.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    assert cut.choices[0].text == speakers["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
+    assert cut.choices[0].text == pipelines["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
     # The end token ends a text, and is none of its tokens.
     end = str(tokenizer.roles.end)
     ended = client.completions.create(model="writer", prompt=prompt, max_tokens=19, logit_bias={end: 100})
@@ -140,13 +140,13 @@ def test_streams_are_the_same_text(client: openai.OpenAI, server: Serving) -> No
     assert all("usage" not in one for one in events)
 
 
-def test_chat_is_the_command_lines(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
+def test_chat_is_the_command_lines(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "猫?"}]},
     ]
     plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "猫?"}]
-    expected = speakers["writer"].chat(plain, new=19, temperature=0)
+    expected = pipelines["writer"].chat(plain, new=19, temperature=0)
     asked = {"model": "writer", "messages": messages, "max_completion_tokens": 19, "temperature": 0}
     answer = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == expected
@@ -157,15 +157,15 @@ def test_chat_is_the_command_lines(client: openai.OpenAI, speakers: dict[str, Sp
     assert pieces[-1].choices[0].finish_reason == answer.choices[0].finish_reason
 
 
-def test_a_reply_begins_with_a_word(server: Serving, speakers: dict[str, Speaker]) -> None:
-    space = str(speakers["writer"].tokenizer.encode(" ")[0])
+def test_a_reply_begins_with_a_word(server: Serving, pipelines: dict[str, Pipeline]) -> None:
+    space = str(pipelines["writer"].tokenizer.encode(" ")[0])
     body = {"model": "writer", "max_tokens": 5, "logit_bias": {space: 100}}
     reply = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], **body).json()
     assert (reply["choices"][0]["message"]["content"], reply["usage"]["completion_tokens"]) == ("", 5)
     assert server.post("/v1/completions", prompt="a", **body).json()["choices"][0]["text"] == " " * 5
 
 
-def test_messages_that_no_longer_fit_are_left_out(server: Serving, speakers: dict[str, Speaker]) -> None:
+def test_messages_that_no_longer_fit_are_left_out(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     old = [{"role": "user", "content": "x" * 90}, {"role": "assistant", "content": "y" * 9}]
     new = [{"role": "user", "content": "z"}]
     body = {"model": "writer", "max_tokens": 5, "temperature": 0}
@@ -176,9 +176,9 @@ def test_messages_that_no_longer_fit_are_left_out(server: Serving, speakers: dic
     assert "dropped_messages" not in alone
 
 
-def test_logprobs_are_the_models(client: openai.OpenAI, speakers: dict[str, Speaker]) -> None:
-    speaker = speakers["writer"]
-    prompt = speaker.tokenizer.encode("one")
+def test_logprobs_are_the_models(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
+    pipeline = pipelines["writer"]
+    prompt = pipeline.tokenizer.encode("one")
     # Penalties, bias and temperature change what is chosen, not how likely the model found it.
     changed = {"temperature": 0.7, "seed": 2, "extra_body": {"repetition": 1.5, "top_k": 40}, "logit_bias": {"7": 3}}
     answer = client.completions.create(model="writer", prompt="one", max_tokens=5, logprobs=3, **changed)  # type: ignore[call-overload]
@@ -192,14 +192,14 @@ def test_logprobs_are_the_models(client: openai.OpenAI, speakers: dict[str, Spea
     written = list(prompt)
     for place in range(5):
         with torch.no_grad():
-            shares = speaker.model(torch.tensor([written])).logits[0, -1].log_softmax(-1)
+            shares = pipeline.model(torch.tensor([written])).logits[0, -1].log_softmax(-1)
         assert sorted(told.top_logprobs[place].values()) == pytest.approx(
             sorted(shares.topk(3).values.tolist()), abs=1e-4
         )
         near = (shares - told.token_logprobs[place]).abs().argmin()
         assert float(shares[near]) == pytest.approx(told.token_logprobs[place], abs=1e-4)
         written.append(int(near))
-    assert speaker.tokenizer.decode(written[len(prompt) :]) == answer.choices[0].text
+    assert pipeline.tokenizer.decode(written[len(prompt) :]) == answer.choices[0].text
     chat = client.chat.completions.create(
         model="writer", messages=[{"role": "user", "content": "a"}], max_tokens=3, logprobs=True, top_logprobs=2
     )
@@ -254,50 +254,50 @@ def test_large_answers_are_not_made_in_the_loop(server: Serving, monkeypatch: py
     assert (large["choices"], large["usage"]) == (small["choices"], small["usage"])
 
 
-def test_embeddings_are_the_speakers(client: openai.OpenAI, server: Serving, speakers: dict[str, Speaker]) -> None:
+def test_embeddings_equal_the_pipelines(client: openai.OpenAI, server: Serving, pipelines: dict[str, Pipeline]) -> None:
     texts = ["猫", "a longer text, which is cut into more", "one"]
-    expected = speakers["encoder"].embed(texts).numpy()
+    expected = pipelines["encoder"].embed(texts).numpy()
     answer = client.embeddings.create(model="encoder", input=texts)  # as base64
     assert np.abs(np.array([one.embedding for one in answer.data]) - expected).max() < 1e-5
     plain = server.post("/v1/embeddings", model="encoder", input=texts[0], encoding_format="float").json()
     assert np.abs(np.array(plain["data"][0]["embedding"]) - expected[0]).max() < 1e-5
     assert plain["usage"]["prompt_tokens"] == len("猫".encode()) + 1
-    end = speakers["encoder"].tokenizer.roles.end
-    tokens = server.post("/v1/embeddings", model="encoder", input=[*speakers["encoder"].tokenizer.encode("one"), end])
+    end = pipelines["encoder"].tokenizer.roles.end
+    tokens = server.post("/v1/embeddings", model="encoder", input=[*pipelines["encoder"].tokenizer.encode("one"), end])
     assert np.abs(np.array(tokens.json()["data"][0]["embedding"]) - expected[2]).max() < 1e-5
 
 
-def test_translations_are_the_command_lines(server: Serving, speakers: dict[str, Speaker]) -> None:
-    speaker, texts = speakers["translator"], ["猫と", "one two three", "a"]
+def test_translations_are_the_command_lines(server: Serving, pipelines: dict[str, Pipeline]) -> None:
+    pipeline, texts = pipelines["translator"], ["猫と", "one two three", "a"]
     for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
         asked = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
         said = [one["hypotheses"][0]["text"] for one in answer["translations"]]
-        assert said == speaker.translate(texts, **asked)
-        assert said == [speaker.translate(text, **asked) for text in texts]
+        assert said == pipeline.translate(texts, **asked)
+        assert said == [pipeline.translate(text, **asked) for text in texts]
     into = server.post("/v1/translate", model="translator", text="猫", into="en").json()
-    assert into["translations"][0]["hypotheses"][0]["text"] == speaker.translate("猫", into="en")
+    assert into["translations"][0]["hypotheses"][0]["text"] == pipeline.translate("猫", into="en")
     # At once from many: those of like rules share a search.
     with ThreadPoolExecutor(11) as pool:
         many = list(
             pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"text {n}").json(), range(11))
         )
     said = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
-    assert said == [speaker.translate(f"text {n}") for n in range(11)]
+    assert said == [pipeline.translate(f"text {n}") for n in range(11)]
 
 
-def test_a_translation_shows_where_it_looked(server: Serving, speakers: dict[str, Speaker]) -> None:
+def test_a_translation_shows_where_it_looked(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     asked = {"model": "translator", "text": "猫と", "beam": 5, "n": 3, "max_tokens": 9, "alignment": True, "tree": True}
     answer = server.post("/v1/translate", **asked).json()
-    one, speaker = answer["translations"][0], speakers["translator"]
+    one, pipeline = answer["translations"][0], pipelines["translator"]
     source = [token["id"] for token in one["source"]]
     assert len(one["hypotheses"]) == 3
     for hypothesis in one["hypotheses"]:
         tokens = hypothesis["tokens"]
         total = sum(token["logprob"] for token in tokens)
         assert hypothesis["score"] == pytest.approx(total / ((5 + len(tokens)) / 6), abs=1e-4)
-        ids = [token["id"] for token in tokens if token["id"] != speaker.tokenizer.roles.end]
-        looked = beam.look(speaker.model, source, ids, speaker.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
+        ids = [token["id"] for token in tokens if token["id"] != pipeline.tokenizer.roles.end]
+        looked = beam.look(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
         assert np.abs(np.array(hypothesis["alignment"]) - looked.numpy()[: len(tokens)]).max() < 1e-5
         assert [sum(row) for row in hypothesis["alignment"]] == pytest.approx([1.0] * len(tokens), abs=1e-5)
         assert [len(row) for row in hypothesis["candidates"]] == [5] * len(tokens)

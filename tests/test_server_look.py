@@ -23,7 +23,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe import lens
 from chumoku.probe.forward_pass import watch
 from chumoku.probe.patching import patch
@@ -35,24 +35,24 @@ from chumoku.server.runs import Runs, UnknownRun
 TEXT = "猫 cat"
 
 
-def speaker(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
+def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Pipeline:
     tokenizer = bytewise()
     sizes = {"width": 30, "heads": 5, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     model = build(ModelConfig(**{"kind": kind, **sizes, **changes}), seed=seed).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(spread if weight.ndim > 1 else 1)
-    return Speaker(model, tokenizer, tokenizer)
+    return Pipeline(model, tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Speaker:
-    return speaker("decoder", tie_output=False, spread=9.0)
+def decoder() -> Pipeline:
+    return pipeline("decoder", tie_output=False, spread=9.0)
 
 
 @pytest.fixture(scope="module")
-def translator() -> Speaker:
-    return speaker("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
+def translator() -> Pipeline:
+    return pipeline("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
 
 
 def asked(**fields: Any) -> dict[str, Any]:
@@ -86,7 +86,7 @@ VARIANTS = {
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
     kind, changes = VARIANTS[variant]
-    one = speaker(kind, **changes)
+    one = pipeline(kind, **changes)
     model, config = one.model, one.config
     part = "encoder" if kind == "encoder" else "decoder"
     target = {} if kind == "encoder" else {"target": "xyz!"}
@@ -126,16 +126,16 @@ def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
 
 
 def test_what_the_embedding_and_its_place_give() -> None:
-    one = speaker("decoder", position="learned", scale_embedding=True)
+    one = pipeline("decoder", position="learned", scale_embedding=True)
     told = views.block(one, schemas.Block(**asked(target="ab", part="decoder", layer=0, head=0, place=2)))
     total = torch.tensor(told["embedding"]["token"]) + torch.tensor(told["embedding"]["position"])
     assert torch.allclose(total, torch.tensor(told["input"]), rtol=1e-4, atol=1e-4)
-    assert views.block(speaker("decoder"), schemas.Block(**asked(part="decoder", layer=0, head=0, place=2)))[
+    assert views.block(pipeline("decoder"), schemas.Block(**asked(part="decoder", layer=0, head=0, place=2)))[
         "embedding"
     ] | {"token": 0} == {"token": 0, "position": None}
 
 
-def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
+def test_a_look_holds_the_maps_of_the_pass(translator: Pipeline) -> None:
     told = as_json(views.look(translator, schemas.Look(**asked(target="xyz"))))
     assert told["said"] == "xyz"
     assert told["then"]["text"] == "</s>"
@@ -156,7 +156,7 @@ def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
     assert np.array_equal(unpacked(single["maps"][0])[0], unpacked(whole)[1])
 
 
-def test_what_was_written_can_be_given_as_tokens(decoder: Speaker, translator: Speaker) -> None:
+def test_what_was_written_can_be_given_as_tokens(decoder: Pipeline, translator: Pipeline) -> None:
     for one in (decoder, translator):
         wrote = views.look(one, schemas.Look(**asked(new=7)))
         ids = [number for number, _ in wrote["tokens"]][wrote["first"] :]
@@ -173,7 +173,7 @@ def test_what_was_written_can_be_given_as_tokens(decoder: Speaker, translator: S
 
 
 def test_one_layer_shows_longer_texts() -> None:
-    one = speaker("decoder", width=14, heads=7, context=9999, layers=3)
+    one = pipeline("decoder", width=14, heads=7, context=9999, layers=3)
     text = "ab" * 400
     told = views.look(one, schemas.Look(**asked(text=text, new=0)))
     assert len(told["tokens"]) == 128
@@ -181,13 +181,13 @@ def test_one_layer_shows_longer_texts() -> None:
     assert "トークン" in told["notices"][0][1]
     told = as_json(views.look(one, schemas.Look(**asked(text=text, new=0, layer=2, lens=False))))
     assert len(told["tokens"]) == 512
-    wide = speaker("decoder", width=62, heads=31, context=9999, layers=7)
+    wide = pipeline("decoder", width=62, heads=31, context=9999, layers=7)
     told = as_json(views.look(wide, schemas.Look(**asked(text=text, new=0, lens=False))))
     assert len(told["tokens"]) == 117, "no more than 8 MB"
 
 
 def test_nan_is_told_as_nan() -> None:
-    one = speaker("decoder")
+    one = pipeline("decoder")
     with torch.no_grad():
         one.model.decoder.blocks[0].feedforward.down.weight[0, 0] = math.nan
     told = as_json(views.look(one, schemas.Look(**asked())))
@@ -208,7 +208,7 @@ def test_nan_is_told_as_nan() -> None:
     assert as_json(views.ablate(one, off))["change"] == "NaN"
 
 
-def test_a_tensor_by_its_address(translator: Speaker) -> None:
+def test_a_tensor_by_its_address(translator: Pipeline) -> None:
     base = asked(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = watch(translator.model, ids.tokens, source=ids.source)
@@ -227,7 +227,7 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
     assert views.tensor(translator, keys)["rows"] == [ids.source_name(one) for one in ids.source]
     row = schemas.Tensor(**base, address="decoder.blocks.1.output", row=2)
     assert views.tensor(translator, row)["rows"] == ["y"]
-    shared = speaker("decoder", width=36, heads=6, kv_heads=3)
+    shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
     told = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
     expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
@@ -251,14 +251,14 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 9}]}, "There is no head 9"),
     ],
 )
-def test_what_is_not_there_is_said(decoder: Speaker, work: str, fields: dict[str, Any], sentence: str) -> None:
+def test_what_is_not_there_is_said(decoder: Pipeline, work: str, fields: dict[str, Any], sentence: str) -> None:
     schema = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look, "ablate": schemas.Ablate}[work]
     with pytest.raises((AddressError, UsageError), match=sentence.replace("*", r"\*")):
         getattr(views, work)(decoder, schema(**asked(**fields)))
 
 
 def test_an_encoder_has_nothing_to_follow() -> None:
-    one = speaker("encoder")
+    one = pipeline("encoder")
     with pytest.raises(UsageError, match="nothing follows its text"):
         views.next_tokens(one, schemas.Next(**asked()))
     with pytest.raises(UsageError, match="An encoder writes nothing"):
@@ -286,7 +286,7 @@ def test_requests_are_bounded(fields: dict[str, Any]) -> None:
         schemas.Look(**asked(**fields))
 
 
-def test_tokens_without_a_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_without_a_pass(decoder: Pipeline, translator: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
     told = views.tokens(decoder, schemas.Question(**asked()))
@@ -296,7 +296,7 @@ def test_tokens_without_a_pass(decoder: Speaker, translator: Speaker, monkeypatc
     assert [one["id"] for one in told["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
 
-def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
+def test_what_may_follow(decoder: Pipeline, translator: Pipeline) -> None:
     told = as_json(views.next_tokens(decoder, schemas.Next(**asked(count=11))))
     tokens = torch.tensor([decoder.tokenizer.encode(TEXT)])
     logits = decoder.model(tokens).logits[0, -1].detach().double()
@@ -312,13 +312,13 @@ def test_what_may_follow(decoder: Speaker, translator: Speaker) -> None:
     assert target[0, 0] == translator.tokenizer.roles.begin
     expected = translator.model(source, target).logits[0, -1].topk(3).indices.tolist()
     assert [one["id"] for one in told["candidates"]] == expected
-    whole = speaker("decoder", vocabulary=bytewise().size)
+    whole = pipeline("decoder", vocabulary=bytewise().size)
     assert whole.config.vocabulary > 200
     assert views.next_tokens(whole, schemas.Next(**asked(count=200)))["rest"] != "-Infinity"
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, translator: Speaker) -> None:
+def test_without_a_head_something_else_is_said(kind: str, decoder: Pipeline, translator: Pipeline) -> None:
     one = decoder if kind == "decoder" else translator
     cross = kind == "encoder-decoder"
     told = as_json(
@@ -355,12 +355,12 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, tran
 
 
 def test_vectors_move_too() -> None:
-    one = speaker("encoder", head="vector")
+    one = pipeline("encoder", head="vector")
     off = schemas.Ablate(**asked(off=[{"part": "encoder", "layer": 0, "head": 2}]))
     told = as_json(views.ablate(one, off))
     assert told["measure"] == "cosine"
     assert 0 < told["change"] < 2
-    masked = speaker("encoder")
+    masked = pipeline("encoder")
     told = as_json(views.ablate(masked, schemas.Ablate(**asked(text="ab<mask>c", off=off.off))))
     assert [part["place"] for part in told["places"]] == [2]
     assert len(told["after"]["candidates"]) == 5
@@ -536,9 +536,9 @@ def test_a_head_at_a_checkpoint(folder: Path) -> None:
     seen = Runs(folder)
     base = {"text": "abc", "target": "de", "map": "decoder", "layer": 1, "head": 2}
     told = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
-    speaker_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
-    ids, _ = question(speaker_, "abc", "de", None)
-    expected = watch(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
+    loaded = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
+    ids, _ = question(loaded, "abc", "de", None)
+    expected = watch(loaded.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
     assert np.abs(unpacked({**told, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
     assert told["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):
@@ -577,4 +577,4 @@ def test_numbers_that_are_none_have_names() -> None:
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
     assert streaming.worded({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
-    assert len(addresses(speaker("decoder").model)) > 20
+    assert len(addresses(pipeline("decoder").model)) > 20

@@ -57,11 +57,11 @@ def chat(
     quiet_pipe()
     choice = Choice(temperature, top_k, top_p, min_p, repetition, presence, seed=seed)
     told = [] if system is None else [Message("system", written(system, "The system's message"))]
-    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
-    form = format_for(speaker.tokenizer, format)
+    pipeline = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
+    form = format_for(pipeline.tokenizer, format)
 
     def answer(history: list[Message]) -> Reply:
-        return reply(speaker.model, history, tokenizer=speaker.tokenizer, format=form, new=new, choice=choice)  # type: ignore[arg-type]
+        return reply(pipeline.model, history, tokenizer=pipeline.tokenizer, format=form, new=new, choice=choice)  # type: ignore[arg-type]
 
     if sys.stdin.isatty():
         import readline  # noqa: F401 - importing it gives input() its editing keys

@@ -38,10 +38,10 @@ def embed(
     if not 1 <= len(given) <= MOST:
         many = f"More than {MOST:,}" if len(given) > MOST else f"{len(given):,}"
         raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
-    speaker = opened(model, "encoder", device=device, precision=precision, adapter=adapter)
+    pipeline = opened(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = speaker.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
+    vectors = pipeline.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
     alike = similarities(vectors)
     if as_json:
         print(as_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))

@@ -52,9 +52,9 @@ def generate(
     """Go on from a text, token by token. The same seed gives the same text; temperature 0 takes the likeliest."""
     quiet_pipe()
     prompt = written(standard_input() if text is None else text)
-    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
+    pipeline = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
     began = time.monotonic()
-    pieces = speaker.stream(
+    pieces = pipeline.stream(
         prompt,
         new=new,
         least=least,

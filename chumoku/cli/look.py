@@ -13,7 +13,7 @@ from chumoku.errors import UsageError, counted
 from chumoku.inspect_prompt import MOST, question, said
 
 if TYPE_CHECKING:
-    from chumoku.pipeline import Speaker
+    from chumoku.pipeline import Pipeline
     from chumoku.probe.snapshot import Seen
 
 
@@ -40,11 +40,11 @@ def look(
     from chumoku.probe.snapshot import see
 
     read, target = written(text), None if to is None else written(to, "The target")
-    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
-    check(speaker, layer=layer, head=head, to=target, new=new)
-    asked, notices = question(speaker, read, target, new)
-    seen = see(speaker.model, asked)
-    names = {"model": model, "text": read, "said": said(speaker.tokenizer, asked)}
+    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    check(pipeline, layer=layer, head=head, to=target, new=new)
+    asked, notices = question(pipeline, read, target, new)
+    seen = see(pipeline.model, asked)
+    names = {"model": model, "text": read, "said": said(pipeline.tokenizer, asked)}
     page = write_page(seen, out / "look.html", **names, notices=notices)
     pictures = draw(seen, out, layer=layer, head=head)
     if as_json:
@@ -64,8 +64,8 @@ def look(
     print(f"\nThe page is {page}; {counted(len(pictures), 'picture')} beside it.")
 
 
-def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
-    config = speaker.config
+def check(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
+    config = pipeline.config
     least = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
     for name, asked, there in (("layer", layer, least), ("head", head, config.heads)):
         if asked is not None and asked >= there:

@@ -13,7 +13,7 @@ import typer
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
-    from chumoku.pipeline import Speaker
+    from chumoku.pipeline import Pipeline
 
 LARGEST = 1 << 24  # bytes of standard input
 LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
@@ -49,19 +49,19 @@ def model_path(model: str) -> str:
     return found
 
 
-def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Speaker:
+def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Pipeline:
     """The model, when it is of the kind this command needs."""
     import chumoku
     from chumoku.nn.plain import plain_formulas
     from chumoku.pipeline import ABILITIES
 
-    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     if plain_formulas():
         typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Fast kernels run without it.", err=True)
-    found = speaker.config.kind
+    found = pipeline.config.kind
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")
-    return speaker
+    return pipeline
 
 
 def quiet_pipe() -> None:

@@ -61,10 +61,10 @@ def translate(
     model = model_path(model)
     sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    speaker = opened(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
+    pipeline = opened(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def say(some: list[str]) -> list[str]:
-        return speaker.translate(some, **options)
+        return pipeline.translate(some, **options)
 
     if file is not None and out is not None:
         sums = [fingerprint(place) for place in (model, adapter) if place is not None]

@@ -21,7 +21,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.pipeline import Speaker, load
+from chumoku.pipeline import Pipeline, load
 from chumoku.server.errors import Refusal, busy
 from chumoku.server.fair_lock import Turns
 from chumoku.server.security.limits import Limits
@@ -40,7 +40,7 @@ class Served:
     """One model and its worker; `load` counts the texts that were taken on and are not finished."""
 
     name: str
-    speaker: Speaker
+    pipeline: Pipeline
     limits: Limits
     turns: Turns
     created: int = field(default_factory=lambda: int(time.time()))
@@ -52,12 +52,12 @@ class Served:
     @property
     def capacity(self) -> int:
         """Tokens of prompt and text together."""
-        return min(self.speaker.config.context, self.limits.context)
+        return min(self.pipeline.config.context, self.limits.context)
 
     @property
     def token_bytes(self) -> int:
         """Keys and values of one position of one row."""
-        config = self.speaker.config
+        config = self.pipeline.config
         return 2 * 4 * config.decoder_depth * config.key_heads * config.head_width if config.kind != "encoder" else 0
 
     @property
@@ -68,7 +68,7 @@ class Served:
     @property
     def card(self) -> dict[str, Any]:
         """What /v1/models says."""
-        config, tokenizer = self.speaker.config, self.speaker.source_tokenizer
+        config, tokenizer = self.pipeline.config, self.pipeline.source_tokenizer
         decoder = config.kind == "decoder"
         return {
             "id": self.name,
@@ -85,13 +85,13 @@ class Served:
             "position": config.position,
             "norm": config.norm,
             "feedforward": config.feedforward,
-            "chat": decoder and format_for(self.speaker.tokenizer) != "plain",
+            "chat": decoder and format_for(self.pipeline.tokenizer) != "plain",
             "into": sorted(tokenizer.roles.languages) or None if config.kind == "encoder-decoder" else None,
         }
 
     def admit(self, texts: int) -> None:
         """Take so many texts on, or say when to come again."""
-        room = self.limits.queue + (self.rows if self.speaker.config.kind == "decoder" else 1)
+        room = self.limits.queue + (self.rows if self.pipeline.config.kind == "decoder" else 1)
         if texts > room:
             raise Refusal(400, f"{texts} texts were asked for at once, and {room} can be. Ask for fewer.")
         if self.load + texts > room:
@@ -106,9 +106,9 @@ class Served:
         self.load -= texts
 
     def _scheduler(self) -> Scheduler:
-        model = self.speaker.model
+        model = self.pipeline.model
         if not isinstance(model, DecoderModel):
-            raise UsageError(f"{self.name} goes on from no text: it is of kind '{self.speaker.config.kind}'.")
+            raise UsageError(f"{self.name} goes on from no text: it is of kind '{self.pipeline.config.kind}'.")
         rows = self.rows
         while True:
             try:
@@ -123,9 +123,9 @@ class Served:
 
 def as_kind(served: Served, kind: type[M], cannot: str) -> M:
     """The model, where it is of this kind; else where to ask it instead."""
-    model = served.speaker.model
+    model = served.pipeline.model
     if not isinstance(model, kind):
-        name = served.speaker.config.kind
+        name = served.pipeline.config.kind
         raise Refusal(400, f"{served.name} is of kind '{name}' and {cannot}. Ask it at {WAYS[name]}.", param="model")
     return model
 

@@ -72,25 +72,25 @@ class Runs:
 
     def look(
         self,
-        speaker: Bundle,
+        pipeline: Bundle,
         request: RunLook,
         turn: contextlib.AbstractContextManager[None] | None = None,
         going: Going = on,
     ) -> dict[str, Any]:
         """One head's map of a text, by a run's model; what computes has the `turn`."""
-        with turn or contextlib.nullcontext(), pausing(speaker.model, going):
-            return self._seen(speaker, request, going)
+        with turn or contextlib.nullcontext(), pausing(pipeline.model, going):
+            return self._seen(pipeline, request, going)
 
-    def _seen(self, speaker: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
-        if request.map == "cross" and speaker.config.kind != "encoder-decoder":
-            raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
-        check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
-        check_head(speaker, request.head)
-        most = longest(speaker, most=MOST, room=ROOM, layers=1)
-        asked, notices = put(speaker, request.text, request.target, None, most=most, going=going)
-        depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
+    def _seen(self, pipeline: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
+        if request.map == "cross" and pipeline.config.kind != "encoder-decoder":
+            raise UsageError(f"A model of kind '{pipeline.config.kind}' does not look across. Choose another map.")
+        check_layer(pipeline, request.layer, "decoder" if request.map == "cross" else request.map)
+        check_head(pipeline, request.head)
+        most = longest(pipeline, most=MOST, room=ROOM, layers=1)
+        asked, notices = put(pipeline, request.text, request.target, None, most=most, going=going)
+        depth = min(depth for depth in (pipeline.config.encoder_depth, pipeline.config.decoder_depth) if depth)
         shown = request.layer if request.layer < depth else None
-        seen = see(speaker.model, asked, layer=shown, guesses=False, going=going)
+        seen = see(pipeline.model, asked, layer=shown, guesses=False, going=going)
         one = seen.map(request.map)
         layer = 0 if len(one.weights) == 1 else request.layer
         drawn = one._replace(weights=one.weights[layer, request.head][None, None])

@@ -64,9 +64,9 @@ def check(asked: schemas.Translation, texts: Sequence[str], *, most: int, new: i
 
 
 def _sources(served: Served, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
-    tokenizer = served.speaker.source_tokenizer
+    tokenizer = served.pipeline.source_tokenizer
     try:
-        sources = translate.encode(model, texts, tokenizer, into=into, within=served.speaker.config.context)
+        sources = translate.encode(model, texts, tokenizer, into=into, within=served.pipeline.config.context)
     except Exception as error:
         raise from_error(error, param="text" if into is None else "into") from error
     for number, source in enumerate(sources, start=1):
@@ -90,7 +90,7 @@ class Translating(Job):
     def together(self, jobs: Sequence[Translating], pass_on: Callable[[], None]) -> list[bytes]:
         owners = [job for job in jobs for _ in job.sources]
         tree = Tree() if self.asked.tree else None
-        tokenizer = self.served.speaker.tokenizer
+        tokenizer = self.served.pipeline.tokenizer
 
         def going(numbers: Sequence[int]) -> list[bool]:
             pass_on()
@@ -112,7 +112,7 @@ class Translating(Job):
 
     def said(self, rows: Sequence[Sequence[Hypothesis]], tree: Tree | None) -> dict[str, Any]:
         """The body of the answer; of a request that is gone, whatever there is."""
-        own, other = self.served.speaker.tokenizer, self.served.speaker.source_tokenizer
+        own, other = self.served.pipeline.tokenizer, self.served.pipeline.source_tokenizer
         translated = []
         for source, row in zip(self.sources, rows, strict=True):
             translated.append(
@@ -133,7 +133,7 @@ class Translating(Job):
         }
 
     def _told(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
-        tokenizer = self.served.speaker.tokenizer
+        tokenizer = self.served.pipeline.tokenizer
         begin, end = translate.edges(tokenizer)
         ended = [end] if len(one.logprobs) > len(one.tokens) else []
         tokens = [

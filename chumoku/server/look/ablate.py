@@ -17,7 +17,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import said
 from chumoku.models.model import EncoderModel
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import answer, ask, given
 from chumoku.probe.patching import Change, edits
@@ -28,16 +28,16 @@ from chumoku.server.look.shared import asking, check_head, check_layer, number
 BEST = 5
 
 
-def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
+def ablate(pipeline: Pipeline, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
     """What is said, and how likely, with all parts and with some switched off."""
-    changes = {address: _without(heads) for address, heads in _switched(speaker, request.off).items()}
-    model = speaker.model
-    asked, notices = asking(speaker, request, going)
+    changes = {address: _without(heads) for address, heads in _switched(pipeline, request.off).items()}
+    model = pipeline.model
+    asked, notices = asking(pipeline, request, going)
     both = given(model, asked.tokens, asked.source)
     before = answer(ask(model, both))
     with edits(model, changes):
         change = Change(before, answer(ask(model, both)))
-        other, _ = asking(speaker, request, going)
+        other, _ = asking(pipeline, request, going)
     speaks = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if speaks else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
@@ -47,7 +47,7 @@ def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict
     return {
         **{
             name: {
-                "said": said(speaker.tokenizer, one),
+                "said": said(pipeline.tokenizer, one),
                 "candidates": _best(logits[0, said_at], asked) if speaks else [],
             }
             for name, logits, one in (("before", change.before, asked), ("after", change.after, other))
@@ -59,20 +59,20 @@ def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict
     }
 
 
-def _switched(speaker: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
+def _switched(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
     """Addresses, each with its heads that are off; None for all of what lies there."""
     found: dict[str, list[int] | None] = {}
     for one in off:
-        check_layer(speaker, one.layer, one.part)
+        check_layer(pipeline, one.layer, one.part)
         if one.feedforward == (one.head is not None) or (one.feedforward and one.cross):
             raise UsageError("A part that is off is a head (head, and cross where it looks across), or feedforward.")
-        if one.cross and (one.part != "decoder" or speaker.config.kind != "encoder-decoder"):
-            raise UsageError(f"The {one.part} of a model of kind '{speaker.config.kind}' has no cross-attention.")
+        if one.cross and (one.part != "decoder" or pipeline.config.kind != "encoder-decoder"):
+            raise UsageError(f"The {one.part} of a model of kind '{pipeline.config.kind}' has no cross-attention.")
         block = f"{one.part}.blocks.{one.layer}"
         if one.head is None:
             found[f"{block}.feedforward.output"] = None
             continue
-        check_head(speaker, one.head)
+        check_head(pipeline, one.head)
         heads = found.setdefault(f"{block}.{'cross_attention' if one.cross else 'attention'}.heads", [])
         if heads is not None:
             heads.append(one.head)

@@ -18,7 +18,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import watch
 from chumoku.probe.snapshot import Asked
@@ -29,29 +29,29 @@ SHOWN = 64  # numbers of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[str, Any]:
+def block(pipeline: Pipeline, request: schemas.Block, going: Going = on) -> dict[str, Any]:
     """All that happens to one place in one block, with one head's look."""
-    check_layer(speaker, request.layer, request.part)
-    check_head(speaker, request.head)
-    asked, notices = asking(speaker, request, going)
+    check_layer(pipeline, request.layer, request.part)
+    check_head(pipeline, request.head)
+    asked, notices = asking(pipeline, request, going)
     reads_source = request.part == "encoder" and asked.source is not None
     own = list(asked.source or ()) if reads_source else list(asked.tokens)
     if request.place >= len(own):
         raise UsageError(f"There is no place {request.place}: {len(own)} tokens are looked at, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
-    _, tape = watch(speaker.model, asked.tokens, f"{here}.**", before, source=asked.source)
+    _, tape = watch(pipeline.model, asked.tokens, f"{here}.**", before, source=asked.source)
     name = asked.source_name or asked.name if reads_source else asked.name
-    stream = _stream(tape, here, before, request.place, pre=speaker.config.placement == "pre")
+    stream = _stream(tape, here, before, request.place, pre=pipeline.config.placement == "pre")
     crosses = f"{here}.cross_attention.queries" in tape
     return {
         "tokens": [{"id": one, "text": name(one)} for one in own],
-        "embedding": _embedded(speaker, request, own[request.place]),
+        "embedding": _embedded(pipeline, request, own[request.place]),
         **{key: numbers(part[:SHOWN]) for key, part in stream.items()},
-        **_head(speaker, tape, f"{here}.attention", request, causal=request.part == "decoder"),
-        "cross": _crossed(speaker, tape, f"{here}.cross_attention", request, asked) if crosses else None,
+        **_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
+        "cross": _crossed(pipeline, tape, f"{here}.cross_attention", request, asked) if crosses else None,
         "norms": {key: number(float(stream[part].norm())) for key, part in NORMS.items()},
-        "config": _config(speaker),
+        "config": _config(pipeline),
         "notices": notices,
     }
 
@@ -75,9 +75,9 @@ def _stream(tape: Tape, here: str, before: str, place: int, *, pre: bool) -> dic
     return found
 
 
-def _head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
+def _head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
     """softmax(q Kᵀ / √K) V of one query."""
-    config, place = speaker.config, request.place
+    config, place = pipeline.config, request.place
     shared = request.head * config.key_heads // config.heads
     query = tape[f"{here}.queries"][0, request.head, place].double().cpu()
     keys, values = (tape[f"{here}.{name}"][0, shared].double().cpu() for name in ("keys", "values"))
@@ -98,18 +98,18 @@ def _head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, ca
     }
 
 
-def _crossed(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, asked: Asked) -> dict[str, Any]:
+def _crossed(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, asked: Asked) -> dict[str, Any]:
     name = asked.source_name or asked.name
     seen = [{"id": one, "text": name(one)} for one in asked.source or ()]
-    return {"tokens": seen, **_head(speaker, tape, here, request, causal=False)}
+    return {"tokens": seen, **_head(pipeline, tape, here, request, causal=False)}
 
 
-def _embedded(speaker: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
+def _embedded(pipeline: Pipeline, request: schemas.Block, token: int) -> dict[str, Any]:
     """The token's own vector, and what its place adds to it (rotary and relative positions add nothing)."""
-    stack = speaker.model.get_submodule(request.part)
+    stack = pipeline.model.get_submodule(request.part)
     if not isinstance(stack, Stack):
         raise UsageError(f"This model has no {request.part}.")
-    device = speaker.model.device
+    device = pipeline.model.device
     with torch.no_grad():
         own = stack.embedding(torch.tensor([token], device=device))[0].double().cpu()
         place = None
@@ -119,8 +119,8 @@ def _embedded(speaker: Speaker, request: schemas.Block, token: int) -> dict[str,
     return {"token": numbers(own[:SHOWN]), "position": None if place is None else numbers(place[:SHOWN])}
 
 
-def _config(speaker: Speaker) -> dict[str, Any]:
-    config = speaker.config
+def _config(pipeline: Pipeline) -> dict[str, Any]:
+    config = pipeline.config
     return {
         **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},
         **{name: getattr(config, name) for name in ("head_width", "width", "hidden", "kind", "layers")},

@@ -55,7 +55,7 @@ def look_at(path: str) -> Handler:
         asked: Any = await house.asked(request, schema)
         served = found(house.models, asked.model)
         with admitted(served, 1):
-            job = Looking(served.speaker.model, lambda going: function(served.speaker, asked, going))
+            job = Looking(served.pipeline.model, lambda going: function(served.pipeline, asked, going))
             return answer(await done(request, served.worker, job))
 
     return handle
@@ -86,8 +86,8 @@ async def run_look(request: Request) -> Response:
     house = house_of(request)
     asked = await house.asked(request, schemas.RunLook)
     runs, name, step = runs_of(house), request.path_params["run"], asked.checkpoint
-    speaker = await unless_gone(request, house.files.read(("model", name, step), _known, runs.model, name, step))
-    look = house.visit(lambda turns, going: encoded(_known(runs.look, speaker, asked, turns, going)))
+    pipeline = await unless_gone(request, house.files.read(("model", name, step), _known, runs.model, name, step))
+    look = house.visit(lambda turns, going: encoded(_known(runs.look, pipeline, asked, turns, going)))
     return answer(await unless_gone(request, look))
 
 

@@ -28,45 +28,45 @@ MUTE: Notice = (
 
 
 def asking(
-    speaker: Bundle, request: schemas.Question, going: Going = on, *, most: int | None = None
+    pipeline: Bundle, request: schemas.Question, going: Going = on, *, most: int | None = None
 ) -> tuple[Asked, list[Notice]]:
     """The question of a request, of no more tokens than can be shown."""
-    room = longest(speaker, most=MOST, room=ROOM) if most is None else most
-    return put(speaker, request.text, request.target, request.new, most=room, going=going)
+    room = longest(pipeline, most=MOST, room=ROOM) if most is None else most
+    return put(pipeline, request.text, request.target, request.new, most=room, going=going)
 
 
 def put(
-    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
+    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
 ) -> tuple[Asked, list[Notice]]:
     """The same; a model that has only NaN to say is looked at all the same."""
-    check_target(speaker, target)
+    check_target(pipeline, target)
     try:
-        return question(speaker, text, target, new, most=most, going=going)
+        return question(pipeline, text, target, new, most=most, going=going)
     except UsageError:
         raise
     except ChumokuError:
-        asked, notices = question(speaker, text, target, 0, most=most)
+        asked, notices = question(pipeline, text, target, 0, most=most)
         return asked, [*notices, MUTE]
 
 
-def check_target(speaker: Bundle, target: Target) -> None:
-    if target is not None and speaker.config.kind == "encoder":
+def check_target(pipeline: Bundle, target: Target) -> None:
+    if target is not None and pipeline.config.kind == "encoder":
         raise UsageError("An encoder writes nothing, so there is no target to look at. Leave target out.")
 
 
-def check_layer(speaker: Bundle, layer: int, part: str | None = None) -> None:
+def check_layer(pipeline: Bundle, layer: int, part: str | None = None) -> None:
     """Refuse a layer that a part (or, where none is said, any of them) does not have."""
-    depths = {"encoder": speaker.config.encoder_depth, "decoder": speaker.config.decoder_depth}
+    depths = {"encoder": pipeline.config.encoder_depth, "decoder": pipeline.config.decoder_depth}
     if part is not None and not depths[part]:
-        raise UsageError(f"A model of kind '{speaker.config.kind}' has no {part}.")
+        raise UsageError(f"A model of kind '{pipeline.config.kind}' has no {part}.")
     there = depths[part] if part else min(depth for depth in depths.values() if depth)
     if layer >= there:
         raise UsageError(f"There is no layer {layer}: this model has {there}, numbered from 0.")
 
 
-def check_head(speaker: Bundle, head: int) -> None:
-    if head >= speaker.config.heads:
-        raise UsageError(f"There is no head {head}: this model has {speaker.config.heads}, numbered from 0.")
+def check_head(pipeline: Bundle, head: int) -> None:
+    if head >= pipeline.config.heads:
+        raise UsageError(f"There is no head {head}: this model has {pipeline.config.heads}, numbered from 0.")
 
 
 def number(value: float) -> float | str:

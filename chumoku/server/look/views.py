@@ -23,7 +23,7 @@ from chumoku.errors import AddressError, UsageError
 from chumoku.inspect_prompt import Notice, longest, said, source_tokens
 from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe import page
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import answer, ask, given, watch
@@ -48,15 +48,15 @@ from chumoku.server.token_text import named
 SIDE = 64  # rows and columns of a tensor that are shown
 
 
-def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
+def look(pipeline: Pipeline, request: schemas.Look, going: Going = on) -> dict[str, Any]:
     """All that is drawn of one look."""
     if request.layer is None:
-        room = longest(speaker, most=MOST, room=ROOM)
+        room = longest(pipeline, most=MOST, room=ROOM)
     else:
-        check_layer(speaker, request.layer)
-        room = longest(speaker, most=MOST_ONE, room=ROOM, layers=1)
-    asked, notices = asking(speaker, request, going, most=room)
-    seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens, going=going)
+        check_layer(pipeline, request.layer)
+        room = longest(pipeline, most=MOST_ONE, room=ROOM, layers=1)
+    asked, notices = asking(pipeline, request, going, most=room)
+    seen = see(pipeline.model, asked, layer=request.layer, guesses=request.lens, going=going)
     data = page.as_data(seen)
     data["maps"] = [
         {**drawn, "first_layer": request.layer or 0, "nan": holes(one)}
@@ -64,41 +64,41 @@ def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str
         if request.maps is None or one.key in request.maps
     ]
     then = None if asked.then is None else {"id": asked.then, "text": asked.name(asked.then)}
-    names = {"model": request.model, "text": request.text, "said": said(speaker.tokenizer, asked)}
+    names = {"model": request.model, "text": request.text, "said": said(pipeline.tokenizer, asked)}
     return {**names, "then": then, "notices": notices, **worded(data)}
 
 
-def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
+def tokens(pipeline: Pipeline, request: schemas.Question, going: Going = on) -> dict[str, Any]:
     """The tokens of the text, and of what is said of it; nothing is computed."""
-    own, other = speaker.tokenizer, speaker.source_tokenizer
+    own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
-    most = min(MOST_ONE, speaker.config.context)
-    if speaker.config.kind == "encoder-decoder":
+    most = min(MOST_ONE, pipeline.config.context)
+    if pipeline.config.kind == "encoder-decoder":
         source = source_tokens(other, request.text, most, notices)
         asked = request.model_copy(update={"new": 0})
-        target = [] if request.target is None else asking(speaker, asked, most=most)[0].tokens[1:]
+        target = [] if request.target is None else asking(pipeline, asked, most=most)[0].tokens[1:]
         return {"tokens": named(target, own), "source": named(source, other), "notices": notices}
-    found, notices = asking(speaker, request.model_copy(update={"new": 0}), most=most)
+    found, notices = asking(pipeline, request.model_copy(update={"new": 0}), most=most)
     return {"tokens": named(found.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
-    return {"addresses": tap.addresses(speaker.model)}
+def addresses(pipeline: Pipeline, request: schemas.Question, going: Going = on) -> dict[str, Any]:
+    return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
+def tensor(pipeline: Pipeline, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
     """The numbers at an address, as many as can be shown."""
-    known = tap.addresses(speaker.model)
+    known = tap.addresses(pipeline.model)
     if request.address not in known:
         near = difflib.get_close_matches(request.address, known, n=1, cutoff=0.3)
         hint = f"Did you mean {near[0]}?" if near else f"It has {len(known)} addresses."
         raise AddressError(f"Nothing in this model is at {request.address}. {hint}")
-    asked, notices = asking(speaker, request, going)
-    _, tape = watch(speaker.model, asked.tokens, request.address, source=asked.source)
+    asked, notices = asking(pipeline, request, going)
+    _, tape = watch(pipeline.model, asked.tokens, request.address, source=asked.source)
     if request.address not in tape:
         raise AddressError(f"{request.address} was not passed through in this look.")
     whole = tape[request.address][0].float().cpu()
-    table = _table(speaker, whole, request)
+    table = _table(pipeline, whole, request)
     rows, columns = _axes(request.address, asked, table)
     if request.row is not None:
         if request.row >= len(table):
@@ -118,14 +118,14 @@ def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict
     }
 
 
-def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> dict[str, Any]:
+def next_tokens(pipeline: Pipeline, request: schemas.Next, going: Going = on) -> dict[str, Any]:
     """The likeliest tokens to follow; `rest` is log Σ exp of the logits of all others."""
-    kind = speaker.config.kind
-    if isinstance(speaker.model, EncoderModel):
+    kind = pipeline.config.kind
+    if isinstance(pipeline.model, EncoderModel):
         raise UsageError(f"This model is of kind '{kind}': nothing follows its text. Ask a decoder or a translator.")
     quiet = request if request.target is not None else request.model_copy(update={"new": 0})
-    asked, notices = asking(speaker, quiet, going, most=min(MOST_ONE, speaker.config.context))
-    logits = answer(ask(speaker.model, given(speaker.model, asked.tokens, asked.source)))[0, -1].float().cpu()
+    asked, notices = asking(pipeline, quiet, going, most=min(MOST_ONE, pipeline.config.context))
+    logits = answer(ask(pipeline.model, given(pipeline.model, asked.tokens, asked.source)))[0, -1].float().cpu()
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
     return {
@@ -139,7 +139,7 @@ def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> d
     }
 
 
-def _table(speaker: Speaker, whole: Tensor, request: schemas.Tensor) -> Tensor:
+def _table(pipeline: Pipeline, whole: Tensor, request: schemas.Tensor) -> Tensor:
     """Two axes of what may have three, or one: those of one head, places by numbers."""
     if whole.ndim == 1:
         return whole[None]
@@ -147,8 +147,8 @@ def _table(speaker: Speaker, whole: Tensor, request: schemas.Tensor) -> Tensor:
         return whole
     if "attention." not in request.address:  # experts: what each of a token's chosen ones has hidden
         return whole.flatten(1)
-    check_head(speaker, request.head)
-    return whole[request.head * len(whole) // speaker.config.heads]  # query heads share those of keys and values
+    check_head(pipeline, request.head)
+    return whole[request.head * len(whole) // pipeline.config.heads]  # query heads share those of keys and values
 
 
 def _axes(address: str, asked: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:

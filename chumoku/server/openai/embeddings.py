@@ -50,7 +50,7 @@ def _rows(served: Served, model: EncoderModel, given: Sequence[str | list[int]])
     try:
         texts = [one for one in given if isinstance(one, str)]
         if texts:
-            return embed.encode(model, texts, served.speaker.tokenizer)
+            return embed.encode(model, texts, served.pipeline.tokenizer)
         return [checked(row, model) for row in given if isinstance(row, list)]
     except Exception as error:
         raise from_error(error, param="input") from error

@@ -39,7 +39,7 @@ class Plan:
     dropped: int = 0  # messages that no longer fitted
 
     def texts(self, served: Served, listener: Listener) -> list[Text]:
-        tokenizer = served.speaker.tokenizer
+        tokenizer = served.pipeline.tokenizer
         return [
             Text(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
             for place, one in enumerate(self.requests)
@@ -76,7 +76,7 @@ def decoder(served: Served) -> DecoderModel:
 
 
 def completion(served: Served, asked: schemas.Completion) -> Plan:
-    model, tokenizer = decoder(served), served.speaker.tokenizer
+    model, tokenizer = decoder(served), served.pipeline.tokenizer
     new, least = asked.max_tokens or NEW, asked.least or 0
     choice = choice_of(asked)
     requests, tokens = [], 0
@@ -94,7 +94,7 @@ def completion(served: Served, asked: schemas.Completion) -> Plan:
 
 
 def reply(served: Served, asked: schemas.Chat) -> Plan:
-    model, tokenizer = decoder(served), served.speaker.tokenizer
+    model, tokenizer = decoder(served), served.pipeline.tokenizer
     new = asked.max_completion_tokens or asked.max_tokens or REPLY
     messages = [("system" if one.role == "developer" else one.role, one.words) for one in asked.messages]
     turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=choice_of(asked), context=served.capacity)
@@ -113,7 +113,7 @@ def several(request: Request, n: int, *, first: int, logprobs: int | None) -> li
 
 def fits(served: Served, request: Request) -> None:
     """What the scheduler would refuse, said before anything is answered."""
-    size = served.speaker.config.vocabulary
+    size = served.pipeline.config.vocabulary
     if len(request.prompt) > served.capacity:
         raise LengthError(
             f"The prompt has {len(request.prompt):,} tokens, and there is room for {served.capacity:,}. Shorten it."

@@ -46,7 +46,10 @@ class Writing:
         kind = SHAPES["chat" if chat else "completion"]
         prefix = "chatcmpl-" if chat else "cmpl-"
         self.shape = kind(
-            prefix + secrets.token_hex(12), int(time.time()), self.served.name, Spellings(self.served.speaker.tokenizer)
+            prefix + secrets.token_hex(12),
+            int(time.time()),
+            self.served.name,
+            Spellings(self.served.pipeline.tokenizer),
         )
 
     @property
