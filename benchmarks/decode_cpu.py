@@ -53,7 +53,7 @@ def our_translators(source: torch.Tensor) -> Contestants:
     base = chumoku.build(chumoku.preset("transformer-base", vocabulary=VOCABULARY))
 
     def run(model: torch.nn.Module, beam: int) -> Callable[[], object]:
-        return lambda: search(model, source, begin=BEGIN, end=END, beam=beam, limit=TARGET, least=TARGET - 1)
+        return lambda: search(model, source, begin=BEGIN, end=END, beam=beam, limit=TARGET, min_new_tokens=TARGET - 1)
 
     models = {"float32": base, "bf16": at_precision(base, "bf16"), "int8": at_precision(base, "int8")}
     return {f"ours {name} beam {beam}": run(model, beam) for name, model in models.items() for beam in (1, 4)}

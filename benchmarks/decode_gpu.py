@@ -33,7 +33,7 @@ import chumoku
 from chumoku.decoding.engines.base import Engine, TorchEngine
 from chumoku.decoding.engines.gpu.engine import GpuEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.scheduler import Choice, Request, Scheduler
+from chumoku.decoding.scheduler import Request, SamplingOptions, Scheduler
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import at_precision
 
@@ -79,7 +79,7 @@ def prompt_of(model: DecoderModel, length: int, seed: int = 0) -> list[int]:
 
 def writing(model: DecoderModel, engine: Engine) -> Callable[[], object]:
     prompt = [prompt_of(model, PROMPT)]
-    return lambda: generate(model, prompt, new=NEW, temperature=0.0, engine=engine)
+    return lambda: generate(model, prompt, max_new_tokens=NEW, temperature=0.0, engine=engine)
 
 
 def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
@@ -119,7 +119,7 @@ def whole(model: DecoderModel, precision: str) -> dict[str, object]:
 def batch(model: DecoderModel, rows: int) -> dict[str, object]:
     chance = random.Random(rows)
     lengths = [(chance.randint(32, 256), chance.randint(32, 256)) for _ in range(3 * rows)]
-    greedy = Choice(temperature=0.0)
+    greedy = SamplingOptions(temperature=0.0)
     asked = [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
     engine = GpuEngine(model, rows=rows, capacity=512)
 

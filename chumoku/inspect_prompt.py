@@ -106,20 +106,21 @@ def _written(
     model: DecoderModel, tokenizer: Tokenizer, prompt: list[int], new: int, going: Callable[[], None] | None
 ) -> list[int]:
     """What the model goes on with, the likeliest token each time."""
-    from chumoku.decoding.generate import check, heard, start, wordless
-    from chumoku.decoding.sampling import Choice
+    from chumoku.decoding.batch import forbidden_tokens
+    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens
+    from chumoku.decoding.sampling import SamplingOptions
     from chumoku.decoding.scheduler import Request
 
-    check(model, [prompt], new)
-    greedy = Choice(temperature=0).without(wordless(model, tokenizer))
+    check_prompts(model, [prompt], new)
+    greedy = SamplingOptions(temperature=0).forbid(forbidden_tokens(model, tokenizer))
     ends = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-    scheduler = start(model, [Request(prompt, new, greedy, ends)], None)
+    scheduler = make_scheduler(model, [Request(prompt, new, greedy, ends)], None)
     scheduler.chunk = READ  # a long text in parts, so that somebody can be asked between them
     follows: list[int] = []
     while not scheduler.idle:
         if going is not None:
             going()
-        follows += [token for _, token in heard(scheduler)]
+        follows += [token for _, token in next_tokens(scheduler)]
     return follows
 
 
@@ -134,20 +135,20 @@ def _translated(
 ) -> tuple[list[int], bool]:
     import torch
 
+    from chumoku.decoding.batch import forbidden_tokens
     from chumoku.decoding.beam import search
 
     if not new:
         return [], False
-    wordless = (tokenizer.roles.pad, begin, *range(tokenizer.size, model.config.vocabulary))
-    forbidden = [token for token in wordless if token is not None and token != end]
+    forbidden = forbidden_tokens(model, tokenizer)
     ids = torch.tensor([source], device=model.device)
 
-    def asked(rows: Sequence[int]) -> list[bool]:
+    def still_wanted(rows: Sequence[int]) -> list[bool]:
         if going is not None:
             going()
         return [True] * len(rows)
 
-    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, going=asked)[0][0]
+    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, still_wanted=still_wanted)[0][0]
     return best.tokens, len(best.tokens) < new
 
 

@@ -9,8 +9,10 @@ One text in, one answer out; a list in, a list out.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,8 +22,8 @@ from torch import Tensor
 from chumoku import lora
 from chumoku.decoding import chat, embed, generate, translate
 from chumoku.decoding.engines.native.call import prepare
-from chumoku.decoding.sampling import Choice
-from chumoku.errors import UsageError
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.errors import UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import at_precision
@@ -36,6 +38,19 @@ ABILITIES = {
     "encoder-decoder": "it translates (translate)",
     "decoder": "it goes on from a text (generate, stream) and answers (chat)",
     "encoder": "it turns texts into vectors (embed)",
+}
+LENGTHS = ("max_new_tokens", "min_new_tokens", "stop")
+OTHER_NAMES = {  # names used earlier, or elsewhere
+    "new": "max_new_tokens",
+    "max_tokens": "max_new_tokens",
+    "max_length": "max_new_tokens",
+    "least": "min_new_tokens",
+    "min_length": "min_new_tokens",
+    "min_tokens": "min_new_tokens",
+    "repetition": "repetition_penalty",
+    "presence": "presence_penalty",
+    "logit_bias": "bias",
+    "num_beams": "beam",
 }
 M = TypeVar("M", bound=Model)
 Texts = TypeVar("Texts", str, list[str])
@@ -53,60 +68,124 @@ class Pipeline(Bundle):
         )
 
     def translate(self, text: Texts, **options: Any) -> Texts:
-        """The likeliest translation; the options of `decoding.translate`: beam, length_penalty, limit, into …"""
-        model = self._as(EncoderDecoderModel, "translate")
+        """The most likely translation of a text, or of each text in a list.
+
+        options     of `decoding.translate.translate`: beam, length_penalty, limit, min_new_tokens, into …
+        """
+        model = self._model_as(EncoderDecoderModel, "translate")
+        check_arguments("translate", options, inspect.signature(translate.translate).parameters)
         options = {"within": self.config.context, **options}
-        said = translate.translate(
-            model, listed(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
+        translations = translate.translate(
+            model, as_list(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
         )
-        return said[0] if isinstance(text, str) else said
+        return translations[0] if isinstance(text, str) else translations
 
     def generate(
-        self, text: Texts, *, new: int = 128, least: int = 0, stop: str | Sequence[str] = (), **choice: Any
+        self,
+        text: Texts,
+        *,
+        max_new_tokens: int = 128,
+        min_new_tokens: int = 0,
+        stop: str | Sequence[str] = (),
+        **sampling: Any,
     ) -> Texts:
-        """What follows: up to `new` tokens, chosen as `Choice` says (temperature, top_k, top_p, min_p, seed …)."""
-        model = self._as(DecoderModel, "generate")
-        options: dict[str, Any] = {"new": new, "least": least, "stop": listed(stop), "choice": Choice(**choice)}
-        said = generate.write(model, listed(text), tokenizer=self.tokenizer, **options)
-        return said[0] if isinstance(text, str) else said
+        """The text that follows a prompt, or each prompt in a list.
+
+        stop        text ends before any of these strings
+        sampling    fields of `SamplingOptions`: temperature, top_k, top_p, min_p, repetition_penalty, seed …
+        """
+        model = self._model_as(DecoderModel, "generate")
+        texts = generate.generate_texts(
+            model,
+            as_list(text),
+            tokenizer=self.tokenizer,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            stop=as_list(stop),
+            sampling=sampling_options("generate", sampling),
+        )
+        return texts[0] if isinstance(text, str) else texts
 
     def stream(
-        self, text: str, *, new: int = 128, least: int = 0, stop: str | Sequence[str] = (), **choice: Any
+        self,
+        text: str,
+        *,
+        max_new_tokens: int = 128,
+        min_new_tokens: int = 0,
+        stop: str | Sequence[str] = (),
+        **sampling: Any,
     ) -> Iterator[str]:
-        """The same for one text, piece by piece as it comes."""
-        model = self._as(DecoderModel, "stream")
-        options: dict[str, Any] = {"new": new, "least": least, "stop": listed(stop), "choice": Choice(**choice)}
-        return generate.stream(model, text, tokenizer=self.tokenizer, **options)
+        """The same as `generate` for one prompt, as an iterator over pieces of text."""
+        return generate.stream(
+            self._model_as(DecoderModel, "stream"),
+            text,
+            tokenizer=self.tokenizer,
+            max_new_tokens=max_new_tokens,
+            min_new_tokens=min_new_tokens,
+            stop=as_list(stop),
+            sampling=sampling_options("stream", sampling),
+        )
 
     def chat(
         self,
         messages: str | Sequence[chat.Message | Mapping[str, str]],
         *,
-        new: int = 512,
+        max_new_tokens: int = 512,
         format: str | None = None,
-        **choice: Any,
+        **sampling: Any,
     ) -> str:
-        """The reply to a conversation: a user's words, or messages such as Message("system", "Be brief.")."""
-        model = self._as(DecoderModel, "chat")
-        reply = chat.reply(model, messages, tokenizer=self.tokenizer, new=new, format=format, choice=Choice(**choice))
+        """The assistant's reply to a conversation.
+
+        messages    a user's text, or messages such as Message("system", "Be brief.")
+        format      chatml, llama3 or plain; by default the one that the tokenizer has tokens for
+        sampling    fields of `SamplingOptions`
+        """
+        reply = chat.reply(
+            self._model_as(DecoderModel, "chat"),
+            messages,
+            tokenizer=self.tokenizer,
+            max_new_tokens=max_new_tokens,
+            format=format,
+            sampling=sampling_options("chat", sampling),
+        )
         if reply.dropped:
-            warnings.warn(reply.told, stacklevel=2)
+            warnings.warn(reply.dropped_notice, stacklevel=2)
         return "".join(reply.pieces)
 
     def embed(self, text: str | Sequence[str], **options: Any) -> Tensor:
-        """The vector of a text [D], or of each text [n, D]."""
-        vectors = embed.embed(self._as(EncoderModel, "embed"), listed(text), tokenizer=self.tokenizer, **options)
+        """The vector of a text [D], or of each text in a list [n, D]."""
+        model = self._model_as(EncoderModel, "embed")
+        check_arguments("embed", options, inspect.signature(embed.embed).parameters)
+        vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, **options)
         return vectors[0] if isinstance(text, str) else vectors
 
     def similarity(self, texts: Sequence[str]) -> Tensor:
-        """How alike each two texts are, as the cosine of their vectors [n, n]."""
-        return embed.similarities(self.embed(listed(texts)))
+        """The cosine similarity of each pair of texts [n, n]."""
+        return embed.similarities(self.embed(as_list(texts)))
 
-    def _as(self, kind: type[M], asked: str) -> M:
+    def _model_as(self, kind: type[M], method: str) -> M:
         if not isinstance(self.model, kind):
-            have = self.config.kind
-            raise UsageError(f"This model is of kind '{have}' and cannot {asked}: {ABILITIES[have]}.")
+            found = self.config.kind
+            raise UsageError(f"This model is of kind '{found}' and cannot {method}: {ABILITIES[found]}.")
         return self.model
+
+
+def sampling_options(method: str, given: Mapping[str, Any]) -> SamplingOptions:
+    check_arguments(method, given, SamplingOptions.__dataclass_fields__, known=LENGTHS)
+    return SamplingOptions(**given)
+
+
+def check_arguments(method: str, given: Iterable[str], allowed: Iterable[str], known: Iterable[str] = ()) -> None:
+    """Refuse a keyword argument that does not exist, and suggest the right one."""
+    allowed = {*allowed} - {"model", "tokenizer", "source_tokenizer", "texts"}
+    for name in given:
+        if name not in allowed:
+            close = difflib.get_close_matches(name, sorted({*allowed, *known}), n=1)
+            right = OTHER_NAMES.get(name) or (close[0] if close else None)
+            hint = (
+                f"did you mean {right}?" if right in {*allowed, *known} else f"there are {', '.join(sorted(allowed))}."
+            )
+            raise UnknownArgumentError(f"{method}() has no argument '{name}'; {hint}")
 
 
 def load(
@@ -203,5 +282,5 @@ def there(device: torch.device | str) -> torch.device:
     return found
 
 
-def listed(texts: str | Sequence[str]) -> list[str]:
+def as_list(texts: str | Sequence[str]) -> list[str]:
     return [texts] if isinstance(texts, str) else list(texts)

@@ -122,7 +122,7 @@ def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--new", "40"]]
+    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--max-new-tokens", "40"]]
 )
 def test_a_closed_pipe_ends_quietly(words: list[str], models: Path) -> None:
     process = alone(*words, cwd=models, stdin=None)
@@ -198,10 +198,17 @@ def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
 
 def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "decoder")
-    options = {"new": 17, "temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition": 1.1}
-    expected = pipeline.generate("Once", **options, presence=0.2, seed=3)  # type: ignore[arg-type]
+    options = {
+        "max_new_tokens": 17,
+        "temperature": 0.6,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+    }
+    expected = pipeline.generate("Once", **options, presence_penalty=0.2, frequency_penalty=0.3, seed=3)  # type: ignore[arg-type]
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    words += ["--presence", "0.2", "--seed", "3"]
+    words += ["--presence-penalty", "0.2", "--frequency-penalty", "0.3", "--seed", "3"]
     assert ask("generate", "decoder", "Once", *words) == (0, f"{expected}\n", "")
     assert ask("generate", "decoder", *words, stdin=b"Once\n") == (0, f"{expected}\n", "")
     found = json.loads(ask("generate", "decoder", "Once", *words, "--json").out)
@@ -213,10 +220,11 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
 
 def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "decoder")
-    seed = next(seed for seed in range(999) if len(pipeline.generate("Once", new=31, seed=seed)) < 15)
-    words = ("generate", "decoder", "Once", "--new", "31", "--seed", str(seed))
-    assert ask(*words, "--least", "31").out == pipeline.generate("Once", new=31, least=31, seed=seed) + "\n"
-    assert len(ask(*words).out) < len(ask(*words, "--least", "31").out)
+    seed = next(seed for seed in range(999) if len(pipeline.generate("Once", max_new_tokens=31, seed=seed)) < 15)
+    words = ("generate", "decoder", "Once", "--max-new-tokens", "31", "--seed", str(seed))
+    expected = pipeline.generate("Once", max_new_tokens=31, min_new_tokens=31, seed=seed)
+    assert ask(*words, "--min-new-tokens", "31").out == expected + "\n"
+    assert len(ask(*words).out) < len(ask(*words, "--min-new-tokens", "31").out)
 
 
 def test_generate_hears_only_text(ask: Ask) -> None:
@@ -230,11 +238,11 @@ def test_generate_hears_only_text(ask: Ask) -> None:
 
 def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "chatty")
-    options = {"new": 9, "seed": 3}
+    options = {"max_new_tokens": 9, "seed": 3}
     first = pipeline.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
     talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
     second = pipeline.chat(talk, **options)  # type: ignore[arg-type]
-    words = ("chat", "chatty", "--system", "Be brief.", "--new", "9", "--seed", "3")
+    words = ("chat", "chatty", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
     assert first
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
@@ -250,7 +258,13 @@ def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
 
 
 def test_chat_forgets_aloud(ask: Ask) -> None:
-    found = ask("chat", "decoder", "--new", "5", stdin=b"one one one one\ntwo two two two\n" + b"x" * 90 + b"\nthree\n")
+    found = ask(
+        "chat",
+        "decoder",
+        "--max-new-tokens",
+        "5",
+        stdin=b"one one one one\ntwo two two two\n" + b"x" * 90 + b"\nthree\n",
+    )
     assert found.code == 0
     assert found.err.count("oldest messages no longer fit") == 2
     assert found.err.count("The last message alone makes a prompt of") == 1
@@ -260,7 +274,7 @@ def test_chat_forgets_aloud(ask: Ask) -> None:
 def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A chat at a terminal that talks for a long time."""
     ours, theirs = pty.openpty()
-    words = ["chat", "endless", "--new", "4000"]
+    words = ["chat", "endless", "--max-new-tokens", "4000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "chumoku", *words],
         cwd=models,
@@ -379,13 +393,13 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
         (["generate", "decoder", ""], "The text is empty"),
         (["generate", "decoder"], "The text is empty"),
         (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),
-        (["generate", "decoder", "one", "--new", "0"], "--new"),
-        (["generate", "decoder", "one", "--new", "-1"], "--new"),
+        (["generate", "decoder", "one", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (["generate", "decoder", "one", "--max-new-tokens", "-1"], "--max-new-tokens"),
         (["generate", "decoder", "one", "--temperature", "-1"], "up to 1,000,000; -1.0 was given"),
-        (["generate", "decoder", "one", "--temperature", "nan"], "Temperature is a number of 0 or more"),
+        (["generate", "decoder", "one", "--temperature", "nan"], "temperature must be a number from 0"),
         (["generate", "decoder", "one", "--temperature", "warm"], "--temperature"),
-        (["generate", "decoder", "one", "--top-p", "2"], "top_p is above 0 and at most 1"),
-        (["generate", "decoder", "one", "--top-k", "0"], "top_k is 1 or more"),
+        (["generate", "decoder", "one", "--top-p", "2"], "top_p must be above 0 and at most 1"),
+        (["generate", "decoder", "one", "--top-k", "0"], "top_k must be 1 or more"),
         (["generate", "decoder", "one", "--stop", ""], "empty stop string"),
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),

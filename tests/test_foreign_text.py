@@ -18,8 +18,7 @@ from tokenizers import Tokenizer as Backend
 import chumoku
 from chumoku.decoding import chat
 from chumoku.decoding.chat import Message
-from chumoku.decoding.generate import PLAIN as CHOICE
-from chumoku.decoding.generate import request
+from chumoku.decoding.generate import DEFAULT_SAMPLING, request
 from chumoku.errors import UsageError
 from chumoku.text import KINDS, Tokenizer, load, pretokenizers, train
 from chumoku.text.backend import set_frame
@@ -106,7 +105,7 @@ def begun() -> Tokenizer:
 def test_a_prompt_begins_as_its_tokenizer_says(tmp_path: Path) -> None:
     tokenizer, plain = begun(), bytewise()
     pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
-    options: Any = {"new": 5, "least": 0, "choice": CHOICE}
+    options: Any = {"max_new_tokens": 5, "min_new_tokens": 0, "sampling": DEFAULT_SAMPLING}
     asked = request(pipeline.model, "cat", tokenizer=tokenizer, **options)  # type: ignore[arg-type]
     assert asked.prompt == [1, *plain.encode("cat")]
     assert request(pipeline.model, "", tokenizer=tokenizer, **options).prompt == [1]  # type: ignore[arg-type]
@@ -637,6 +636,6 @@ def test_llama3s_chat(tmp_path: Path) -> None:
     assert [typed.count(tokenizer.specials[mark]) for mark in MARKS] == [1, 2, 2, 1, 0]
     pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=401))
     for mark in ("<|eot_id|>", "<|end_of_text|>"):
-        assert pipeline.chat("Hello", new=5, bias={tokenizer.specials[mark]: 1e6}) == ""
+        assert pipeline.chat("Hello", max_new_tokens=5, bias={tokenizer.specials[mark]: 1e6}) == ""
     with pytest.raises(UsageError, match=r"llama3 needs the tokens <\|begin_of_text\|> and"):
         chat.format_for(bytewise(), "llama3")

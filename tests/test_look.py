@@ -62,7 +62,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_a_translation_is_looked_at_whole(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(looked(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--new", "5", "--json"))
+    told = json.loads(
+        looked(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
+    )
     pipeline = chumoku.load(folders["encoder-decoder"])
     assert told["said"] == pipeline.translate("猫と", beam=1, limit=5), "what it says is what translate says"
     assert [one[0] for one in told["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
@@ -103,11 +105,15 @@ def test_a_target_of_ones_own(folders: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_decoder_goes_on_as_generate_does(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "7", "--json"))
+    told = json.loads(
+        looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json")
+    )
     pipeline = chumoku.load(folders["decoder"])
-    assert told["said"] == pipeline.generate("To be", new=7, temperature=0)
+    assert told["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
     assert len(told["words"]) in (7, 8)
-    bare = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "0", "--json"))
+    bare = json.loads(
+        looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json")
+    )
     assert [word["word"] for word in bare["words"]] == [None], "only what might follow"
 
 
@@ -178,7 +184,7 @@ def test_looking_is_checked_in_debug_mode(folders: dict[str, Path], tmp_path: Pa
         return forward(self, *arguments, **options)
 
     monkeypatch.setattr(chumoku.models.model.DecoderModel, "forward", counting)
-    looked(str(folders["decoder"]), "abc", "--new", "0", "--out", str(tmp_path))
+    looked(str(folders["decoder"]), "abc", "--max-new-tokens", "0", "--out", str(tmp_path))
     assert len(passes) == 2, "once unseen, once seen"
 
 
@@ -290,4 +296,4 @@ def test_a_text_of_unknown_tokens_is_told(tmp_path: Path) -> None:
 
 def test_an_encoder_writes_nothing_new(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no new tokens"):
-        looked(str(folders["encoder"]), "abc", "--new", "3", "--out", str(tmp_path))
+        looked(str(folders["encoder"]), "abc", "--max-new-tokens", "3", "--out", str(tmp_path))

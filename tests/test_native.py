@@ -311,7 +311,7 @@ def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -
 
     def answer() -> list[list[int]]:
         engine = NativeEngine(model, rows=1, capacity=17)
-        return generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+        return generate(model, [[5, 7]], max_new_tokens=11, temperature=0, engine=engine)
 
     here = answer()
     reading, writing = os.pipe()
@@ -334,7 +334,7 @@ torch.set_num_threads(2)
 model = chumoku.build(chumoku.preset("tiny-decoder", width=256, heads=4, context=64))
 tokens = torch.arange(480).view(8, 60)
 def answer():
-    return generate(model, [[5, 7], list(range(50))], new=5, temperature=0)
+    return generate(model, [[5, 7], list(range(50))], max_new_tokens=5, temperature=0)
 with torch.inference_mode():
     model(tokens)
 here = answer()
@@ -406,7 +406,7 @@ def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def write(written: list[list[int]]) -> None:
         engine = NativeEngine(model, rows=1, capacity=17)
-        written += generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+        written += generate(model, [[5, 7]], max_new_tokens=11, temperature=0, engine=engine)
 
     monkeypatch.setattr(call, "_library", Watched)
     texts: list[list[list[int]]] = [[] for _ in range(3)]

@@ -163,9 +163,9 @@ def looked(model: Model, how: str) -> Iterator[None]:
 def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None:
     model = model_at("decoder", precision)
     for options in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3}):
-        plain = generate(model, prompts(), new=13, **options)
+        plain = generate(model, prompts(), max_new_tokens=13, **options)
         with looked(model, how):
-            assert generate(model, prompts(), new=13, **options) == plain
+            assert generate(model, prompts(), max_new_tokens=13, **options) == plain
     logits = []
     for one in ("unseen", how):
         with looked(model, one):
@@ -320,13 +320,13 @@ def test_a_changed_model_is_what_decodes(name: str) -> None:
     change, said = CHANGES[name]
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     assert modification(model) is None
-    before = generate(model, prompts(), new=13, temperature=0)
+    before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert before == [by_hand(model, prompt, 13) for prompt in prompts()]
     change(model)
     assert said in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        after = generate(model, prompts(), new=13, temperature=0)
+        after = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert after == [by_hand(model, prompt, 13) for prompt in prompts()]
     assert after != before, "the change is seen in the text"
 
@@ -349,7 +349,7 @@ def test_replaced_code_is_what_decodes(owner: Any, name: str, monkeypatch: pytes
     assert f"{name} was replaced" in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert generate(model, prompts(1), new=7, temperature=0) == [by_hand(model, prompts(1)[0], 7)]
+        assert generate(model, prompts(1), max_new_tokens=7, temperature=0) == [by_hand(model, prompts(1)[0], 7)]
 
 
 @needs_library
@@ -375,13 +375,13 @@ def test_edits_work_while_text_is_written(precision: str) -> None:
     def off(heads: Tensor) -> Tensor:
         return heads * torch.tensor([0.0, 1.0, 1.0])[:, None, None]
 
-    before = generate(model, prompts(), new=13, temperature=0)
+    before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     with edit(model, {"decoder.blocks.0.attention.heads": off}), record(model, "logits") as tape:
-        after = generate(model, prompts(), new=13, temperature=0)
+        after = generate(model, prompts(), max_new_tokens=13, temperature=0)
         expected = [by_hand(model, prompt, 13) for prompt in prompts()]
     assert after == expected != before
     assert "logits" in tape
-    assert generate(model, prompts(), new=13, temperature=0) == before
+    assert generate(model, prompts(), max_new_tokens=13, temperature=0) == before
 
 
 @needs_library

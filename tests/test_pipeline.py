@@ -164,15 +164,15 @@ def test_a_turn_in_other_letters_is_set_in_too(mark: str) -> None:
 
 
 def test_messages_come_in_the_usual_forms() -> None:
-    assert chat.conversation("Hello") == [Message("user", "Hello")]
-    assert chat.conversation([{"role": "system", "content": "a"}, ("user", "b")]) == [("system", "a"), ("user", "b")]
+    assert chat.to_messages("Hello") == [Message("user", "Hello")]
+    assert chat.to_messages([{"role": "system", "content": "a"}, ("user", "b")]) == [("system", "a"), ("user", "b")]
     for wrong in ([], [("assistant", "x")], [("user", " ")], ""):
         with pytest.raises(UsageError, match="ends with a user's message"):
-            chat.conversation(wrong)
+            chat.to_messages(wrong)
     with pytest.raises(UsageError, match="Message 1 is of role 'tool'"):
-        chat.conversation([("tool", "x")])
+        chat.to_messages([("tool", "x")])
     with pytest.raises(UsageError, match="Message 2 is of role 'system'"):
-        chat.conversation([("user", "x"), ("system", "y"), ("user", "z")])
+        chat.to_messages([("user", "x"), ("system", "y"), ("user", "z")])
 
 
 @pytest.mark.parametrize("system", [[], [Message("system", "S")]])
@@ -253,10 +253,10 @@ def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: 
     assert letters[0] < 30_000, "of 200,000"
 
 
-def greedy(pipeline: Pipeline, tokens: list[int], *, new: int, ends: set[int]) -> str:
+def greedy(pipeline: Pipeline, tokens: list[int], *, max_new_tokens: int, ends: set[int]) -> str:
     """The likeliest tokens that have a text, one whole pass for each."""
     tokenizer, written = pipeline.tokenizer, list[int]()
-    for _ in range(new):
+    for _ in range(max_new_tokens):
         logits = pipeline.model(torch.tensor([[*tokens, *written]])).logits[0, -1]
         wordless = {*tokenizer.specials.values(), *range(tokenizer.size, len(logits))} - ends
         logits[list(wordless)] = -torch.inf
@@ -272,10 +272,10 @@ def test_a_reply_is_what_follows_the_prompt(format: str, tmp_path: Path) -> None
     pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=400))
     tokens = chat.encode(chat.render(TALK, format), tokenizer)
     ends = {tokenizer.specials["<|im_end|>"]}
-    expected = greedy(pipeline, tokens, new=29, ends=ends)
-    assert pipeline.chat(TALK, new=29, format=format, temperature=0) == expected.lstrip()
-    assert pipeline.chat(TALK, new=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
-    assert pipeline.chat(TALK, new=29, seed=1) != pipeline.chat(TALK, new=29, seed=2)
+    expected = greedy(pipeline, tokens, max_new_tokens=29, ends=ends)
+    assert pipeline.chat(TALK, max_new_tokens=29, format=format, temperature=0) == expected.lstrip()
+    assert pipeline.chat(TALK, max_new_tokens=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
+    assert pipeline.chat(TALK, max_new_tokens=29, seed=1) != pipeline.chat(TALK, max_new_tokens=29, seed=2)
 
 
 def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
@@ -287,9 +287,9 @@ def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
     assert tokenizer.roles.end == marks["</s>"]
     pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
     for mark in ("</s>", "<|im_end|>"):
-        assert pipeline.chat("Hello", new=5, bias={marks[mark]: 1e6}) == ""
+        assert pipeline.chat("Hello", max_new_tokens=5, bias={marks[mark]: 1e6}) == ""
     letter = tokenizer.encode("x")[0]
-    assert pipeline.chat("Hello", new=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
+    assert pipeline.chat("Hello", max_new_tokens=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
 
 
 class Script:
@@ -321,7 +321,7 @@ class Script:
 def test_a_plain_reply_ends_where_the_user_would_speak(
     written: str, said: list[str], decoder: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "start", lambda *_: Script(decoder.tokenizer.encode(written)))
+    monkeypatch.setattr(chat, "make_scheduler", lambda *_: Script(decoder.tokenizer.encode(written)))
     assert decoder.chat("Hello") == "".join(said)
 
 
@@ -333,14 +333,14 @@ def test_a_long_conversation_loses_its_beginning_and_says_so(tmp_path: Path) -> 
         Message("user", "c"),
     ]
     with pytest.warns(UserWarning, match="The 8 oldest messages no longer fit"):
-        said = pipeline.chat(talk, new=10, temperature=0)
+        said = pipeline.chat(talk, max_new_tokens=10, temperature=0)
     short = [talk[0], *talk[9:]]
-    assert said == pipeline.chat(short, new=10, temperature=0)
+    assert said == pipeline.chat(short, max_new_tokens=10, temperature=0)
     with pytest.raises(LengthError, match="The last message alone"):
-        pipeline.chat("x" * 90, new=30)
-    with pytest.raises(UsageError, match="A reply of 0 tokens"):
-        pipeline.chat("x", new=0)
-    assert 0 < len(pipeline.chat("x", new=10_000, seed=1)) < 97
+        pipeline.chat("x" * 90, max_new_tokens=30)
+    with pytest.raises(UsageError, match="max_new_tokens must be 1 or more for a reply, not 0"):
+        pipeline.chat("x", max_new_tokens=0)
+    assert 0 < len(pipeline.chat("x", max_new_tokens=10_000, seed=1)) < 97
 
 
 # Kinds, devices
@@ -366,7 +366,7 @@ def test_a_text_longer_than_the_translator_reads_is_named(translator: Pipeline) 
 
 
 def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
-    options: dict[str, Any] = {"new": 11, "temperature": 0.7, "top_k": 50}
+    options: dict[str, Any] = {"max_new_tokens": 11, "temperature": 0.7, "top_k": 50}
     said = decoder.generate(["one", "two words"], **options)
     assert len(said) == 2
     assert decoder.generate("one", **options) == said[0] == "".join(decoder.stream("one", **options))
@@ -374,9 +374,34 @@ def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
     letter = next(letter for letter in said[0] if letter.strip())
     assert decoder.generate("one", **options, stop=letter) == said[0].partition(letter)[0]
     assert decoder.generate(["one"], **options, stop=[letter]) == [said[0].partition(letter)[0]]
-    for wrong in ({"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"new": -1}):
+    for wrong in ({"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"max_new_tokens": -1}):
         with pytest.raises(UsageError):
             decoder.generate("one", **wrong)
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("new", "did you mean max_new_tokens"),
+        ("least", "did you mean min_new_tokens"),
+        ("repetition", "did you mean repetition_penalty"),
+        ("presence", "did you mean presence_penalty"),
+        ("temprature", "did you mean temperature"),
+        ("qqq", "there are bias, forbidden"),
+    ],
+)
+def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: str) -> None:
+    for method in (decoder.generate, decoder.stream, decoder.chat):
+        with pytest.raises(UsageError, match=rf"has no argument '{name}'; {suggestion}") as caught:
+            method("one", **{name: 3})
+        assert isinstance(caught.value, TypeError)
+
+
+def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline, encoder: Pipeline) -> None:
+    with pytest.raises(TypeError, match="did you mean beam"):
+        translator.translate("one", num_beams=3)
+    with pytest.raises(TypeError, match="did you mean batch_tokens"):
+        encoder.embed("one", batch_token=3)
 
 
 def test_repr_is_one_short_line(decoder: Pipeline) -> None:
@@ -423,7 +448,7 @@ def test_every_precision_speaks(precision: str, tmp_path: Path) -> None:
         chumoku.load(made(tmp_path / kind, kind, **sizes), precision=precision)
         for kind in ("decoder", "encoder", "encoder-decoder")
     )
-    assert isinstance(decoder.generate("one", new=5), str)
+    assert isinstance(decoder.generate("one", max_new_tokens=5), str)
     assert isinstance(translator.translate("one", limit=5), str)
     plain = chumoku.load(tmp_path / "encoder").embed("one")
     assert encoder.embed("one").dtype == torch.float32

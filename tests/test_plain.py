@@ -307,7 +307,10 @@ def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pyte
 
     def say() -> list[Any]:
         if kind == "decoder":
-            return [list(pipeline.stream("one", new=11, temperature=0.0)), list(pipeline.stream("two", new=7, seed=3))]
+            return [
+                list(pipeline.stream("one", max_new_tokens=11, temperature=0.0)),
+                list(pipeline.stream("two", max_new_tokens=7, seed=3)),
+            ]
         return [pipeline.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
 
     fast, calls = say(), []
@@ -398,7 +401,7 @@ def test_commands_say_so(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
     folder = str(made(tmp_path / "model", "decoder"))
-    said = command("generate", folder, "one", "--new", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
+    said = command("generate", folder, "one", "--max-new-tokens", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
     assert said.code == 0
     assert said.err.count("\n") == 1
     assert "plain formulas" in said.err
@@ -406,7 +409,7 @@ def test_commands_say_so(
     said = command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch)
     assert "The model runs plain formulas." in said.out
     with plain(False):
-        said = command("generate", folder, "one", "--new", "3", capfd=capfd, monkeypatch=monkeypatch)
+        said = command("generate", folder, "one", "--max-new-tokens", "3", capfd=capfd, monkeypatch=monkeypatch)
         assert said.err == ""
         assert "runs fast kernels." in command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch).out
 

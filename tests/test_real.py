@@ -42,7 +42,7 @@ def next_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
 def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
     for precision in (None, "float32"):
         pipeline = chumoku.load(smollm2, precision=precision)
-        assert pipeline.generate("The capital of France is", new=1, temperature=0) == " Paris"
+        assert pipeline.generate("The capital of France is", max_new_tokens=1, temperature=0) == " Paris"
     parameters = 134_515_008
     assert sum(parameter.numel() for parameter in load(smollm2).model.parameters()) == parameters
 
@@ -97,7 +97,7 @@ def test_stories15m_tells_of_lily(tmp_path: Path) -> None:
     options = {"max_new_tokens": 150, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0}
     start = torch.tensor([[begin]])
     expected = theirs.generate(start, attention_mask=torch.ones_like(start), **options)[0, 1:].tolist()
-    told = pipeline.generate("", new=150, temperature=0)
+    told = pipeline.generate("", max_new_tokens=150, temperature=0)
     assert told == pipeline.tokenizer.decode(expected)
     assert told.startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. One day, "

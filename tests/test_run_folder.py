@@ -94,10 +94,10 @@ def test_a_runs_folder_stands_for_its_last_model(ask: Ask, monkeypatch: pytest.M
 
 def test_a_run_that_is_not_finished_stands_for_its_best_and_says_so(ask: Ask, tmp_path: Path) -> None:
     made(tmp_path / "run" / "best", "decoder")
-    ended = ask("generate", str(tmp_path / "run"), "ab", "--new", "3")
+    ended = ask("generate", str(tmp_path / "run"), "ab", "--max-new-tokens", "3")
     assert ended.code == 0
     assert "is not finished" in ended.err
-    assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--new", "3").err
+    assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--max-new-tokens", "3").err
     assert model_of_run(tmp_path / "run/best") == tmp_path / "run/best"
 
 

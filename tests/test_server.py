@@ -58,7 +58,7 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
 
 
 def test_completions_are_the_command_lines(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
-    expected = [pipelines["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
+    expected = [pipelines["writer"].generate(prompt, max_new_tokens=17, temperature=0) for prompt in PROMPTS]
     for prompt, text in zip(PROMPTS[:3], expected, strict=False):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=17, temperature=0)
         assert answer.choices[0].text == text
@@ -77,20 +77,20 @@ def test_completions_are_the_command_lines(client: openai.OpenAI, pipelines: dic
 def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     words = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, n=3, **words)  # type: ignore[call-overload]
-    expected = pipelines["writer"].generate(["猫"] * 3, new=13, **words)
+    expected = pipelines["writer"].generate(["猫"] * 3, max_new_tokens=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
     ours = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "seed": 3}
     extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "least": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
-    assert answer.choices[0].text == pipelines["writer"].generate("猫", new=13, least=2, **ours)
+    assert answer.choices[0].text == pipelines["writer"].generate("猫", max_new_tokens=13, min_new_tokens=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
     assert len(unseeded) > 1
 
 
 def test_tokens_are_a_prompt_too(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     tokens = pipelines["writer"].tokenizer.encode("the cat")
-    expected = pipelines["writer"].generate("the cat", new=11, temperature=0)
+    expected = pipelines["writer"].generate("the cat", max_new_tokens=11, temperature=0)
     for prompt in (tokens, [tokens]):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=11, temperature=0)
         assert answer.choices[0].text == expected
@@ -109,7 +109,7 @@ def test_usage_and_reasons(client: openai.OpenAI, pipelines: dict[str, Pipeline]
     cut = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0, stop=[stop])
     assert cut.choices[0].text == text[: text.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    assert cut.choices[0].text == pipelines["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
+    assert cut.choices[0].text == pipelines["writer"].generate(prompt, max_new_tokens=19, temperature=0, stop=[stop])
     # The end token ends a text, and is none of its tokens.
     end = str(tokenizer.roles.end)
     ended = client.completions.create(model="writer", prompt=prompt, max_tokens=19, logit_bias={end: 100})
@@ -146,7 +146,7 @@ def test_chat_is_the_command_lines(client: openai.OpenAI, pipelines: dict[str, P
         {"role": "user", "content": [{"type": "text", "text": "猫?"}]},
     ]
     plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "猫?"}]
-    expected = pipelines["writer"].chat(plain, new=19, temperature=0)
+    expected = pipelines["writer"].chat(plain, max_new_tokens=19, temperature=0)
     asked = {"model": "writer", "messages": messages, "max_completion_tokens": 19, "temperature": 0}
     answer = client.chat.completions.create(**asked)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == expected
@@ -297,7 +297,7 @@ def test_a_translation_shows_where_it_looked(server: Serving, pipelines: dict[st
         total = sum(token["logprob"] for token in tokens)
         assert hypothesis["score"] == pytest.approx(total / ((5 + len(tokens)) / 6), abs=1e-4)
         ids = [token["id"] for token in tokens if token["id"] != pipeline.tokenizer.roles.end]
-        looked = beam.look(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
+        looked = beam.cross_attention(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
         assert np.abs(np.array(hypothesis["alignment"]) - looked.numpy()[: len(tokens)]).max() < 1e-5
         assert [sum(row) for row in hypothesis["alignment"]] == pytest.approx([1.0] * len(tokens), abs=1e-5)
         assert [len(row) for row in hypothesis["candidates"]] == [5] * len(tokens)
@@ -329,7 +329,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "do not fill in"),
         ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is possible"),
         ("completions", {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "'repetition'"),
-        ("completions", {"prompt": "a", "frequency_penalty": 1}, "frequency_penalty", "'repetition'"),
+        ("completions", {"prompt": "a", "frequency_penalty": 3}, "frequency_penalty", "2"),
         ("completions", {"prompt": "a", "n": 17}, "n", "asks for 17, and this server gives up to 16"),
         ("completions", {"prompt": ["a"] * 9, "n": 8}, "n", "72 texts"),
         ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "up to 20"),

@@ -345,7 +345,7 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Pipeline, tra
     assert max(bits) > 0.01
     chances = change.after[0, ids.first - 1].softmax(-1).topk(5)
     assert [one["id"] for one in told["after"]["candidates"]] == chances.indices.tolist()
-    plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, new=7, temperature=0)
+    plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
     assert told["before"]["said"] == plain
     nothing = schemas.Ablate(**asked(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
     every = views.ablate(one, nothing)

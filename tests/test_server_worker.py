@@ -114,14 +114,14 @@ def test_a_client_that_leaves_while_its_prompt_is_read(server: Serving, slow: No
 
 
 def test_a_client_that_leaves_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, go_on = [0], beam.go_on
+    steps, go_on = [0], beam.advance
 
     def slowly(*arguments: object) -> object:
         steps[0] += 1
         time.sleep(0.02)
         return go_on(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(beam, "go_on", slowly)
+    monkeypatch.setattr(beam, "advance", slowly)
     # Ten seconds of search, if nobody ends it.
     monkeypatch.setattr(Rules, "done", lambda self, found, live, *, length, limit: length >= limit)
     asked = {"model": "translator", "text": "a" * 400, "max_tokens": 500, "length_penalty": 10.0, "beam": 7}
@@ -207,7 +207,7 @@ def test_a_step_that_fails_fails_alone(server: Serving, monkeypatch: pytest.Monk
 
 
 def test_a_job_that_fails_fails_alone(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    rank, calls = beam.rank, [0]
+    rank, calls = beam.rank_candidates, [0]
 
     def breaks(logits: object, totals: object, rules: object, *, length: int) -> object:
         calls[0] += 1
@@ -216,7 +216,7 @@ def test_a_job_that_fails_fails_alone(server: Serving, monkeypatch: pytest.Monke
             raise RuntimeError("only together")
         return rank(logits, totals, rules, length=length)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(beam, "rank", breaks)
+    monkeypatch.setattr(beam, "rank_candidates", breaks)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"a{n}"), range(6)))
     assert [one.status_code for one in answers] == [200] * 6, "together they failed, one by one they did not"

@@ -13,10 +13,11 @@ from chumoku.cli.shared import (
     LONGEST,
     Adapter,
     Device,
+    FrequencyPenalty,
     MinP,
     Precision,
-    Presence,
-    Repetition,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
     Temperature,
     TopK,
@@ -37,13 +38,14 @@ def chat(
     model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
     system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
     format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; else what the tokenizer knows.")] = None,
-    new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
     temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
     top_p: TopP = TOP_P,
     min_p: MinP = None,
-    repetition: Repetition = 1.0,
-    presence: Presence = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
     adapter: Adapter = None,
     precision: Precision = None,
@@ -52,16 +54,25 @@ def chat(
 ) -> None:
     """Talk with a model. /reset begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."""
     from chumoku.decoding.chat import Message, format_for, reply
-    from chumoku.decoding.sampling import Choice
+    from chumoku.decoding.sampling import SamplingOptions
 
     quiet_pipe()
-    choice = Choice(temperature, top_k, top_p, min_p, repetition, presence, seed=seed)
+    sampling = SamplingOptions(
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed=seed
+    )
     told = [] if system is None else [Message("system", written(system, "The system's message"))]
     pipeline = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
     form = format_for(pipeline.tokenizer, format)
 
     def answer(history: list[Message]) -> Reply:
-        return reply(pipeline.model, history, tokenizer=pipeline.tokenizer, format=form, new=new, choice=choice)  # type: ignore[arg-type]
+        return reply(
+            pipeline.model,  # type: ignore[arg-type]
+            history,
+            tokenizer=pipeline.tokenizer,
+            format=form,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+        )
 
     if sys.stdin.isatty():
         import readline  # noqa: F401 - importing it gives input() its editing keys
@@ -90,7 +101,7 @@ def talk(answer: Callable[[list[Message]], Reply], told: list[Message], as_json:
                 note(str(error))
                 continue
             if reply.dropped:
-                note(reply.told)
+                note(reply.dropped_notice)
                 del history[len(told) : len(told) + reply.dropped]
             history += [Message("user", line), Message("assistant", spoken(reply, as_json))]
 

@@ -24,8 +24,8 @@ def look(
     out: Annotated[Path, typer.Option(help="Folder for the page and the pictures.")] = Path("look"),
     layer: Annotated[int | None, typer.Option(min=0, help="Draw this layer large, not the mean over all.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Draw this head large, not the mean over all.")] = None,
-    new: Annotated[
-        int | None, typer.Option(min=0, max=MOST, help="Most tokens to write; a decoder's default: 8.")
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=0, max=MOST, help="Most tokens to generate; a decoder's default: 8.")
     ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
@@ -41,8 +41,8 @@ def look(
 
     read, target = written(text), None if to is None else written(to, "The target")
     pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
-    check(pipeline, layer=layer, head=head, to=target, new=new)
-    asked, notices = question(pipeline, read, target, new)
+    check(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
+    asked, notices = question(pipeline, read, target, max_new_tokens)
     seen = see(pipeline.model, asked)
     names = {"model": model, "text": read, "said": said(pipeline.tokenizer, asked)}
     page = write_page(seen, out / "look.html", **names, notices=notices)
@@ -73,7 +73,7 @@ def check(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | 
     if to is not None and config.kind == "encoder":
         raise UsageError("An encoder writes nothing, so there is no target to look at. Leave --to out.")
     if new is not None and config.kind == "encoder":
-        raise UsageError("An encoder writes nothing, so there are no new tokens. Leave --new out.")
+        raise UsageError("An encoder generates nothing. Leave out --max-new-tokens.")
 
 
 def columns_of(seen: Seen) -> Sequence[str]:

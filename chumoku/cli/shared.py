@@ -33,8 +33,9 @@ TopP = Annotated[
     float, typer.Option(help="Only the likeliest tokens whose probabilities reach this sum; 1: all tokens.")
 ]
 MinP = Annotated[float | None, typer.Option(help="Only tokens at least this share as likely as the likeliest.")]
-Repetition = Annotated[float, typer.Option(help="Above 1: tokens that were written become less likely, by division.")]
-Presence = Annotated[float, typer.Option(help="Above 0: tokens that were written become less likely, by subtraction.")]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens that occurred before become less likely.")]
+PresencePenalty = Annotated[float, typer.Option(help="Subtracted from the logits of tokens that occurred before.")]
+FrequencyPenalty = Annotated[float, typer.Option(help="Subtracted from a logit each time its token was generated.")]
 Seed = Annotated[int, typer.Option(help="Another seed, another text.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 

@@ -17,8 +17,9 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from chumoku.decoding.generate import PLAIN, spoken, start, wordless
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.batch import forbidden_tokens
+from chumoku.decoding.generate import DEFAULT_SAMPLING, make_scheduler, stream_pieces
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import LengthError, UsageError
@@ -75,9 +76,8 @@ class Reply(NamedTuple):
     dropped: int
 
     @property
-    def told(self) -> str:
-        """What to say about messages that were left out."""
-        return f"The {self.dropped} oldest messages no longer fit the model's context, and were left out."
+    def dropped_notice(self) -> str:
+        return f"The {self.dropped} oldest messages no longer fit the model's context and were left out."
 
 
 def reply(
@@ -85,37 +85,43 @@ def reply(
     messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]],
     *,
     tokenizer: Tokenizer,
-    new: int = 512,
+    max_new_tokens: int = 512,
     format: str | None = None,
-    choice: Choice = PLAIN,
+    sampling: SamplingOptions = DEFAULT_SAMPLING,
 ) -> Reply:
-    """The assistant's next message, of up to `new` tokens; prompt and reply together stay within the context."""
-    turn = begin(model, messages, tokenizer=tokenizer, new=new, format=format, choice=choice)
-    utterance = Utterance(tokenizer, before=turn.request.prompt, stop=turn.stop)
-    return Reply(_trimmed(spoken(start(model, [turn.request], None), utterance)), turn.dropped)
+    """The assistant's next message; prompt and reply together stay within the model's context.
+
+    messages    a user's text, or messages as Message, (role, text) or {"role": …, "content": …}
+    format      one of FORMATS; by default the one that the tokenizer has tokens for
+    """
+    turn = make_turn(
+        model, messages, tokenizer=tokenizer, max_new_tokens=max_new_tokens, format=format, sampling=sampling
+    )
+    text = Utterance(tokenizer, before=turn.request.prompt, stop=turn.stop)
+    return Reply(_trimmed(stream_pieces(make_scheduler(model, [turn.request], None), text)), turn.dropped)
 
 
-def begin(
+def make_turn(
     model: DecoderModel,
     messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]],
     *,
     tokenizer: Tokenizer,
-    new: int,
+    max_new_tokens: int,
     format: str | None = None,
-    choice: Choice = PLAIN,
+    sampling: SamplingOptions = DEFAULT_SAMPLING,
     context: int | None = None,
 ) -> Turn:
-    """What is asked of the model for the assistant's next message, within the model's context or a smaller one."""
+    """The request for the assistant's next message, within the model's context or a smaller one."""
     format = format_for(tokenizer, format)
-    if new < 1:
-        raise UsageError(f"A reply of {new} tokens says nothing; give 1 or more.")
+    if max_new_tokens < 1:
+        raise UsageError(f"max_new_tokens must be 1 or more for a reply, not {max_new_tokens}.")
     context = min(context or model.config.context, model.config.context)
-    # A reply may need all that was asked for, but room for it is kept only up to a quarter of the context.
-    tokens, dropped = fit(conversation(messages), tokenizer, format, most=context - min(new, context // 4))
+    # At most a quarter of the context is kept free for the reply, even if max_new_tokens is more.
+    tokens, dropped = fit(to_messages(messages), tokenizer, format, most=context - min(max_new_tokens, context // 4))
     ends = {tokenizer.roles.end, tokenizer.specials[MARKS[format][-1]] if format in MARKS else None} - {None}
-    forbidden = [token for token in wordless(model, tokenizer) if token not in ends]
-    room = min(new, context - len(tokens))
-    request = Request(tokens, room, choice.without(forbidden), [end for end in ends if end is not None])
+    forbidden = [token for token in forbidden_tokens(model, tokenizer) if token not in ends]
+    room = min(max_new_tokens, context - len(tokens))
+    request = Request(tokens, room, sampling.forbid(forbidden), [end for end in ends if end is not None])
     return Turn(request, STOPS.get(format, []), dropped)
 
 
@@ -128,7 +134,7 @@ def _trimmed(pieces: Iterator[str]) -> Iterator[str]:
         yield piece
 
 
-def conversation(messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]]) -> list[Message]:
+def to_messages(messages: str | Sequence[Message | tuple[str, str] | Mapping[str, str]]) -> list[Message]:
     """Messages of any of the usual forms: words of a user, (role, text), {"role": …, "content": …}."""
     if isinstance(messages, str):
         messages = [Message("user", messages)]

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.decoding.batch import answering
-from chumoku.decoding.translate import batches
+from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.heads import pool
 from chumoku.models.model import EncoderModel
@@ -39,7 +39,7 @@ def embed(
     rows = encode(model, texts, tokenizer, note=note)
     vectors = torch.empty(len(rows), model.config.width)
     with answering(model):
-        for numbers in batches([len(row) for row in rows], most=batch_tokens):
+        for numbers in batches_by_length([len(row) for row in rows], most=batch_tokens):
             vectors[numbers] = read(model, [rows[number] for number in numbers]).float().cpu()
     return vectors
 

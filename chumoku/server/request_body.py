@@ -14,7 +14,6 @@ SHOWN = 80  # letters of a name that a client made up
 # Fields of OpenAI's that are known and cannot be done here.
 ONLY = {
     "presence_penalty": "only 0 is possible here; 'repetition' above 1 makes tokens that were written less likely",
-    "frequency_penalty": "only 0 is possible here; 'repetition' above 1 makes tokens that were written less likely",
     "echo": "only false is possible here",
     "suffix": "only null is possible here: models here do not fill in",
     "response_format": 'only text is possible here, {"type": "text"}',

@@ -104,7 +104,7 @@ class Translating(Job):
             best=self.asked.n,
             length_penalty=self.asked.length_penalty,
             limit=self.asked.max_tokens,
-            going=going,
+            still_wanted=going,
             tree=tree,
         )
         rows = iter(found)
@@ -134,7 +134,7 @@ class Translating(Job):
 
     def _told(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
         tokenizer = self.served.pipeline.tokenizer
-        begin, end = translate.edges(tokenizer)
+        begin, end = translate.begin_and_end(tokenizer)
         ended = [end] if len(one.logprobs) > len(one.tokens) else []
         tokens = [
             {**token, "logprob": logprob}
@@ -168,7 +168,7 @@ def aligned(
 
 
 def drawn(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
-    tree.judge(best.tokens, translate.edges(tokenizer)[1])
+    tree.finish(best.tokens, translate.begin_and_end(tokenizer)[1])
     nodes = [
         {
             "parent": node.parent,

@@ -228,7 +228,7 @@ class Worker:
 
     def _failed(self, error: Exception) -> list[tuple[Text, Piece]]:
         """Those that were in the step hear of it; the next one begins with nothing of it."""
-        begun = set() if self._scheduler is None else self._scheduler.begun
+        begun = set() if self._scheduler is None else self._scheduler.started
         texts = [text for number, text in self._texts.items() if number in begun]
         self._waiting.extendleft(text for number, text in reversed(self._texts.items()) if number not in begun)
         self._texts, self._scheduler = {}, None

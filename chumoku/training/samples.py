@@ -47,7 +47,7 @@ def _translations(model: EncoderDecoderModel, material: Material, count: int) ->
 def _continuations(model: DecoderModel, material: Material, count: int) -> list[str]:
     rows = material.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
     end = material.tokenizer.roles.end
-    said = generate(model, rows, new=NEW, temperature=0.8, top_p=0.95, end=end)
+    said = generate(model, rows, max_new_tokens=NEW, temperature=0.8, top_p=0.95, end=end)
 
     def words(ids: list[int]) -> str:
         return _flat(material.tokenizer.decode([number for number in ids if number < material.tokenizer.size]))

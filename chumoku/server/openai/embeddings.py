@@ -13,7 +13,7 @@ from torch import Tensor
 
 from chumoku.decoding import embed
 from chumoku.decoding.batch import answering
-from chumoku.decoding.translate import batches
+from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderModel
 from chumoku.server.disconnect import done, unless_gone
@@ -79,7 +79,7 @@ class Embedding(Job):
         rows = [row for job in jobs for row in job.rows]
         vectors = torch.zeros(len(rows), self.model.config.width)
         with answering(self.model):
-            for numbers in batches([len(row) for row in rows], most=BATCH):
+            for numbers in batches_by_length([len(row) for row in rows], most=BATCH):
                 pass_on()
                 if wanted := [number for number in numbers if not owners[number].gone]:
                     vectors[wanted] = embed.read(self.model, [rows[number] for number in wanted]).float().cpu()

@@ -12,9 +12,10 @@ import secrets
 from dataclasses import dataclass, replace
 
 from chumoku.decoding import chat, generate
-from chumoku.decoding.batch_sampling import Voice
+from chumoku.decoding.batch import forbidden_tokens
+from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
 from chumoku.decoding.stop_strings import Utterance
 from chumoku.errors import LengthError, UsageError
@@ -77,15 +78,16 @@ def decoder(served: Served) -> DecoderModel:
 
 def completion(served: Served, asked: schemas.Completion) -> Plan:
     model, tokenizer = decoder(served), served.pipeline.tokenizer
-    new, least = asked.max_tokens or NEW, asked.least or 0
-    choice = choice_of(asked)
+    lengths = {"max_new_tokens": asked.max_tokens or NEW, "min_new_tokens": asked.least or 0}
+    sampling = sampling_of(asked)
     requests, tokens = [], 0
     for number, prompt in enumerate(schemas.each(asked.prompt)):
         if isinstance(prompt, str):
-            one = generate.request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
+            one = generate.make_request(model, prompt, tokenizer=tokenizer, sampling=sampling, **lengths)
         else:
             end = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-            one = Request(prompt, new, choice.without(generate.wordless(model, tokenizer)), end, least=least)
+            allowed = sampling.forbid(forbidden_tokens(model, tokenizer))
+            one = Request(prompt, sampling=allowed, end=end, **lengths)
         tokens += len(one.prompt)
         requests += several(one, asked.n or 1, first=number * (asked.n or 1), logprobs=asked.logprobs)
     for one in requests[:: asked.n or 1]:
@@ -97,8 +99,15 @@ def reply(served: Served, asked: schemas.Chat) -> Plan:
     model, tokenizer = decoder(served), served.pipeline.tokenizer
     new = asked.max_completion_tokens or asked.max_tokens or REPLY
     messages = [("system" if one.role == "developer" else one.role, one.words) for one in asked.messages]
-    turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=choice_of(asked), context=served.capacity)
-    one = replace(turn.request, least=asked.least or 0)
+    turn = chat.make_turn(
+        model,
+        messages,
+        tokenizer=tokenizer,
+        max_new_tokens=new,
+        sampling=sampling_of(asked),
+        context=served.capacity,
+    )
+    one = replace(turn.request, min_new_tokens=asked.least or 0)
     fits(served, one)
     requests = several(one, asked.n or 1, first=0, logprobs=(asked.top_logprobs or 0) if asked.logprobs else None)
     stop = [*turn.stop, *stops_of(asked)]
@@ -107,8 +116,8 @@ def reply(served: Served, asked: schemas.Chat) -> Plan:
 
 def several(request: Request, n: int, *, first: int, logprobs: int | None) -> list[Request]:
     """The same text n times, each with random numbers of its own."""
-    choices = replace(request.choice, row=first).spread(n)
-    return [replace(request, choice=choice, logprobs=logprobs) for choice in choices]
+    options = replace(request.sampling, row=first).for_rows(n)
+    return [replace(request, sampling=one, logprobs=logprobs) for one in options]
 
 
 def fits(served: Served, request: Request) -> None:
@@ -120,27 +129,34 @@ def fits(served: Served, request: Request) -> None:
         )
     if not 0 <= min(request.prompt) <= max(request.prompt) < size:
         raise UsageError(f"A prompt's tokens are numbers from 0 to {size - 1}.")
-    if unknown := [token for token in request.choice.bias if token >= size]:
+    if unknown := [token for token in request.sampling.bias if token >= size]:
         raise Refusal(
             400,
             f"The field 'logit_bias' names token {unknown[0]}, and a token is a number from 0 to {size - 1}.",
             param="logit_bias",
         )
-    Voice(request.choice, vocabulary=size, prompt=request.prompt, end=request.end, least=request.least)
+    SamplerState(
+        request.sampling,
+        vocabulary=size,
+        prompt=request.prompt,
+        end=request.end,
+        min_new_tokens=request.min_new_tokens,
+    )
 
 
 def stops_of(asked: schemas.Writing) -> list[str]:
     return [asked.stop] if isinstance(asked.stop, str) else list(asked.stop or ())
 
 
-def choice_of(asked: schemas.Writing) -> Choice:
+def sampling_of(asked: schemas.Writing) -> SamplingOptions:
     """How the texts are chosen; without a seed, each time otherwise."""
-    return Choice(
+    return SamplingOptions(
         temperature=TEMPERATURE if asked.temperature is None else asked.temperature,
         top_k=asked.top_k,
         top_p=TOP_P if asked.top_p is None else None if asked.top_p == 1 else asked.top_p,
         min_p=asked.min_p,
-        repetition=1.0 if asked.repetition is None else asked.repetition,
+        repetition_penalty=1.0 if asked.repetition is None else asked.repetition,
+        frequency_penalty=asked.frequency_penalty or 0.0,
         bias=bias_of(asked.logit_bias or {}),
         seed=secrets.randbits(48) if asked.seed is None else asked.seed,
     )
