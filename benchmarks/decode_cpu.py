@@ -73,18 +73,18 @@ def our_decoders() -> tuple[Contestants, dict[str, Callable[[], object]]]:
 
 
 def contestants(engine: object, prompt: list[int]) -> tuple[Callable[[], object], Callable[[], object]]:
-    engine.enter(1)
-    engine.read([prompt])
+    engine.add_rows(1)
+    engine.prefill([prompt])
 
     def step() -> None:
-        engine.forget([PROMPT])
+        engine.truncate([PROMPT])
         token = torch.tensor([7])
         for _ in range(NEW):
             token = engine.step(token).argmax(-1)
 
     def read() -> None:
-        engine.forget([0])
-        engine.read([prompt])
+        engine.truncate([0])
+        engine.prefill([prompt])
 
     return step, read
 

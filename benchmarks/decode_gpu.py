@@ -84,15 +84,15 @@ def writing(model: DecoderModel, engine: Engine) -> Callable[[], object]:
 
 def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
     def run() -> None:
-        engine.forget([PROMPT])
+        engine.truncate([PROMPT])
         tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         for _ in range(NEW):
             engine.step(tokens)
             tokens = engine.likeliest
 
-    engine.take([])
-    engine.enter(1)
-    engine.read([prompt_of(model, PROMPT)])
+    engine.select_rows([])
+    engine.add_rows(1)
+    engine.prefill([prompt_of(model, PROMPT)])
     return run
 
 

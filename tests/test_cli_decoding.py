@@ -400,7 +400,7 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
         (["generate", "decoder", "one", "--temperature", "warm"], "--temperature"),
         (["generate", "decoder", "one", "--top-p", "2"], "top_p must be above 0 and at most 1"),
         (["generate", "decoder", "one", "--top-k", "0"], "top_k must be 1 or more"),
-        (["generate", "decoder", "one", "--stop", ""], "empty stop string"),
+        (["generate", "decoder", "one", "--stop", ""], "stop string must not be empty"),
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
         (["chat", "decoder", "--format", "chatml"], "Choose plain"),

@@ -93,7 +93,7 @@ def test_another_engine_is_noticed(ward: Ward, monkeypatch: pytest.MonkeyPatch) 
 
     class Forgetful(TorchEngine):
         def step(self, tokens: torch.Tensor) -> torch.Tensor:
-            self.forget([length - 1 for length in self.lengths])
+            self.truncate([length - 1 for length in self.lengths])
             return super().step(tokens)
 
     patient = ward.decoder(initialization="xavier")

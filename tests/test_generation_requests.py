@@ -17,7 +17,7 @@ from chumoku.decoding.batch import forbidden_tokens
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate, generate_texts, stream
 from chumoku.decoding.sampling import SamplingOptions
-from chumoku.decoding.stop_strings import Stopping, Utterance, falls
+from chumoku.decoding.stop_strings import StopStrings, TextStream, failure_table
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
@@ -59,7 +59,7 @@ words = st.text("ab", max_size=12)
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(words, max_size=8), stops=st.lists(st.text("ab", min_size=1, max_size=5), max_size=3))
 def test_stop_strings_are_found_wherever_the_pieces_end(pieces: list[str], stops: list[str]) -> None:
-    stopping, shown = Stopping(stops), []
+    stopping, shown = StopStrings(stops), []
     for piece in pieces:
         shown.append(stopping.push(piece))
         so_far, whole = "".join(shown), "".join(pieces)
@@ -69,15 +69,15 @@ def test_stop_strings_are_found_wherever_the_pieces_end(pieces: list[str], stops
 
 
 def test_no_more_is_held_back_than_may_become_a_stop_string() -> None:
-    stopping = Stopping(["abab", "xyz"])
+    stopping = StopStrings(["abab", "xyz"])
     assert [stopping.push(piece) for piece in ("qab", "a", "c", "abx", "y", "q")] == ["q", "", "abac", "ab", "", "xyq"]
     assert stopping.finish() == ""
-    assert falls("ababac") == [0, 0, 1, 2, 3, 0]
+    assert failure_table("ababac") == [0, 0, 1, 2, 3, 0]
 
 
 def test_a_broken_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping_module, "falls", lambda stop: [0] * len(stop))
-    assert Stopping(["aab"]).push("aaab") != plainly("aaab", ["aab"])
+    monkeypatch.setattr(stopping_module, "failure_table", lambda stop: [0] * len(stop))
+    assert StopStrings(["aab"]).push("aaab") != plainly("aaab", ["aab"])
 
 
 def test_stopping_takes_linear_time() -> None:
@@ -88,7 +88,7 @@ def test_stopping_takes_linear_time() -> None:
             steps.append(1)
             return str.__getitem__(self, place)
 
-    stopping = Stopping([Counted("a" * 500 + "b")])
+    stopping = StopStrings([Counted("a" * 500 + "b")])
     for _ in range(2000):
         stopping.push("a")
     assert len(steps) < 5 * 2000
@@ -138,9 +138,9 @@ def test_words_keep_their_spaces() -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"▁the": 0, "▁quick": 1, "▁fox": 2}, unk_token="▁the"))
     backend.decoder = tokenizers.decoders.Metaspace()
     spaced = Tokenizer(backend)
-    assert Utterance(spaced).push(1) == "quick"
+    assert TextStream(spaced).push(1) == "quick"
     for before in ([0], [0] * 40):
-        utterance = Utterance(spaced, before=before)
+        utterance = TextStream(spaced, before=before)
         assert [utterance.push(token) for token in (1, 2)] == [" quick", " fox"]
 
 
@@ -186,8 +186,8 @@ def test_what_cannot_be_written(model: Model, bytes_: Tokenizer) -> None:
     for ask in (lambda **rest: generate_texts(model, ["the"], **rest), lambda **rest: stream(model, "the", **rest)):
         for options, message in (
             ({"max_new_tokens": -1}, "must be 0 or more; it is -1"),
-            ({"stop": "abc"}, "Stop strings are a list"),
-            ({"stop": ["a", ""]}, "An empty stop string"),
+            ({"stop": "abc"}, "stop must be a list of strings"),
+            ({"stop": ["a", ""]}, "stop string must not be empty"),
         ):
             with pytest.raises(UsageError, match=message):
                 ask(tokenizer=bytes_, **options)

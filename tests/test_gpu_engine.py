@@ -66,8 +66,8 @@ def prompts(lengths: list[int] = LENGTHS) -> list[list[int]]:
 
 def steps(engine: TorchEngine, *, count: int = 2) -> torch.Tensor:
     """The logits of some steps after the prompts [steps, rows, V]."""
-    engine.enter(len(LENGTHS))
-    engine.read(prompts())
+    engine.add_rows(len(LENGTHS))
+    engine.prefill(prompts())
     tokens = torch.arange(count * len(LENGTHS), device=DEVICE).view(count, -1)
     return torch.stack([engine.step(one) for one in tokens])
 
@@ -111,15 +111,15 @@ def test_rows_move_forget_and_leave() -> None:
     for kind in (TorchEngine, GpuEngine):
         engine = kind(model, rows=4, capacity=80)
         steps(engine)
-        engine.forget([40, 3, 15])
-        engine.take([2, 0, 2])
+        engine.truncate([40, 3, 15])
+        engine.select_rows([2, 0, 2])
         engine.step(torch.tensor([7, 8], device=DEVICE))  # the third row stays where it is
-        engine.enter(1)
-        engine.read([[3, 4]], first=3)
+        engine.add_rows(1)
+        engine.prefill([[3, 4]], first=3)
         extended = engine.extend(torch.tensor([[9, 1], [2, 3], [4, 5], [6, 7]], device=DEVICE))
         stepped = engine.step(torch.tensor([1, 2, 3, 4], device=DEVICE))
         assert engine.lengths == [19, 44, 18, 5]
-        engine.take([])
+        engine.select_rows([])
         answers.append(torch.cat([extended.flatten(0, 1), stepped, steps(engine).flatten(0, 1)]))
     assert close(answers[1], answers[0])
 
@@ -128,8 +128,8 @@ def test_a_row_is_what_it_is_alone() -> None:
     model = model_of()
     together = steps(GpuEngine(model, rows=3, capacity=80), count=1)
     alone = GpuEngine(model, rows=1, capacity=80)
-    alone.enter(1)
-    alone.read(prompts()[2:])
+    alone.add_rows(1)
+    alone.prefill(prompts()[2:])
     assert close(alone.step(torch.tensor([2], device=DEVICE)), together[0, 2:])
 
 

@@ -143,7 +143,7 @@ def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision
         model = at_precision(broken, precision)
         finite = []
         for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
-            engine.enter(1)
+            engine.add_rows(1)
             finite.append(engine.extend(torch.tensor([[5, 7, 11]])).isfinite().all(-1))
         # Some of PyTorch's own attention kernels lose a NaN, so it is asked in one direction.
         assert not (finite[1] & ~finite[0]).any(), (odd, name)
@@ -170,14 +170,14 @@ def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None
     for one in ("unseen", how):
         with looked(model, one):
             engine = open_engine(model, rows=3, capacity=17)
-            engine.enter(3)
+            engine.add_rows(3)
             said = [
-                engine.read(prompts()),
+                engine.prefill(prompts()),
                 engine.step(torch.tensor([3, 1, 2])),
                 engine.extend(torch.ones(3, 2).long()),
             ]
-            engine.take([2, 0])
-            engine.forget([3, 4])
+            engine.select_rows([2, 0])
+            engine.truncate([3, 4])
             logits.append([*said, engine.step(torch.tensor([2, 2]))])
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
@@ -202,8 +202,8 @@ def test_what_is_recorded_belongs_to_what_was_written(kind: str, precision: str)
     model, source = model_at(kind, precision), [[5, 3, 11]]
     with record(model) as tape:
         engine = open_engine(model, rows=1, capacity=11)
-        engine.enter(1, source if kind == "encoder-decoder" else None)
-        chosen, text = [engine.read([[7, 2]])], [7, 2]
+        engine.add_rows(1, source if kind == "encoder-decoder" else None)
+        chosen, text = [engine.prefill([[7, 2]])], [7, 2]
         for _ in range(4):
             text.append(int(chosen[-1].argmax()))
             chosen.append(engine.step(torch.tensor(text[-1:])))
@@ -357,7 +357,7 @@ def test_a_changed_model_says_why_it_is_slow() -> None:
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     hook(model)
     with pytest.warns(
-        UserWarning, match=r"differs from its config: decoder\.blocks\.1 has a forward hook\. So the model"
+        UserWarning, match=r"differs from its config: decoder\.blocks\.1 has a forward hook\. It is decoded in PyTorch"
     ):
         assert type(open_engine(model, rows=1, capacity=3)) is TorchEngine
 
@@ -395,12 +395,12 @@ def test_who_looks_too_late_is_told(kind: str, late: str) -> None:
         if late == "edit of a recorded generation":
             stack.enter_context(record(model, "logits"))
         engine = open_engine(model, rows=1, capacity=11)
-        engine.enter(1, [[3, 5]] if kind == "encoder-decoder" else None)
-        engine.read([[2, 3]])
+        engine.add_rows(1, [[3, 5]] if kind == "encoder-decoder" else None)
+        engine.prefill([[2, 3]])
         with record(other, "logits"):  # another model's is nobody's business here
             engine.step(torch.tensor([5]))
         watching = record(model, "logits") if late == "record" else edit(model, changes)
-        with watching, pytest.raises(UsageError, match="began after its generation had"):
+        with watching, pytest.raises(UsageError, match="started after generation had started"):
             engine.step(torch.tensor([7]))
         engine.step(torch.tensor([7]))
 
@@ -439,7 +439,7 @@ def test_perplexity_is_of_the_engine_that_writes(precision: str, monkeypatch: py
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = [*(edge if not tokenizer.frame[0] else []), *ids, *edge]
     engine = open_engine(model, rows=1, capacity=len(ids))
-    engine.enter(1)
+    engine.add_rows(1)
     logits = torch.stack([engine.step(torch.tensor([token]))[0] for token in ids[:-1]])
     expected = F.cross_entropy(logits, torch.tensor(ids[1:]))
     assert score.loss == pytest.approx(float(expected), abs=1e-5)

@@ -151,7 +151,7 @@ def test_the_format_follows_from_the_tokenizer() -> None:
     assert chat.format_for(chatty(), "plain") == "plain"
     with pytest.raises(UsageError, match="needs the tokens"):
         chat.format_for(bytewise(), "chatml")
-    with pytest.raises(UsageError, match="no chat format 'jinja'; there are chatml, llama3, plain"):
+    with pytest.raises(UsageError, match=r"no chat format 'jinja'. Choose one of chatml, llama3, plain"):
         chat.format_for(chatty(), "jinja")
 
 
@@ -167,11 +167,11 @@ def test_messages_come_in_the_usual_forms() -> None:
     assert chat.to_messages("Hello") == [Message("user", "Hello")]
     assert chat.to_messages([{"role": "system", "content": "a"}, ("user", "b")]) == [("system", "a"), ("user", "b")]
     for wrong in ([], [("assistant", "x")], [("user", " ")], ""):
-        with pytest.raises(UsageError, match="ends with a user's message"):
+        with pytest.raises(UsageError, match="must be from the user"):
             chat.to_messages(wrong)
-    with pytest.raises(UsageError, match="Message 1 is of role 'tool'"):
+    with pytest.raises(UsageError, match="Message 1 has the role 'tool'"):
         chat.to_messages([("tool", "x")])
-    with pytest.raises(UsageError, match="Message 2 is of role 'system'"):
+    with pytest.raises(UsageError, match="Message 2 has the role 'system'"):
         chat.to_messages([("user", "x"), ("system", "y"), ("user", "z")])
 
 

@@ -44,13 +44,13 @@ class Table:
             self.known[key] = 1.5 * shared + 0.7 * own
         return self.known[key]
 
-    def enter(self, count: int, sources: object = None) -> None:
+    def add_rows(self, count: int, sources: object = None) -> None:
         self.text = []
 
-    def take(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         self.text = []
 
-    def read(self, pieces: list[list[int]], *, first: int = 0) -> torch.Tensor:
+    def prefill(self, pieces: list[list[int]], *, first: int = 0) -> torch.Tensor:
         self.text += pieces[0]
         return self.after(self.text)[None]
 
@@ -61,7 +61,7 @@ class Table:
             answers.append(self.after(self.text))
         return torch.stack(answers)[None]
 
-    def forget(self, lengths: Sequence[int]) -> None:
+    def truncate(self, lengths: Sequence[int]) -> None:
         self.text = self.text[: lengths[0]]
 
 

@@ -16,7 +16,7 @@ from chumoku.text.tokenizer import Tokenizer
 
 
 @contextlib.contextmanager
-def answering(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
+def inference_mode(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
     """No gradients and no dropout inside; training modes are restored afterwards.
 
     parts     all modules of the model; given by callers for whom `model.modules()` is too slow

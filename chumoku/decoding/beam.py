@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.batch import answering, compact_rows, longest
+from chumoku.decoding.batch import compact_rows, inference_mode, longest
 from chumoku.decoding.beam_rules import Hypothesis, Rules, check
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.engines.base import Engine
@@ -137,9 +137,9 @@ def run_search(
     tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses for each prompt; none for rows that are no longer wanted."""
-    engine.take([])
-    engine.enter(len(prompts), sources)
-    logits = engine.read(prompts)
+    engine.select_rows([])
+    engine.add_rows(len(prompts), sources)
+    logits = engine.prefill(prompts)
     live = empty_beams(len(prompts), engine.device)
     found: list[list[Hypothesis]] = [[] for _ in prompts]
     dropped: set[int] = set()
@@ -158,7 +158,7 @@ def run_search(
         live, rows = live.keep([place for place, over in enumerate(done) if not over], rules.beam)
         # One move of rows for both: beams that continue, and sentences that leave.
         if rows is not None or rules.beam > 1:
-            engine.take(order if rows is None else [order[row] for row in rows])
+            engine.select_rows(order if rows is None else [order[row] for row in rows])
         if not live.sentences:
             break
         logits = engine.step(live.tokens[:, -1])
@@ -175,7 +175,7 @@ def empty_beams(count: int, device: torch.device) -> Live:
 
 def cross_attention(model: EncoderDecoderModel, source: Sequence[int], tokens: Sequence[int], begin: int) -> Tensor:
     """The cross-attention [L, H, T, S] that produced each token after `begin`, and the step after the last token."""
-    with answering(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
+    with inference_mode(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
         model(*(torch.tensor([row], device=model.device) for row in (source, [begin, *tokens])))
     return torch.stack([weights[0] for weights in tape.values()])
 

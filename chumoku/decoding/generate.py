@@ -20,7 +20,7 @@ from chumoku.decoding.engines.base import TOGETHER, Engine
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request, Scheduler
-from chumoku.decoding.stop_strings import Utterance
+from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.text.tokenizer import Tokenizer
@@ -91,7 +91,7 @@ def generate_texts(
         )
         for prompt, options in zip(prompts, sampling_for_rows(sampling, len(prompts)), strict=True)
     ]
-    streams = [Utterance(tokenizer, before=request.prompt, stop=stop) for request in requests]
+    streams = [TextStream(tokenizer, before=request.prompt, stop=stop) for request in requests]
     pieces: list[list[str]] = [[] for _ in prompts]
     scheduler = make_scheduler(model, requests, engine)
     while not scheduler.idle:
@@ -123,12 +123,12 @@ def stream(
         min_new_tokens=min_new_tokens,
         sampling=sampling,
     )
-    text = Utterance(tokenizer, before=request.prompt, stop=stop)
+    text = TextStream(tokenizer, before=request.prompt, stop=stop)
     # The scheduler is made here, so that errors are raised at the call and not at the first piece.
     return stream_pieces(make_scheduler(model, [request], engine), text)
 
 
-def stream_pieces(scheduler: Scheduler, text: Utterance) -> Iterator[str]:
+def stream_pieces(scheduler: Scheduler, text: TextStream) -> Iterator[str]:
     """The pieces of the only text of a scheduler; closing the iterator frees its row."""
     try:
         while not scheduler.idle and not text.stopped:

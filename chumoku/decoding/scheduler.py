@@ -63,7 +63,7 @@ class Scheduler:
 
     def __init__(self, engine: Engine, *, queue: int = 1024, chunk: int = 512) -> None:
         self.engine, self.queue, self.chunk = engine, queue, chunk
-        engine.take([])
+        engine.select_rows([])
         self._sampler = BatchSampler(engine.vocabulary, engine.device)
         self._waiting: WaitingQueue[ActiveRequest] = WaitingQueue()
         self._decoding: list[ActiveRequest] = []  # rows 0 …
@@ -120,7 +120,7 @@ class Scheduler:
         self._waiting.clear()
         self._decoding, self._prefilling, self._logits, self._events = [], [], None, []
         self._sampler.select_rows([])
-        self.engine.take([])
+        self.engine.select_rows([])
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
@@ -181,7 +181,7 @@ class Scheduler:
         order = list(range(count)) if len(staying) == count else compact_rows(staying)
         prefilling = [row for row, request in enumerate(self._prefilling, start=count) if request not in leaving]
         prefilling = keep_places(prefilling, len(order))
-        self.engine.take([*order, *prefilling])
+        self.engine.select_rows([*order, *prefilling])
         self._prefilling = [self._prefilling[row - count] for row in prefilling]
         if len(order) < count:
             self._sampler.select_rows(order)
@@ -205,14 +205,14 @@ class Scheduler:
             for request in entering:
                 request.started = True
             sources = [request.request.source for request in entering if request.request.source is not None]
-            self.engine.enter(len(entering), sources or None)
+            self.engine.add_rows(len(entering), sources or None)
             self._prefilling += entering
         pieces = [
             request.tokens[request.computed : request.computed + planned[request]] for request in self._prefilling
         ]
         for request in self._prefilling:
             request.computed += planned[request]
-        logits = self.engine.read(pieces, first=len(self._decoding))
+        logits = self.engine.prefill(pieces, first=len(self._decoding))
         self._start_decoding(logits)
 
     def _start_decoding(self, logits: Tensor) -> None:
@@ -224,7 +224,7 @@ class Scheduler:
         partial = [first + row for row, request in enumerate(self._prefilling) if request.remaining]
         complete, partial = keep_places(complete, first), keep_places(partial, first + len(complete))
         if partial and [*complete, *partial] != sorted([*complete, *partial]):
-            self.engine.take([*range(first), *complete, *partial])
+            self.engine.select_rows([*range(first), *complete, *partial])
         new = logits[torch.tensor([row - first for row in complete], device=logits.device)]
         self._logits = new if self._logits is None else torch.cat([self._logits, new])
         requests, self._prefilling = self._prefilling, [self._prefilling[row - first] for row in partial]

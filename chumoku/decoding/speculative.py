@@ -61,11 +61,11 @@ class Speculation:
 
     def tokens(self, room: int, most: int) -> Iterator[int]:
         for engine in (self.target, self.draft):
-            engine.take([])
-            engine.enter(1, None if self.request.source is None else [self.request.source])
+            engine.select_rows([])
+            engine.add_rows(1, None if self.request.source is None else [self.request.source])
         if len(self.text) > 1:
             # The last token is computed together with the first proposals.
-            self.target.read([self.text[:-1]])
+            self.target.prefill([self.text[:-1]])
         proposals, generated = 1, 0
         while generated < room:
             count = min(proposals, room - generated - 1)
@@ -94,8 +94,8 @@ class Speculation:
         self.text += accepted
         # Remove rejected tokens from the caches; the last token is computed in the next round.
         length = len(self.text) - 1
-        self.target.forget([length])
-        self.draft.forget([min(length, self.draft.lengths[0])])
+        self.target.truncate([length])
+        self.draft.truncate([min(length, self.draft.lengths[0])])
         return accepted
 
     def _propose(self, count: int) -> tuple[list[int], list[Tensor]]:
@@ -104,7 +104,7 @@ class Speculation:
         distributions: list[Tensor] = []
         for _ in range(count):
             unread = [*self.text, *proposed][self.draft.lengths[0] :]
-            distributions.append(self._distribution(self.draft.read([unread])[0], proposed))
+            distributions.append(self._distribution(self.draft.prefill([unread])[0], proposed))
             proposed.append(draw(distributions[-1], self.random))
         return proposed, distributions
 

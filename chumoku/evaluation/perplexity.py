@@ -89,11 +89,11 @@ def _expected(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tupl
 
 def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> float:
     """The sum of −log P of the last `new` labels of each row [rows, length]."""
-    engine.take([])
-    engine.enter(len(inputs))
+    engine.select_rows([])
+    engine.add_rows(len(inputs))
     known, length = inputs.shape[1] - new, inputs.shape[1]
     if known:
-        engine.read(inputs[:, :known].tolist())
+        engine.prefill(inputs[:, :known].tolist())
     total, step = 0.0, max(1, AT_ONCE // len(inputs))
     for first in range(known, length, step):
         part = slice(first, min(first + step, length))

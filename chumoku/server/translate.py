@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chumoku.decoding import translate
-from chumoku.decoding.batch import answering
+from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
 from chumoku.models.model import EncoderDecoderModel
@@ -155,7 +155,7 @@ def aligned(
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """Where each token looked when it was written, and the likeliest at that place: one more pass over them."""
-    with answering(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
+    with inference_mode(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
         given = (torch.tensor([list(row)], device=model.device) for row in (source, [begin, *tokens]))
         logits = model(*given).logits[0, :count]
     looked = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)[:count]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from chumoku.decoding.logprobs import Likelihood
 from chumoku.decoding.scheduler import Event, Request, Scheduler
-from chumoku.decoding.stop_strings import Utterance
+from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import ChumokuError
 from chumoku.server.errors import Refusal, from_error
 from chumoku.server.fair_lock import Turns
@@ -58,7 +58,7 @@ class Listener:
 class Text:
     """One text to be written, for a listener."""
 
-    def __init__(self, listener: Listener, place: int, request: Request, utterance: Utterance, *, trim: bool) -> None:
+    def __init__(self, listener: Listener, place: int, request: Request, utterance: TextStream, *, trim: bool) -> None:
         self.listener, self.place, self.request = listener, place, request
         self._utterance, self._trim = utterance, trim
 

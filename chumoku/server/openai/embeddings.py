@@ -12,7 +12,7 @@ from starlette.responses import Response
 from torch import Tensor
 
 from chumoku.decoding import embed
-from chumoku.decoding.batch import answering
+from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderModel
@@ -78,11 +78,11 @@ class Embedding(Job):
         owners = [job for job in jobs for _ in job.rows]
         rows = [row for job in jobs for row in job.rows]
         vectors = torch.zeros(len(rows), self.model.config.width)
-        with answering(self.model):
+        with inference_mode(self.model):
             for numbers in batches_by_length([len(row) for row in rows], most=BATCH):
                 pass_on()
                 if wanted := [number for number in numbers if not owners[number].gone]:
-                    vectors[wanted] = embed.read(self.model, [rows[number] for number in wanted]).float().cpu()
+                    vectors[wanted] = embed.embed_batch(self.model, [rows[number] for number in wanted]).float().cpu()
         parts = torch.split(vectors, [len(job.rows) for job in jobs])
         return [encoded(job.said(part)) for job, part in zip(jobs, parts, strict=True)]
 

@@ -1,6 +1,6 @@
 """From what was asked to what the scheduler writes: the very requests that `chumoku generate` and `chat` make.
 
-    prompt  × n  →  Request, Utterance        messages  × n  →  Request, Utterance
+    prompt  × n  →  Request, TextStream        messages  × n  →  Request, TextStream
 
 This tokenizes, and so runs in a reader's thread. What cannot be asked of the model is found here, before a stream
 begins.
@@ -17,7 +17,7 @@ from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
-from chumoku.decoding.stop_strings import Utterance
+from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.server.errors import Refusal
@@ -42,7 +42,7 @@ class Plan:
     def texts(self, served: Served, listener: Listener) -> list[Text]:
         tokenizer = served.pipeline.tokenizer
         return [
-            Text(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
+            Text(listener, place, one, TextStream(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
             for place, one in enumerate(self.requests)
         ]
 

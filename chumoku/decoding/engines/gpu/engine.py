@@ -1,11 +1,11 @@
 """An engine whose passes are captured graphs: the device goes through one without asking the host for anything.
 
     step     a token for each row → a fixed place, the graph of so many rows again, logits ← a fixed place
-    pack     tokens of any rows, side by side, each with its row and position; so pieces are read, and rows extended
+    pack     tokens of any rows, side by side, each with its row and position; so prompts are read, and rows extended
     graph    embed, L × (project, attend, output, up, down), logits, the likeliest token     (`launch`)
 
 One graph serves every length, for lengths are kept and counted on the device. There is a graph for 1, 2, 4 … 64, 128,
-192 … rows; what rows beyond the live ones compute is written behind their ends, where nobody reads it. Long pieces are
+192 … rows; what rows beyond the live ones compute is written behind their ends, where nobody reads it. Long prompts are
 read by the plain engine, whose attention does not look up the past anew for each token, into the same cache.
 """
 
@@ -90,7 +90,7 @@ class GpuEngine(TorchEngine):
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
-            self._ragged()
+            self._device_lengths()
             self._tokens[:count] = tokens
             rows = min(bucket(count), self._store.shape[2])
             if rows not in self._steps:
@@ -105,13 +105,13 @@ class GpuEngine(TorchEngine):
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
         return answer
 
-    def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        lengths = list(map(len, pieces))
-        starts = self.lengths[first : first + len(pieces)]
+    def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
+        lengths = list(map(len, prompts))
+        starts = self.lengths[first : first + len(prompts)]
         whole = bool(lengths) and min(lengths) > 0 and len(starts) == len(lengths)
         if not whole or not self._near(sum(lengths), max(map(sum, zip(starts, lengths, strict=True)))):
-            return super().read(pieces, first=first)
-        tokens = torch.tensor([token for piece in pieces for token in piece], pin_memory=self._pinned)
+            return super().prefill(prompts, first=first)
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], pin_memory=self._pinned)
         hidden = self._pass(tokens, first, starts, lengths)
         ends = self._upload([end - 1 for end in accumulate(lengths)])
         with torch.inference_mode():
@@ -127,12 +127,12 @@ class GpuEngine(TorchEngine):
             logits = launch.multiply(self._start, hidden.clone(), self._logits, norm=self._norm, first=True)
         return logits.view(count, new, -1)
 
-    def take(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         moves = [(place, row) for place, row in enumerate(rows) if place != row]
         apart = not {place for place, _ in moves} & {row for _, row in moves}
         right = len(rows) <= self.rows and all(0 <= row < self.live for row in rows)
         if not right or not apart:
-            super().take(rows)
+            super().select_rows(rows)
             return
         if moves:
             used = max(self.lengths[row] for _, row in moves)
@@ -177,7 +177,7 @@ class GpuEngine(TorchEngine):
     def _upload(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, pin_memory=self._pinned).to(self.device, non_blocking=True)
 
-    def _ragged(self) -> Tensor:
+    def _device_lengths(self) -> Tensor:
         """The lengths where the graphs read them; behind the live rows, zeros."""
         if self._places is None:
             self._at.copy_(self._upload(self.lengths + [0] * (self.rows - self.live)))
