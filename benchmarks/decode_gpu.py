@@ -88,7 +88,7 @@ def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
         tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         for _ in range(NEW):
             engine.step(tokens)
-            tokens = engine.likeliest
+            tokens = engine.most_likely
 
     engine.select_rows([])
     engine.add_rows(1)

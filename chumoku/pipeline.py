@@ -36,7 +36,7 @@ from chumoku.weights.in_memory import copy_into_memory
 
 ABILITIES = {
     "encoder-decoder": "it translates (translate)",
-    "decoder": "it goes on from a text (generate, stream) and answers (chat)",
+    "decoder": "it continues texts (generate, stream) and replies (chat)",
     "encoder": "it turns texts into vectors (embed)",
 }
 LENGTHS = ("max_new_tokens", "min_new_tokens", "stop")
@@ -196,12 +196,14 @@ def load(
     adapter: Path | str | None = None,
     in_memory: bool = False,
 ) -> Pipeline:
-    """Open a model, whoever trained it, its weights as they are stored or in another precision.
+    """Open a model with its tokenizers.
 
-    `path` is a folder of ours or of transformers, a run's folder (then its last/), a GGUF or llama2.c file,
-    hf:owner/name, or an adapter's folder, which knows its model; `adapter` is one to be laid over the model. With
-    `in_memory` the weights are copied, and the model does not depend on its files any more; otherwise they stay mapped,
-    which opens faster and takes less memory.
+    path         a model folder of chumoku or transformers, a run's folder (opens its last/), a GGUF or llama2.c file,
+                 hf:owner/name, or an adapter's folder, which names its base model
+    precision    float32, bf16, int8 or int4; by default as stored
+    adapter      a LoRA adapter to merge into the model
+    in_memory    copy the weights, so that the files are no longer needed; by default they are memory-mapped, which
+                 opens faster and takes less memory
     """
     if in_memory:
         pipeline = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
@@ -219,27 +221,27 @@ def _open(
     adapter: Path | str | None,
     meanwhile: Callable[[Model], None],
 ) -> Pipeline:
-    place, path = there(device), model_of_run(path)
+    place, path = check_device(device), resolve_run(path)
     if adapter is None and is_adapter(path):
-        path, adapter = base_of(Path(path)), path
+        path, adapter = base_model_of(Path(path)), path
     if precision is None and adapter is None:
-        # Graphs on a GPU are made for floats.
+        # On a GPU, quantized weights are dequantized: its CUDA graphs are for floats.
         opened = open_model.load(path, device=place, whole=place.type == "cuda", meanwhile=meanwhile)
         model = opened.model
         if model.dtype == torch.bfloat16 and place.type == "cpu":
-            model = at_precision(model, "bf16")  # processors compute with these numbers in float32
+            model = at_precision(model, "bf16")  # CPUs compute bf16 weights in float32
         return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
     opened = open_model.load(path, device=place)
     model = opened.model
     if adapter is not None:
-        lora.load(model, model_of_run(adapter), rows=rows_of(model.config))
+        lora.load(model, resolve_run(adapter), rows=rows_of(model.config))
         model = lora.merged(model)
     model = model if precision is None else at_precision(model, precision)
     return Pipeline(model, opened.tokenizer, opened.source_tokenizer)
 
 
-def model_of_run(path: Path | str) -> Path | str:
-    """The model in a run's folder: last/, or best/ while the run is not finished. Other paths stay as they are."""
+def resolve_run(path: Path | str) -> Path | str:
+    """The model folder of a run: last/, or best/ while the run is not finished. Other paths are returned unchanged."""
     folder = Path(path)
     if open_model.exists(folder / CONFIG) or is_adapter(folder):
         return path
@@ -251,23 +253,23 @@ def is_adapter(path: Path | str) -> bool:
     return open_model.exists(Path(path) / open_model.ADAPTER)
 
 
-def base_of(folder: Path) -> str:
-    """The model that an adapter was trained beside: where it says, or in that place seen from the adapter's folder."""
-    named = lora.describe(folder).base
-    if not named:
+def base_model_of(folder: Path) -> str:
+    """The base model of an adapter: the path it names, absolute or relative to the adapter's folder."""
+    base = lora.describe(folder).base
+    if not base:
         raise UsageError(f"{folder} does not say which model it belongs to. Open the model, with adapter={folder}.")
-    if named.startswith(HUB) or open_model.exists(Path(named)):
-        return named
-    if open_model.exists(folder / named):
-        return str(folder / named)
+    if base.startswith(HUB) or open_model.exists(Path(base)):
+        return base
+    if open_model.exists(folder / base):
+        return str(folder / base)
     raise UsageError(
-        f"{folder} belongs to the model {named[:200]}, which is not here. Open the model where it lies, with this "
-        "adapter over it, or, if that is its name at the hub, as hf:owner/name."
+        f"The adapter {folder} belongs to the model {base[:200]}, which was not found. Open that model with this "
+        "adapter, or, if it is the name of a model on the hub, open hf:owner/name with it."
     )
 
 
-def there(device: torch.device | str) -> torch.device:
-    """The device, if this machine has it."""
+def check_device(device: torch.device | str) -> torch.device:
+    """The device; refuse one that this machine does not have."""
     try:
         found = torch.device(device)
     except (RuntimeError, ValueError):
@@ -275,10 +277,10 @@ def there(device: torch.device | str) -> torch.device:
     if found.type == "cuda":
         count = torch.cuda.device_count() if torch.cuda.is_available() else 0
         if (found.index or 0) >= count:
-            seen = f"has {count}, numbered from 0" if count else "sees no GPU"
-            raise UsageError(f"The device '{device}' was asked for, and this PyTorch {seen}. Choose cpu.")
+            available = f"has {count} GPUs, numbered from 0" if count else "finds no GPU"
+            raise UsageError(f"There is no device '{device}': PyTorch {available}. Choose cpu.")
     elif found.type != "cpu":
-        raise UsageError(f"Models here run on cpu or cuda, not on '{device}'.")
+        raise UsageError(f"The device must be cpu or cuda, not '{device}'.")
     return found
 
 

@@ -19,7 +19,7 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
-from chumoku.decoding.translate_file import note_of
+from chumoku.decoding.translate_file import progress_path
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
     found = ask("translate", "translator", "--limit", "7", stdin=b"one\n\x83\x7d\xff\ntwo\n")
     assert found.code == 2
     assert found.out == f"{' '.join(one.splitlines())}\n", "what came before is answered"
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
     found = ask("translate", "short", stdin=b"\n" * 40 + b"x" * 50 + b"\n")
     assert found.code == 2
     assert "standard input, line 41: Text 1 has 51 tokens" in found.err
@@ -168,22 +168,22 @@ def test_a_killed_translation_goes_on(models: Path, tmp_path: Path, ask: Ask) ->
     wait_for(lambda: out.exists() and out.stat().st_size > 0)
     process.kill()
     process.wait()
-    assert note_of(out).exists()
+    assert progress_path(out).exists()
     assert out.stat().st_size < whole.stat().st_size
     refused = ask(*words, str(out), "--into", "en")
     assert refused.code == 2
-    assert "begun with into = None, not en" in refused.err
+    assert "started with into = None, not en" in refused.err
     interrupted = alone(*words, str(out), cwd=models)
     before = out.stat().st_size
     wait_for(lambda: out.stat().st_size > before)
     interrupted.send_signal(signal.SIGINT)
     _, err = interrupted.communicate()
     assert interrupted.returncode == 130
-    assert b"Going on after line" in err
-    assert b"of 1,301 lines. The same command goes on." in err
+    assert b"Continuing after line" in err
+    assert b"of 1,301 lines. Run the same command to continue." in err
     assert ask(*words, str(out)).code == 0
     assert out.read_bytes() == whole.read_bytes()
-    assert not note_of(out).exists()
+    assert not progress_path(out).exists()
 
 
 def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
@@ -230,7 +230,7 @@ def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
 def test_generate_hears_only_text(ask: Ask) -> None:
     found = ask("generate", "decoder", stdin=b"one\ntwo \xff")
     assert found.code == 2
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
 
 
 # Chat
@@ -247,14 +247,14 @@ def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
     assert found.out == f"{first}\n{first}\n"
-    assert found.err == "A new conversation.\nThere are /reset and /quit.\n"
+    assert found.err == "A new conversation.\nThe commands are /reset and /quit.\n"
     lines = ask(*words, "--json", stdin=b"Hello\nWho?\n").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
         {"role": "assistant", "text": text} for text in (first, second)
     ]
     found = ask(*words, stdin=b"Hello\n\xff\n")
     assert (found.code, found.out) == (2, f"{first}\n")
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
 
 
 def test_chat_forgets_aloud(ask: Ask) -> None:
@@ -304,7 +304,7 @@ def heard(terminal: int, wanted: bytes) -> bytes:
 def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> None:
     """Ctrl-C stops an answer, or the line being typed, and not the program; Ctrl-D ends it."""
     ours, process = terminal
-    assert b"Format plain. /reset begins anew" in heard(ours, b"> ")
+    assert b"Format plain. /reset starts a new conversation" in heard(ours, b"> ")
     os.write(ours, b"Hello\n")
     heard(ours, b"Hello\r\n")
     assert select.select([ours], [], [], 20)[0], "the answer begins"
@@ -373,29 +373,32 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
     [
         (["translate", "translator", ""], "Text 1 is empty"),
         (["translate", "translator", "one", " \n"], "Text 2 is empty"),
-        (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is no valid UTF-8"),
+        (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is not valid UTF-8"),
         (["translate", "short", "x" * 50], "Text 1 has 51 tokens"),
         (["translate", "translator", "one", "--into", "fr"], "'fr'"),
-        (["translate", "decoder", "one"], "decoder is of kind 'decoder', and this command needs the kind"),
+        (["translate", "decoder", "one"], "decoder is of kind 'decoder', but this command needs the kind"),
         (["translate", ".", "one"], "is no model"),
         (["translate", "nowhere", "one"], "There is no nowhere"),
         (["translate", "translator", "one", "--limit", "0"], "--limit"),
         (["translate", "translator", "one", "--beam", "-1"], "--beam"),
-        (["translate", "translator", "one", "--length-penalty", "nan"], "--length-penalty is a number from −10 to 10"),
+        (
+            ["translate", "translator", "one", "--length-penalty", "nan"],
+            "--length-penalty must be a number from −10 to 10",
+        ),
         (["translate", "translator", "one", "--length-penalty", "1e300"], "--length-penalty"),
         (["translate", "translator", "one", "--length-penalty", "-1e300"], "--length-penalty"),
         (["translate", "translator", "one", "--device", "cuda:99"], "Choose cpu"),
         (["translate", "translator", "one", "--precision", "int3"], "There is no precision 'int3'"),
         (["translate", "translator", "--file", "in.txt"], "--file IN --out OUT"),
         (["translate", "translator", "--out", "out.txt"], "--file IN --out OUT"),
-        (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "without other texts"),
-        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt is not there"),
+        (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "no other texts"),
+        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt does not exist"),
         (["generate", "decoder", ""], "The text is empty"),
         (["generate", "decoder"], "The text is empty"),
         (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),
         (["generate", "decoder", "one", "--max-new-tokens", "0"], "--max-new-tokens"),
         (["generate", "decoder", "one", "--max-new-tokens", "-1"], "--max-new-tokens"),
-        (["generate", "decoder", "one", "--temperature", "-1"], "up to 1,000,000; -1.0 was given"),
+        (["generate", "decoder", "one", "--temperature", "-1"], "to 1,000,000, not -1.0"),
         (["generate", "decoder", "one", "--temperature", "nan"], "temperature must be a number from 0"),
         (["generate", "decoder", "one", "--temperature", "warm"], "--temperature"),
         (["generate", "decoder", "one", "--top-p", "2"], "top_p must be above 0 and at most 1"),
@@ -404,9 +407,9 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
         (["chat", "decoder", "--format", "chatml"], "Choose plain"),
-        (["chat", "chatty", "--format", "jinja"], "there are chatml, llama3, plain"),
-        (["chat", "chatty", "--temperature", "nan"], "Temperature"),
-        (["chat", "chatty", "--system", " "], "The system's message is empty"),
+        (["chat", "chatty", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
+        (["chat", "chatty", "--temperature", "nan"], "temperature must"),
+        (["chat", "chatty", "--system", " "], "The system message is empty"),
         (["chat", "translator"], "translator is of kind 'encoder-decoder'"),
         (["embed", "encoder"], "0 texts were given"),
         (["embed", "encoder", "one", ""], "Text 2 is empty"),

@@ -27,7 +27,7 @@ if DEVICE.type == "cpu":
 
 from chumoku.decoding.engines.gpu import available, launch  # noqa: E402 - after the interpreter is chosen
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
-from chumoku.decoding.engines.gpu.weights import joined, unsupported  # noqa: E402
+from chumoku.decoding.engines.gpu.weights import concatenate, unsupported  # noqa: E402
 
 LENGTHS = [40, 1, 17]
 CELLS = {
@@ -55,7 +55,7 @@ def model_of(dtype: torch.dtype = torch.float32, **changes: object) -> DecoderMo
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, and pasts in parts, though they are short."""
     monkeypatch.setattr(launch, "PROGRAMS", 24)
-    monkeypatch.setattr(launch, "PAST", 16)
+    monkeypatch.setattr(launch, "KEY_BLOCK", 16)
     monkeypatch.setattr(launch, "ALONE", 16)
 
 
@@ -79,7 +79,7 @@ def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "FEW_ROWS", few)
     sizes = {"width": 96, "feedforward_width": 64, "bias": True, "output_bias": True}
     small = at_precision(model_of(**{**CELLS["none"], **sizes}), precision)
     plain = copy.deepcopy(small)
@@ -96,13 +96,13 @@ def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "FEW_ROWS", few)
     model = model_of(**CELLS[cell])
     plain = steps(TorchEngine(model, rows=3, capacity=80))
     engine = GpuEngine(model, rows=3, capacity=80)
     assert close(steps(engine), plain)
     assert engine.lengths == [length + 2 for length in LENGTHS]
-    assert torch.equal(engine.likeliest, plain[-1].argmax(-1))
+    assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
 
 
 def test_rows_move_forget_and_leave() -> None:
@@ -140,7 +140,7 @@ def test_weights_are_joined_without_a_copy() -> None:
     assert first.data_ptr() == again.data_ptr() == model.decoder.blocks[0].attention.query.weight.data_ptr()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     linear = model.decoder.blocks[0].attention.output
-    assert joined([linear.weight]).data_ptr() == linear.weight.data_ptr()
+    assert concatenate([linear.weight]).data_ptr() == linear.weight.data_ptr()
 
 
 def test_who_is_served() -> None:

@@ -298,7 +298,9 @@ def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     unlucky = copy.deepcopy(model)
     with monkeypatch.context() as patched:
-        patched.setattr(call, "call_library", lambda name, *rest: call_library(name, *rest) if name != "pack" else refuse())
+        patched.setattr(
+            call, "call_library", lambda name, *rest: call_library(name, *rest) if name != "pack" else refuse()
+        )
         call.prepare(unlucky)
         with pytest.raises(TooLargeError, match="no threads"):
             call.weights(unlucky)

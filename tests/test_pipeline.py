@@ -21,7 +21,7 @@ from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.precision import at_precision
-from chumoku.pipeline import Pipeline, there
+from chumoku.pipeline import Pipeline, check_device
 from chumoku.text.tokenizer import Tokenizer
 
 TEXTS = ["one", "a longer text than that", "猫", "seven eight nine ten", "two words", "x"]
@@ -347,7 +347,7 @@ def test_a_long_conversation_loses_its_beginning_and_says_so(tmp_path: Path) -> 
 
 
 def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Pipeline, decoder: Pipeline, translator: Pipeline) -> None:
-    with pytest.raises(UsageError, match=r"kind 'decoder' and cannot translate: it goes on from a text \(generate"):
+    with pytest.raises(UsageError, match=r"kind 'decoder' and cannot translate: it continues texts \(generate"):
         decoder.translate("x")
     for ask in (translator.generate, translator.stream, translator.chat):
         with pytest.raises(UsageError, match=r"kind 'encoder-decoder' and cannot \w+: it translates"):
@@ -423,22 +423,22 @@ def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
 
 def test_devices_that_are_not_here_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert there("cpu") == torch.device("cpu")
+    assert check_device("cpu") == torch.device("cpu")
     for device, message in (
-        ("cuda", "sees no GPU. Choose cpu"),
-        ("cuda:3", "sees no GPU"),
+        ("cuda", "finds no GPU. Choose cpu"),
+        ("cuda:3", "finds no GPU"),
         ("tpu9", "There is no device 'tpu9'"),
         ("cuda:x", "There is no device"),
         ("", "There is no device"),
-        ("meta", "run on cpu or cuda, not on 'meta'"),
+        ("meta", "must be cpu or cuda, not 'meta'"),
     ):
         with pytest.raises(UsageError, match=message):
-            there(device)
+            check_device(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert there("cuda:1").index == 1
+    assert check_device("cuda:1").index == 1
     with pytest.raises(UsageError, match="has 2, numbered from 0"):
-        there("cuda:2")
+        check_device("cuda:2")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4"])

@@ -17,7 +17,7 @@ import chumoku
 from chumoku.data.grammar import generate
 from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
-from chumoku.pipeline import model_of_run
+from chumoku.pipeline import resolve_run
 from chumoku.training.log import Log, read_metrics
 from chumoku.training.recipe import load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
@@ -98,7 +98,7 @@ def test_a_run_that_is_not_finished_stands_for_its_best_and_says_so(ask: Ask, tm
     assert ended.code == 0
     assert "is not finished" in ended.err
     assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--max-new-tokens", "3").err
-    assert model_of_run(tmp_path / "run/best") == tmp_path / "run/best"
+    assert resolve_run(tmp_path / "run/best") == tmp_path / "run/best"
 
 
 def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:

@@ -111,14 +111,14 @@ def of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) -> tupl
 def of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
     """The config of a model that is already trained."""
     from chumoku.errors import UsageError
-    from chumoku.pipeline import base_of, is_adapter
+    from chumoku.pipeline import base_model_of, is_adapter
     from chumoku.weights.open_model import config_of
 
     if changes or vocabulary is not None:
         word = changes[0] if changes else "--vocabulary"
         raise UsageError(f"{model} is a model that is already trained, so {word} cannot change its shape.")
     path = model_path(model)
-    return config_of(base_of(Path(path)) if is_adapter(path) else path)
+    return config_of(base_model_of(Path(path)) if is_adapter(path) else path)
 
 
 def show(name: str, config: ModelConfig, counted: Count) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, Precision, as_line
+from chumoku.cli.shared import Json, Precision, json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +44,7 @@ def doctor(
             console.print(f"The model runs {running()}.", markup=False)
             report = examine(found, checks=chosen, told=lambda *done: tell(console, *done))
     if as_json:
-        print(as_line(patient=patient, **report.as_dict()))
+        print(json_line(patient=patient, **report.as_dict()))
     else:
         console.print(verdict(report), markup=False)
     if report.broken:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, model_path, written
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, model_path
 from chumoku.errors import UsageError, counted
-from chumoku.inspect_prompt import MOST, question, said
+from chumoku.inspect_prompt import MOST, generated_text, question
 
 if TYPE_CHECKING:
     from chumoku.pipeline import Pipeline
@@ -39,17 +39,17 @@ def look(
     from chumoku.probe.page import write_page
     from chumoku.probe.snapshot import see
 
-    read, target = written(text), None if to is None else written(to, "The target")
+    read, target = check_text(text), None if to is None else check_text(to, "The target")
     pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     check(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
     asked, notices = question(pipeline, read, target, max_new_tokens)
     seen = see(pipeline.model, asked)
-    names = {"model": model, "text": read, "said": said(pipeline.tokenizer, asked)}
+    names = {"model": model, "text": read, "said": generated_text(pipeline.tokenizer, asked)}
     page = write_page(seen, out / "look.html", **names, notices=notices)
     pictures = draw(seen, out, layer=layer, head=head)
     if as_json:
         print(
-            as_line(
+            json_line(
                 **names,
                 notices=[one for one, _ in notices],
                 **told(seen),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.inspect_prompt import said
+from chumoku.inspect_prompt import generated_text
 from chumoku.models.model import EncoderModel
 from chumoku.pipeline import Pipeline
 from chumoku.probe.cancellation import Going, on
@@ -47,7 +47,7 @@ def ablate(pipeline: Pipeline, request: schemas.Ablate, going: Going = on) -> di
     return {
         **{
             name: {
-                "said": said(pipeline.tokenizer, one),
+                "said": generated_text(pipeline.tokenizer, one),
                 "candidates": _best(logits[0, said_at], asked) if speaks else [],
             }
             for name, logits, one in (("before", change.before, asked), ("after", change.after, other))

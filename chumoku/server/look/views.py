@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import AddressError, UsageError
-from chumoku.inspect_prompt import Notice, longest, said, source_tokens
+from chumoku.inspect_prompt import Notice, generated_text, longest, source_tokens
 from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.pipeline import Pipeline
@@ -64,7 +64,7 @@ def look(pipeline: Pipeline, request: schemas.Look, going: Going = on) -> dict[s
         if request.maps is None or one.key in request.maps
     ]
     then = None if asked.then is None else {"id": asked.then, "text": asked.name(asked.then)}
-    names = {"model": request.model, "text": request.text, "said": said(pipeline.tokenizer, asked)}
+    names = {"model": request.model, "text": request.text, "said": generated_text(pipeline.tokenizer, asked)}
     return {**names, "then": then, "notices": notices, **worded(data)}
 
 
