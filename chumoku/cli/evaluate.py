@@ -20,14 +20,11 @@ MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 def evaluate(
     model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of translations, one per line.")],
     data: Annotated[
-        list[str],
-        typer.Argument(help="A text; for translation models a table of pairs, or a source and a target file."),
+        list[str], typer.Argument(help="A text; to score translations, a table, or a source and a target file.")
     ],
     beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = 4,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
-    tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="Texts are already split into words by spaces.")
-    ] = False,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
     save: Annotated[Path | None, typer.Option(help="Write the translations to this file, one per line.")] = None,
     adapter: Adapter = None,
@@ -133,11 +130,9 @@ def _translations(
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")
-    references = [pair.target for pair in pairs]
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     found = _score(translations, references, language, tokenized)
-    if found["bleu"] < POOR and seems_swapped(
-        translations, sources=[pair.source for pair in pairs], references=references
-    ):
+    if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
         typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)
     return found
 

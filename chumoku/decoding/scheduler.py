@@ -7,7 +7,7 @@
              compute the next logits of the remaining rows
 
 Memory is bounded by the rows and positions of the engine, and the queue by `queue`. `fairness` decides how rows and
-prefill tokens are shared; a request that loses its row is prefilled again later and goes on. The request of a request
+prefill tokens are shared; a request that loses its row is prefilled again later and goes on. The text of a request
 does not depend on other requests: its row attends to no other row, and it has its own random numbers. On a GPU, the
 next step starts before the sampled tokens have arrived at the host; a row that turns out to have ended has then
 computed one step too many.
