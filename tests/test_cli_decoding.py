@@ -218,7 +218,7 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
     assert stopped == expected.partition(letter)[0] + "\n"
 
 
-def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
+def test_generate_min_new_tokens(ask: Ask, models: Path) -> None:
     pipeline = chumoku.load(models / "decoder")
     seed = next(seed for seed in range(999) if len(pipeline.generate("Once", max_new_tokens=31, seed=seed)) < 15)
     words = ("generate", "decoder", "Once", "--max-new-tokens", "31", "--seed", str(seed))
@@ -227,7 +227,7 @@ def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
     assert len(ask(*words).out) < len(ask(*words, "--min-new-tokens", "31").out)
 
 
-def test_generate_hears_only_text(ask: Ask) -> None:
+def test_generate_refuses_invalid_input(ask: Ask) -> None:
     found = ask("generate", "decoder", stdin=b"one\ntwo \xff")
     assert found.code == 2
     assert "Line 2 of standard input is not valid UTF-8" in found.err
@@ -257,7 +257,7 @@ def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
     assert "Line 2 of standard input is not valid UTF-8" in found.err
 
 
-def test_chat_forgets_aloud(ask: Ask) -> None:
+def test_chat_reports_dropped_messages(ask: Ask) -> None:
     found = ask(
         "chat",
         "decoder",

@@ -133,7 +133,7 @@ def test_early_finish_changes_nothing_under_any_penalty(penalty: float) -> None:
     assert len(lengths) > 3, "a test in which all rows end together shows little"
 
 
-def test_the_bound_is_what_a_live_one_can_still_attain() -> None:
+def test_early_stop_bound_is_the_best_reachable_score() -> None:
     """log p = -4 after 3 tokens, of at most 13: at penalty 1 it may still reach -4 / 3, at -1 only -4 · 9 / 6."""
     for penalty, bound in ((1.0, -4 / 3), (0.0, -4.0), (-1.0, -6.0)):
         rules = Rules(END, 5, 2, penalty, [], [13])
@@ -178,7 +178,7 @@ def test_broken_searches_are_caught(owner: object, name: str, broken: object, mo
     assert beam_noticed(lively("encoder-decoder", "none"), beam=5, penalty=2.0, best=2)
 
 
-def test_a_row_costs_what_it_costs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs once, cross-attention keys are made once, and rows leave the batch when they are done."""
     model = lively("encoder-decoder", "rotary")
     rows, encoded, projected = [], [], []
@@ -213,7 +213,7 @@ def test_a_beam_of_one_is_greedy() -> None:
         assert found[0].tokens == [token for token in written[1:] if token != END]
 
 
-def test_limits_are_a_rows_own_and_end_at_learned_positions() -> None:
+def test_each_row_has_its_own_limit() -> None:
     model = lively("encoder-decoder", "none")
     source, mask = sources()
     limits = [1 + row for row in range(13)]
@@ -236,7 +236,7 @@ def test_a_small_vocabulary_and_a_large_beam() -> None:
         assert all(math.isfinite(one.score) and not {*one.tokens} & {*FORBIDDEN, END} for one in row)
 
 
-def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
+def test_training_mode_is_restored_after_search() -> None:
     config = Cell("encoder-decoder").config(dropout=Dropout(sublayer=0.5))
     model = build(config).train()
     model.encoder.eval()
@@ -248,14 +248,14 @@ def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
     model(tokens(2, 7), tokens(2, 3)).logits.sum().backward()
 
 
-def test_a_search_ends_where_its_engine_does() -> None:
+def test_engine_capacity_limits_a_search() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     options = {"begin": BEGIN, "end": END, "beam": 2, "forbidden": FORBIDDEN}
     small = TorchEngine(model, rows=4, capacity=2)
     assert search(model, source, limit=11, engine=small, **options) == search(model, source, limit=2, **options)
 
 
-def test_searches_that_cannot_be() -> None:
+def test_invalid_searches_are_refused() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     for options, message in (
         ({"beam": 2, "best": 3}, r"best must be from 1 to beam \(2\), not 3"),
@@ -278,7 +278,7 @@ def test_searches_that_cannot_be() -> None:
         search(broken, source, begin=BEGIN, end=END, limit=3)
 
 
-def test_rows_close_ranks() -> None:
+def test_compact_rows() -> None:
     assert compact_rows([0, 2, 4, 5]) == [0, 5, 2, 4]
     assert compact_rows([0, 1]) == [0, 1]
     assert compact_rows([6]) == [6]
@@ -323,7 +323,7 @@ def marian() -> tuple[Model, torch.nn.Module]:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_marian_says_the_same_in_transformers(beam: int) -> None:
+def test_marian_beam_search_equals_transformers(beam: int) -> None:
     ours, theirs = marian()
     source, mask = sources()
     options = {"num_beams": beam, "max_new_tokens": 13, "do_sample": False, "bad_words_ids": [[PAD], [BEGIN]]}
@@ -343,7 +343,7 @@ def test_marian_says_the_same_in_transformers(beam: int) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("family", [gpt2, functools.partial(llama, "llama3", False)], ids=["gpt2", "llama"])
-def test_decoders_say_the_same_in_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
+def test_decoder_generation_equals_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
     ours, theirs = (model.double() for model in family())
     given = [prompt[:9] for prompt in prompts()]
     options = {"num_beams": beam, "max_new_tokens": 11, "do_sample": False, "eos_token_id": END, "pad_token_id": PAD}
@@ -360,7 +360,7 @@ def test_decoders_say_the_same_in_transformers(family: Callable[[], tuple[Model,
     assert len({tuple(text) for text in texts}) > 3
 
 
-def test_beams_of_a_decoder_are_the_plain_ones() -> None:
+def test_decoder_beam_search_equals_the_plain_one() -> None:
     """A prompt of the target is a source that is read as one."""
     model = lively("decoder", "rotary")
     found = search_continuations(
@@ -374,7 +374,7 @@ def test_beams_of_a_decoder_are_the_plain_ones() -> None:
         assert alike(row, expected[:2])
 
 
-def test_no_sentence_ends_before_it_may() -> None:
+def test_min_new_tokens_in_beam_search() -> None:
     model = lively("encoder-decoder", "none")
     source, mask = sources()
     found = search(
@@ -386,7 +386,7 @@ def test_no_sentence_ends_before_it_may() -> None:
         assert alike(row, plain_beam(model, given[:length], beam=3, penalty=1.0, limit=17, min_new_tokens=5)[:1])
 
 
-def test_where_the_winner_looked() -> None:
+def test_cross_attention_of_the_best_hypothesis() -> None:
     model = lively("encoder-decoder", "rotary")
     source, mask = sources()
     found = search(
@@ -438,7 +438,7 @@ def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.Monk
         assert drawn[row] == plain_sample(model, prompt, choose, 12)
 
 
-def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_does_not_depend_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively("decoder", "rotary")
 
     def noticed() -> bool:
@@ -477,7 +477,7 @@ def test_learned_positions_end_at_the_context() -> None:
         generate(model, [[5] * (CONTEXT + 1)], max_new_tokens=1)
 
 
-def test_generations_that_cannot_be() -> None:
+def test_invalid_generations_are_refused() -> None:
     model = lively("decoder", "none")
     assert generate(model, [], max_new_tokens=3) == []
     assert generate(model, [[5], [7]], max_new_tokens=0) == [[], []]
@@ -533,7 +533,7 @@ def test_translation_keeps_the_order(letters: Tokenizer) -> None:
     assert translate(model, [], **options) == []
 
 
-def test_engines_stay_small_where_lengths_differ(letters: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_stay_small_for_different_lengths(letters: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many short texts and a long one: neither all rows are as long as that one, nor a prompt's batch mates."""
     sizes: list[int] = []
 
@@ -579,7 +579,7 @@ def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:
     assert len(letters.encode(translate(model, ["jumps over"], **options)[0])) == 2 * 11 + 20
 
 
-def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
+def test_translation_with_language_and_own_engine() -> None:
     words = train(["the quick brown fox"] * 3, kind="character", vocabulary=40, languages=["en", "fr"])
     model = translator(words)
     options = {"source_tokenizer": words, "tokenizer": words, "beam": 2}
@@ -596,7 +596,7 @@ def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
     assert len(words.encode(least[0])) >= 9
 
 
-def test_translations_that_cannot_be(letters: Tokenizer) -> None:
+def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
     with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with the end token, and this model reads 23 at most"):
         translate(translator(letters, "learned"), ["a", "a" * 30], **options)

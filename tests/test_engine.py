@@ -22,7 +22,7 @@ from chumoku.models.config import Dropout
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("chunk", [512, 3])
-def test_rows_live_their_own_lives(kind: str, position: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_independent(kind: str, position: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "AT_ONCE", chunk)
     monkeypatch.setattr(sources_module, "SPARE", 2)
     check_engine(TorchEngine, model_of(Cell(kind, position)), seed=chunk)
@@ -83,7 +83,7 @@ def test_broken_engines_are_caught(
     assert noticed(kind)
 
 
-def test_only_what_is_asked_for_goes_through_the_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_needed_positions_go_through_the_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"))
     seen, forward = [], model.head.forward
     monkeypatch.setattr(model.head, "forward", lambda x, table: (seen.append(x.shape[:-1]), forward(x, table))[1])
@@ -134,7 +134,7 @@ def test_a_model_in_training_answers_without_dropout_and_goes_on_training() -> N
     model(tokens(2, 3)).logits.sum().backward()
 
 
-def test_what_engines_refuse() -> None:
+def test_invalid_engine_calls_are_refused() -> None:
     model = model_of(Cell("decoder", "learned"))
     with pytest.raises(UsageError, match="of kind 'decoder' or 'encoder-decoder'"):
         TorchEngine(model_of(Cell("encoder")), rows=1, capacity=1)

@@ -58,7 +58,7 @@ def test_tokens_come_with_their_likelihood() -> None:
         scheduler.submit(Request([5], 3, logprobs=-1))
 
 
-def test_what_is_measured_is_measured_before_choosing() -> None:
+def test_logprobs_are_computed_before_sampling() -> None:
     logits = torch.randn(3, 11)
     measured = Logprobs(logits, [2, None, 0])
     expected = logits[0].log_softmax(-1)
@@ -94,7 +94,7 @@ def test_hypotheses_come_with_their_likelihood() -> None:
             assert list(one.logprobs) == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_search_that_is_given_up_leaves_the_others_alone() -> None:
+def test_dropping_a_row_of_a_search_leaves_the_others_unchanged() -> None:
     whole, steps = searching(), [0]
 
     def going(numbers: list[int]) -> list[bool]:

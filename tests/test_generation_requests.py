@@ -68,7 +68,7 @@ def test_stop_strings_are_found_wherever_the_pieces_end(pieces: list[str], stops
     assert stopping.stopped == any(stop in "".join(pieces) for stop in stops)
 
 
-def test_no_more_is_held_back_than_may_become_a_stop_string() -> None:
+def test_only_possible_stop_strings_are_pending() -> None:
     stopping = StopStrings(["abab", "xyz"])
     assert [stopping.push(piece) for piece in ("qab", "a", "c", "abx", "y", "q")] == ["q", "", "abac", "ab", "", "xyq"]
     assert stopping.finish() == ""
@@ -96,7 +96,7 @@ def test_stopping_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("stop", [(), ("e",), ("ねこ", "th", "🦊")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_stream_is_what_is_written(
+def test_stream_equals_generate_texts(
     model: Model, bytes_: Tokenizer, stop: tuple[str, ...], temperature: float
 ) -> None:
     choices = SamplingOptions(temperature=temperature, seed=5).for_rows(len(PROMPTS))
@@ -125,7 +125,7 @@ def test_text_is_the_decoding_of_tokens(model: Model, bytes_: Tokenizer) -> None
     )
 
 
-def test_nothing_wordless_is_written(model: Model, bytes_: Tokenizer) -> None:
+def test_forbidden_tokens_are_not_generated(model: Model, bytes_: Tokenizer) -> None:
     roles = bytes_.roles
     never = {*range(bytes_.size, bytes_.size + 7), roles.pad, roles.begin, roles.mask} - {None}
     assert never <= set(forbidden_tokens(model, bytes_))
@@ -166,7 +166,7 @@ def test_a_stream_leaves_the_mode_alone_while_it_waits(model: Model, bytes_: Tok
     model.eval()
 
 
-def test_least_and_most(model: Model, bytes_: Tokenizer) -> None:
+def test_min_and_max_new_tokens(model: Model, bytes_: Tokenizer) -> None:
     eager = lively("decoder", "none", vocabulary=bytes_.size)
     with torch.no_grad():
         eager.head.bias[bytes_.roles.end] = 99.0
@@ -182,7 +182,7 @@ def test_least_and_most(model: Model, bytes_: Tokenizer) -> None:
     assert len(several[0]) == 1
 
 
-def test_what_cannot_be_written(model: Model, bytes_: Tokenizer) -> None:
+def test_invalid_texts_are_refused(model: Model, bytes_: Tokenizer) -> None:
     for ask in (lambda **rest: generate_texts(model, ["the"], **rest), lambda **rest: stream(model, "the", **rest)):
         for options, message in (
             ({"max_new_tokens": -1}, "must be 0 or more; it is -1"),

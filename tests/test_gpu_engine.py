@@ -105,7 +105,7 @@ def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPat
     assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
 
 
-def test_rows_move_forget_and_leave() -> None:
+def test_rows_are_moved_truncated_and_removed() -> None:
     model = model_of()
     answers = []
     for kind in (TorchEngine, GpuEngine):
@@ -143,7 +143,7 @@ def test_weights_are_joined_without_a_copy() -> None:
     assert concatenate([linear.weight]).data_ptr() == linear.weight.data_ptr()
 
 
-def test_who_is_served() -> None:
+def test_which_models_are_supported() -> None:
     assert available(model_of()) == (DEVICE.type == "cuda")
     assert unsupported(model_of()) is None
     assert "relative" in str(unsupported(model_of(position="relative")))

@@ -67,7 +67,7 @@ def lively(kind: str, position: str, **changes: object) -> Model:
 
 
 @pytest.mark.parametrize(("number", "place"), list(enumerate(PLACES)))
-def test_it_answers_as_the_model(number: int, place: tuple[str, ...]) -> None:
+def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     kind, position, norm, placement = place
     choices = {"norm": norm, "placement": placement, "feedforward": FEEDFORWARDS[number % 6]}
     choices |= {"pairing": ("half", "interleaved")[number % 2], "tie_output": number % 3 > 0}
@@ -204,7 +204,7 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_lost_among_whole_numbers(kind: str, odd: float) -> None:
+def test_nan_survives_quantized_products(kind: str, odd: float) -> None:
     module = Quantized(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
     x = torch.randn(3, 2 * GROUP)
     x[1, 5] = odd
@@ -265,7 +265,7 @@ def test_training_in_between_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
+def test_changed_quantized_weights_are_noticed(precision: str) -> None:
     """Their bytes are not looked at: a tensor that counts no change and is still the same one is enough."""
     model = at_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), precision)
     part = model.decoder.blocks[0].attention.key
@@ -279,7 +279,7 @@ def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
     assert call.weights(model) is not second, "another tensor, that counts as many changes"
 
 
-def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
     for one in (model, at_precision(model, "int8"), copy.deepcopy(model)):
         call.prepare(one)
@@ -388,7 +388,7 @@ def test_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) ->
     check_engine(NativeEngine, lively("decoder", "rotary"), seed=2, turns=23, tolerance=3e-4)
 
 
-def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_from_two_threads_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread pool executes one call at a time; two at once would read and write each other's."""
     model, library = lively("decoder", "none"), call._library()
     inside: list[int] = []
@@ -421,7 +421,7 @@ def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts == [texts[0]] * 3 != [[]] * 3
 
 
-def test_a_fork_while_others_are_at_work_goes_on() -> None:
+def test_a_fork_during_a_call_gets_a_free_lock() -> None:
     with call._lock:
         child = os.fork()
         if child == 0:
@@ -442,7 +442,7 @@ def test_which_engine_a_model_gets() -> None:
             NativeEngine(odd, **small)
 
 
-def test_what_it_refuses() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model = lively("decoder", "learned")
     engine = NativeEngine(model, rows=2, capacity=10**6)
     assert engine.capacity == model.config.context
@@ -465,19 +465,19 @@ def test_what_it_refuses() -> None:
     assert engine.lengths == [0], "what was refused was not read"
 
 
-def test_more_than_the_memory_holds_is_a_sentence() -> None:
+def test_a_cache_too_large_for_memory_is_refused() -> None:
     with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens are more than"):
         NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
 
 
-def test_no_memory_is_a_sentence() -> None:
+def test_missing_working_memory_is_reported() -> None:
     huge = Product(kind=0, outputs=1, inputs=1 << 30)
     with pytest.raises(TooLargeError, match="not enough memory for so many"):
         call.call_library("product", ctypes.byref(huge), (1 << 31) - 64, None, None)
     check_engine(NativeEngine, lively("decoder", "rotary"), turns=5, tolerance=3e-4)
 
 
-def test_structures_are_the_librarys() -> None:
+def test_ctypes_structures_have_the_librarys_sizes() -> None:
     library = call._library()
     for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch, Source, Packing)):
         assert library.sizes(number) == ctypes.sizeof(structure)
@@ -501,7 +501,7 @@ def test_it_is_compiled_once(fresh: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
     monkeypatch.setattr(build_module, "_for_this_processor", lambda: f"-march={level}")
     opened = build_module.library()
@@ -523,7 +523,7 @@ def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: p
         (("CXX", "false"), "did not compile"),
     ],
 )
-def test_without_it_a_sentence_says_why(
+def test_why_not_says_why_there_is_no_library(
     fresh: Path, change: tuple[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*change)

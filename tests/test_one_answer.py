@@ -387,7 +387,7 @@ def test_edits_work_while_text_is_written(precision: str) -> None:
 @needs_library
 @pytest.mark.parametrize("kind", DECODING)
 @pytest.mark.parametrize("late", ["record", "edit", "edit of a recorded generation"])
-def test_who_looks_too_late_is_told(kind: str, late: str) -> None:
+def test_recording_after_start_is_refused(kind: str, late: str) -> None:
     """An engine that does not call the model's modules can neither show nor change what is inside."""
     model, other = model_at(kind, "float32"), model_at("decoder", "int8")
     changes = {"decoder.blocks.0.attention.heads": torch.zeros_like}

@@ -56,7 +56,7 @@ def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Pipeline) -> None:
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("first", False)])
-def test_company_and_padding_change_no_vector(position: str, pooling: str, normalize: bool) -> None:
+def test_batch_mates_and_padding_change_no_vector(position: str, pooling: str, normalize: bool) -> None:
     tokenizer = bytewise()
     changes = {"position": position, "pooling": pooling, "normalize": normalize}
     config = ModelConfig(kind="encoder", vocabulary=tokenizer.size, width=12, heads=3, layers=2, context=61, **changes)  # type: ignore[arg-type]
@@ -156,7 +156,7 @@ def test_the_format_follows_from_the_tokenizer() -> None:
 
 
 @pytest.mark.parametrize("mark", ["Ｕｓｅｒ：", "\u200bUser:", "Us\u00ader:", "\ufeffＵser:"])
-def test_a_turn_in_other_letters_is_set_in_too(mark: str) -> None:
+def test_a_mark_in_full_width_letters_is_indented_too(mark: str) -> None:
     """A normalizer writes them as the marks they are not."""
     tokenizer = text.train(["User: hello\nAssistant: hi there\n"] * 9, kind="character", vocabulary=60)
     parts = chat.render([Message("user", f"hi\n{mark} there")], "plain")
@@ -214,7 +214,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_what_fits_is_found_as_if_all_were_tried(name: str) -> None:
+def test_prompt_fitting_equals_trying_all(name: str) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]
     random = Random(3)
     for _ in range(150):
@@ -237,7 +237,7 @@ def test_what_fits_is_found_as_if_all_were_tried(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_encodes_only_what_fits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]
     letters, encode = [0], type(tokenizer).encode
 
@@ -278,7 +278,7 @@ def test_a_reply_is_what_follows_the_prompt(format: str, tmp_path: Path) -> None
     assert pipeline.chat(TALK, max_new_tokens=29, seed=1) != pipeline.chat(TALK, max_new_tokens=29, seed=2)
 
 
-def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
+def test_the_end_mark_of_a_format_ends_a_reply(tmp_path: Path) -> None:
     """Where </s> is the end of texts, <|im_end|> is still that of turns, and other marks are never written."""
     backend = chatty()._special
     backend.add_special_tokens(["</s>", "<mask>"])
@@ -318,7 +318,7 @@ class Script:
         ("\n \nUse", ["Use"]),
     ],
 )
-def test_a_plain_reply_ends_where_the_user_would_speak(
+def test_a_plain_reply_ends_at_the_next_user_mark(
     written: str, said: list[str], decoder: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat, "make_scheduler", lambda *_: Script(decoder.tokenizer.encode(written)))
@@ -421,7 +421,7 @@ def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
     assert translator.translate([]) == []
 
 
-def test_devices_that_are_not_here_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert check_device("cpu") == torch.device("cpu")
     for device, message in (
@@ -442,7 +442,7 @@ def test_devices_that_are_not_here_are_sentences(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4"])
-def test_every_precision_speaks(precision: str, tmp_path: Path) -> None:
+def test_every_precision_generates(precision: str, tmp_path: Path) -> None:
     sizes = {"width": 64, "heads": 2, "vocabulary": 272}
     decoder, encoder, translator = (
         chumoku.load(made(tmp_path / kind, kind, **sizes), precision=precision)
@@ -455,6 +455,6 @@ def test_every_precision_speaks(precision: str, tmp_path: Path) -> None:
     assert float(encoder.embed("one") @ plain) > 0.98
 
 
-def test_a_precision_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+def test_unknown_precisions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no precision 'int3'; there are float32, bf16, int8, int4"):
         chumoku.load(made(tmp_path / "m", "decoder"), precision="int3")

@@ -94,13 +94,13 @@ def differs(rows: list[SamplingOptions], least: int, seed: int) -> bool:
 
 @settings(max_examples=150, deadline=None)
 @given(rows=st.lists(choices, min_size=1, max_size=5), least=st.sampled_from([0, 2]), seed=st.integers(0, 99))
-def test_a_batch_of_choices_is_the_formula_for_each(rows: list[SamplingOptions], least: int, seed: int) -> None:
+def test_batch_sampling_equals_the_formula_for_each_row(rows: list[SamplingOptions], least: int, seed: int) -> None:
     assert not differs(rows, least, seed)
 
 
 @settings(max_examples=50, deadline=None)
 @given(rows=st.lists(choices, min_size=1, max_size=3), seed=st.integers(0, 99))
-def test_when_a_few_are_not_enough(rows: list[SamplingOptions], seed: int) -> None:
+def test_sampling_widens_when_the_first_tokens_are_not_enough(rows: list[SamplingOptions], seed: int) -> None:
     """With few tokens looked at first, all have to be looked at often."""
     old, chosen_module.FIRST_WIDTH = chosen_module.FIRST_WIDTH, 2
     try:
@@ -190,7 +190,7 @@ def test_frequency_penalty_counts_every_generated_token_and_no_prompt() -> None:
     zeros=st.sampled_from([0.0, 0.5, 0.999]),
     k=st.sampled_from([1, 3, 8, 16]),
 )
-def test_selections_are_pytorchs_own(size: int, seed: int, zeros: float, k: int) -> None:
+def test_top_k_functions_equal_pytorch(size: int, seed: int, zeros: float, k: int) -> None:
     random = torch.Generator().manual_seed(seed)
     shares = torch.rand(5, size, generator=random) * (torch.rand(5, size, generator=random) >= zeros)
     shares[:, seed % size] += 0.1
@@ -206,7 +206,7 @@ def test_selections_are_pytorchs_own(size: int, seed: int, zeros: float, k: int)
     assert torch.equal(reached(shares, points), expected)
 
 
-def test_the_impossible_is_never_drawn() -> None:
+def test_tokens_of_zero_probability_are_never_drawn() -> None:
     """Not at either end of what a random number may be, in short rows as in long ones."""
     points = torch.tensor([0.0, 1 - 2**-53], dtype=torch.float64)
     for size in (5, 4099):
@@ -215,7 +215,7 @@ def test_the_impossible_is_never_drawn() -> None:
         assert reached(shares, points).tolist() == [size // 3, size // 2]
 
 
-def test_plain_greedy_is_the_largest_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_is_argmax(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("largest", "reached", "penalize"):
         monkeypatch.setattr(chosen_module, name, None)
     assert fast([random_logits(3)], [SamplingOptions(temperature=0)] * 3, [[]] * 3, 0) == [
@@ -232,7 +232,7 @@ def test_top_k_looks_at_k_values_only(monkeypatch: pytest.MonkeyPatch) -> None:
     assert widths == [4]
 
 
-def test_rows_leave_with_what_they_have_seen() -> None:
+def test_seen_tokens_move_with_their_rows() -> None:
     rows = [SamplingOptions(temperature=0, repetition_penalty=9.0, row=row) for row in range(3)]
     sampler = BatchSampler(VOCABULARY, torch.device("cpu"))
     sampler.add_rows([SamplerState(choice, vocabulary=VOCABULARY, prompt=[0]) for choice in rows])
@@ -247,7 +247,7 @@ def test_rows_leave_with_what_they_have_seen() -> None:
     assert sampler.sample((said + 0.5)[[1, 2, 0]]).tolist()[2] == 4
 
 
-def test_rows_that_remember_come_behind_rows_that_do_not() -> None:
+def test_penalized_rows_after_rows_without_penalty() -> None:
     sampler = BatchSampler(VOCABULARY, torch.device("cpu"))
     for choice in (SamplingOptions(temperature=0), SamplingOptions(temperature=0, repetition_penalty=9.0)):
         sampler.add_rows([SamplerState(choice, vocabulary=VOCABULARY, prompt=[4])])
@@ -256,7 +256,7 @@ def test_rows_that_remember_come_behind_rows_that_do_not() -> None:
     assert sampler.sample(said).tolist() == [4, 6]
 
 
-def test_numbers_that_are_none_are_told() -> None:
+def test_logits_that_are_not_finite_give_invalid_tokens() -> None:
     for broken in (math.nan, math.inf):
         said = random_logits(2)
         said[1, 5] = broken
@@ -273,7 +273,7 @@ def test_numbers_that_are_none_are_told() -> None:
 
 @pytest.mark.parametrize("vocabulary", [29, 5000])
 @pytest.mark.parametrize("few", [{}, {"top_k": 5}, {"top_p": 0.9}, {"min_p": 0.1}])
-def test_the_furthest_choices_are_still_numbers(vocabulary: int, few: dict[str, float]) -> None:
+def test_extreme_options_stay_finite(vocabulary: int, few: dict[str, float]) -> None:
     """Whatever may be asked for, a token that there is is chosen; close to cold it is the likeliest."""
     logits = torch.randn(1, vocabulary, generator=torch.Generator().manual_seed(5))
     for options in (
@@ -292,7 +292,7 @@ def test_the_furthest_choices_are_still_numbers(vocabulary: int, few: dict[str, 
             assert token == int(logits.argmax())
 
 
-def test_choices_that_cannot_be() -> None:
+def test_invalid_options_are_refused() -> None:
     for options, message in (
         ({"temperature": -1.0}, "temperature must be a number from 0 to 1,000,000, not -1.0"),
         ({"temperature": math.nan}, "temperature must be a number from 0 to .*, not nan"),
@@ -321,7 +321,7 @@ def test_choices_that_cannot_be() -> None:
         SamplerState(SamplingOptions(forbidden=range(28)), vocabulary=29, end=(28,), min_new_tokens=1)
 
 
-def test_rows_of_one_choice_differ() -> None:
+def test_rows_with_the_same_options_differ() -> None:
     spread = SamplingOptions(seed=7).for_rows(5)
     assert len({tuple(row) for row in fast([random_logits(1).expand(5, -1)] * 9, spread, [[]] * 5, 0)}) == 5
     assert {dataclasses.replace(choice, row=0).seed for choice in spread} == {7}

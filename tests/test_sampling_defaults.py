@@ -21,7 +21,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("models") / "writer", "decoder")
 
 
-def test_a_choice_that_says_nothing_keeps_to_likely_tokens() -> None:
+def test_default_options_keep_to_likely_tokens() -> None:
     assert SamplingOptions() == DEFAULT_SAMPLING == SamplingOptions(temperature=TEMPERATURE, top_p=TOP_P)
     assert 0 < TEMPERATURE < 1
     assert TOP_P < 1
@@ -56,7 +56,7 @@ def test_help_says_what_the_default_is(
         assert re.search(rf"--{option} .*\[default: {value}\]", told), told
 
 
-def test_a_request_that_leaves_it_out_gets_the_default() -> None:
+def test_server_requests_get_the_default() -> None:
     pytest.importorskip("fastapi")
     from chumoku.server.openai import schemas
     from chumoku.server.openai.generation import sampling_of

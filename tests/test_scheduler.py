@@ -155,7 +155,7 @@ def test_broken_schedulers_are_caught(
     assert wrong("decoder")
 
 
-def test_tokens_that_are_told_late_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_arrive_late_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the next step is under way before the tokens are known."""
     monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
     for kind in ("decoder", "encoder-decoder"):
@@ -198,7 +198,7 @@ def test_closing_frees_everything() -> None:
     assert scheduler.step() == []
 
 
-def test_what_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     scheduler = Scheduler(TorchEngine(model_of(Cell("decoder")), rows=1, capacity=11), queue=2)
     for _ in range(2):
         scheduler.submit(Request([5], 3))
@@ -216,7 +216,7 @@ def test_what_is_refused() -> None:
     assert (nothing, None, "length", None) in scheduler.step()
 
 
-def test_sources_are_looked_at_when_they_come() -> None:
+def test_sources_are_checked_on_submit() -> None:
     """Found only while others are being read, a wrong one would take them along."""
     translator = Scheduler(TorchEngine(lively("encoder-decoder", "learned"), rows=2, capacity=11))
     for source, message in (
@@ -239,7 +239,7 @@ def test_sources_are_looked_at_when_they_come() -> None:
     assert writer.idle
 
 
-def test_a_prompt_that_is_given_up_while_it_is_read_leaves_no_row() -> None:
+def test_cancelling_during_prefill_frees_the_row() -> None:
     model = lively("decoder", "rotary")
     engine = TorchEngine(model, rows=2, capacity=29)
     scheduler = Scheduler(engine, chunk=3)
@@ -261,12 +261,12 @@ def test_a_prompt_that_is_given_up_while_it_is_read_leaves_no_row() -> None:
     assert engine.live == 0
 
 
-def test_answers_that_are_no_numbers_are_told_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logits_that_are_not_finite_arrive_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
-    test_answers_that_are_no_numbers()
+    test_logits_that_are_not_finite_fail_the_request()
 
 
-def test_answers_that_are_no_numbers() -> None:
+def test_logits_that_are_not_finite_fail_the_request() -> None:
     """The row that meets them fails, and its mates go on."""
     model = build(Cell("decoder").config(tie_output=False))
     with torch.no_grad():

@@ -113,7 +113,7 @@ def sampled(choice: SamplingOptions, *, samples: int = 3000) -> float:
     ],
     ids=["plain", "top-k and repetition", "top-p and presence", "frequency"],
 )
-def test_the_distribution_is_the_targets_own(choice: SamplingOptions) -> None:
+def test_the_distribution_equals_the_targets(choice: SamplingOptions) -> None:
     assert sampled(choice) > 1e-3
 
 
@@ -170,7 +170,7 @@ def test_a_translator_may_have_a_draft() -> None:
     assert list(speculate(request, **engines)) == expected
 
 
-def test_speculations_that_cannot_be() -> None:
+def test_invalid_speculations_are_refused() -> None:
     model, other = lively("decoder", "none"), lively("decoder", "none", vocabulary=31)
     target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
     with pytest.raises(UsageError, match="the draft has 31 tokens, the target 29"):
@@ -183,7 +183,7 @@ def test_speculations_that_cannot_be() -> None:
     assert len(list(speculate(Request([5, 7], 99), target=target, draft=draft))) == 7
 
 
-def test_what_is_left_of_two_that_agree_can_be_drawn() -> None:
+def test_remainder_of_equal_distributions_can_be_sampled() -> None:
     agreed = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
     assert remainder(agreed, agreed).tolist() == agreed.tolist()
     assert remainder(agreed, torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)).tolist() == [0.0, 0.5, 0.0]

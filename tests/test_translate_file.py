@@ -69,7 +69,7 @@ def finished(source: Path, out: Path) -> bytes:
     return out.read_bytes()
 
 
-def test_every_line_has_its_own(source: Path, tmp_path: Path) -> None:
+def test_every_line_gets_its_translation(source: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     out = tmp_path / "new" / "out.txt"
     count = translate_file(source, out, shout, job=JOB, chunk=CHUNK, progress=lambda *two: heard.append(two))
@@ -94,7 +94,7 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert said.count("\n") == len(inputs)
 
 
-def test_line_ends_in_an_answer_become_spaces() -> None:
+def test_line_breaks_in_a_translation_become_spaces() -> None:
     assert translate_lines(["x"], lambda texts: ["one\ntwo\r\nthree\u2028four\n"]) == ["one two three four"]
     assert one_line("\n") == ""
 
@@ -105,7 +105,7 @@ def test_windows_line_ends_marks_and_packed_files(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == "ONE!\n\nTWO!\n"
 
 
-def test_cut_after_any_chunk_it_goes_on(source: Path, tmp_path: Path) -> None:
+def test_continues_after_an_interruption_at_any_chunk(source: Path, tmp_path: Path) -> None:
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
     for calls in range(9):
@@ -116,7 +116,7 @@ def test_cut_after_any_chunk_it_goes_on(source: Path, tmp_path: Path) -> None:
         out.unlink()
 
 
-def test_what_is_done_is_not_asked_again(source: Path, tmp_path: Path) -> None:
+def test_finished_chunks_are_not_translated_again(source: Path, tmp_path: Path) -> None:
     out, asked = tmp_path / "out.txt", list[str]()
 
     def noting(texts: list[str]) -> list[str]:
@@ -128,7 +128,7 @@ def test_what_is_done_is_not_asked_again(source: Path, tmp_path: Path) -> None:
     assert asked == [text for text in list(read_lines(source))[3 * CHUNK :] if text]
 
 
-def test_cut_at_any_byte_it_goes_on(source: Path, tmp_path: Path) -> None:
+def test_continues_after_an_interruption_at_any_byte(source: Path, tmp_path: Path) -> None:
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
     with pytest.raises(KeyboardInterrupt):
@@ -141,7 +141,7 @@ def test_cut_at_any_byte_it_goes_on(source: Path, tmp_path: Path) -> None:
         assert finished(source, out) == whole, length
 
 
-def test_bytes_that_nobody_vouches_for_are_cut_away(source: Path, tmp_path: Path) -> None:
+def test_lines_beyond_the_recorded_progress_are_removed(source: Path, tmp_path: Path) -> None:
     """Lines behind those that the note covers, as a disk may leave them when the power goes."""
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
@@ -227,7 +227,7 @@ def test_another_job_is_refused(source: Path, tmp_path: Path) -> None:
         translate_file(source, out, in_company, job={"model": "a"}, chunk=CHUNK)
 
 
-def test_what_was_read_must_be_what_it_was_and_the_rest_may_be_mended(source: Path, tmp_path: Path) -> None:
+def test_finished_input_must_not_change_but_the_rest_may(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
     texts = list(read_lines(source))
@@ -243,7 +243,7 @@ def test_what_was_read_must_be_what_it_was_and_the_rest_may_be_mended(source: Pa
     assert finished(source, out) == finished(source, tmp_path / "whole.txt")
 
 
-def test_a_file_that_is_there_is_not_written_over(source: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     finished(source, out)
     kept = out.read_bytes()
@@ -256,7 +256,7 @@ def test_a_file_that_is_there_is_not_written_over(source: Path, tmp_path: Path) 
     assert out.read_bytes() == kept
 
 
-def test_an_empty_file_and_a_begun_nothing_are_no_obstacle(source: Path, tmp_path: Path) -> None:
+def test_empty_input_and_empty_progress(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     out.touch()
     with pytest.raises(KeyboardInterrupt):
@@ -268,7 +268,7 @@ def test_an_empty_file_and_a_begun_nothing_are_no_obstacle(source: Path, tmp_pat
     assert (tmp_path / "none.txt").read_bytes() == b""
 
 
-def test_bytes_that_are_no_text_are_found_before_the_work(tmp_path: Path) -> None:
+def test_invalid_utf8_is_found_before_translating(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"one\ntwo\n\x83\x7d\xff\nfour\n")
     with pytest.raises(CorpusError, match=r"in\.txt, line 3 is not valid UTF-8.*iconv"):
         translate_file(tmp_path / "in.txt", tmp_path / "out.txt", shout, job=JOB)
@@ -310,7 +310,7 @@ def test_two_at_once_are_refused(source: Path, tmp_path: Path) -> None:
     assert out.read_bytes() == finished(source, tmp_path / "whole.txt")
 
 
-def test_a_damaged_note_is_a_sentence(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_progress_file_is_reported(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
     odd = ({"job": 1, "lines": "x", "read": 2}, *({"job": JOB, "lines": n, "read": ""} for n in (-1, math.inf)))
@@ -321,7 +321,7 @@ def test_a_damaged_note_is_a_sentence(source: Path, tmp_path: Path) -> None:
     assert out.read_bytes() == written
 
 
-def test_a_full_disk_is_a_sentence_and_loses_nothing(source: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     whole = finished(source, tmp_path / "whole.txt")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -348,7 +348,7 @@ class Dripping(io.RawIOBase):
         return self.parts.pop(0) if self.parts else b""
 
 
-def test_lines_are_answered_as_they_come() -> None:
+def test_lines_are_returned_as_they_arrive() -> None:
     stream = Dripping(
         b"\xef\xbb\xbfone\n", b"tw", b"o\r\nthr", "ee 三".encode()[:-1], "三".encode()[-1:] + b"\n\n", b"end"
     )
@@ -362,7 +362,7 @@ def test_lines_are_answered_as_they_come() -> None:
         list(read_line_batches(Dripping(b"a\n", *[b"x" * (1 << 19)] * 3), most=2))
 
 
-def test_lines_before_a_bad_one_are_answered() -> None:
+def test_lines_before_an_invalid_one_are_returned() -> None:
     coming = read_line_batches(Dripping(b"a\nb\nc\n\xff\ne\n"), most=7)
     assert next(coming) == ["a", "b", "c"]
     with pytest.raises(CorpusError, match="Line 4"):
