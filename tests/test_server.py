@@ -80,8 +80,8 @@ def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str,
     expected = pipelines["writer"].generate(["猫"] * 3, max_new_tokens=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
-    ours = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "seed": 3}
-    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "least": 2}
+    ours = {"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.3, "frequency_penalty": 0.7, "seed": 3}
+    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "frequency_penalty": 0.7, "least": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
     assert answer.choices[0].text == pipelines["writer"].generate("猫", max_new_tokens=13, min_new_tokens=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
