@@ -33,7 +33,8 @@ import chumoku
 from chumoku.decoding.engines.base import Engine, TorchEngine
 from chumoku.decoding.engines.gpu.engine import GpuEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.scheduler import Request, SamplingOptions, Scheduler
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import at_precision
 

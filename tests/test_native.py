@@ -466,7 +466,7 @@ def test_invalid_arguments_are_refused() -> None:
 
 
 def test_a_cache_too_large_for_memory_is_refused() -> None:
-    with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens are more than"):
+    with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens do not fit"):
         NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
 
 

@@ -437,7 +437,7 @@ def test_missing_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert check_device("cuda:1").index == 1
-    with pytest.raises(UsageError, match="has 2, numbered from 0"):
+    with pytest.raises(UsageError, match="has 2 GPUs, numbered from 0"):
         check_device("cuda:2")
 
 
