@@ -173,7 +173,8 @@ class BatchSampler:
             key = (0.0,) if options.greedy else (options.temperature, options.top_k, options.top_p, options.min_p)
             groups.setdefault(key, []).append(row)
         all_options = [state.options for state in self.states]
-        penalties = frequency = None
+        penalties: tuple[Tensor, Tensor] | None = None
+        frequency: Tensor | None = None
         if self._seen is not None:
             repetition = self._column([options.repetition_penalty for options in all_options])
             penalties = repetition, self._column([options.presence_penalty for options in all_options])

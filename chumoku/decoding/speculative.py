@@ -125,7 +125,8 @@ def distribution(
 ) -> Tensor:
     """The probabilities [V] by which a token is sampled from logits [V]."""
     logits = logits.to(widest_float(logits.device))
-    seen_mask, counts = torch.zeros_like(logits, dtype=torch.bool), None
+    seen_mask = torch.zeros_like(logits, dtype=torch.bool)
+    counts: Tensor | None = None
     if options.penalizes_seen:
         seen_mask[torch.tensor(seen, device=logits.device)] = True
     if options.frequency_penalty:

@@ -78,16 +78,18 @@ def decoder(served: Served) -> DecoderModel:
 
 def completion(served: Served, asked: schemas.Completion) -> Plan:
     model, tokenizer = decoder(served), served.pipeline.tokenizer
-    lengths = {"max_new_tokens": asked.max_tokens or NEW, "min_new_tokens": asked.least or 0}
+    new, least = asked.max_tokens or NEW, asked.least or 0
     sampling = sampling_of(asked)
     requests, tokens = [], 0
     for number, prompt in enumerate(schemas.each(asked.prompt)):
         if isinstance(prompt, str):
-            one = generate.make_request(model, prompt, tokenizer=tokenizer, sampling=sampling, **lengths)
+            one = generate.make_request(
+                model, prompt, tokenizer=tokenizer, max_new_tokens=new, min_new_tokens=least, sampling=sampling
+            )
         else:
             end = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
             allowed = sampling.forbid(forbidden_tokens(model, tokenizer))
-            one = Request(prompt, sampling=allowed, end=end, **lengths)
+            one = Request(prompt, new, allowed, end, min_new_tokens=least)
         tokens += len(one.prompt)
         requests += several(one, asked.n or 1, first=number * (asked.n or 1), logprobs=asked.logprobs)
     for one in requests[:: asked.n or 1]:
