@@ -53,7 +53,7 @@ def our_translators(source: torch.Tensor) -> Contestants:
     base = chumoku.build(chumoku.preset("transformer-base", vocabulary=VOCABULARY))
 
     def run(model: torch.nn.Module, beam: int) -> Callable[[], object]:
-        return lambda: search(model, source, begin=BEGIN, end=END, beam=beam, limit=TARGET, least=TARGET - 1)
+        return lambda: search(model, source, begin=BEGIN, end=END, beam=beam, limit=TARGET, min_new_tokens=TARGET - 1)
 
     models = {"float32": base, "bf16": to_precision(base, "bf16"), "int8": to_precision(base, "int8")}
     return {f"ours {name} beam {beam}": run(model, beam) for name, model in models.items() for beam in (1, 4)}
@@ -73,18 +73,18 @@ def our_decoders() -> tuple[Contestants, dict[str, Callable[[], object]]]:
 
 
 def contestants(engine: object, prompt: list[int]) -> tuple[Callable[[], object], Callable[[], object]]:
-    engine.enter(1)
-    engine.read([prompt])
+    engine.add_rows(1)
+    engine.prefill([prompt])
 
     def step() -> None:
-        engine.forget([PROMPT])
+        engine.truncate([PROMPT])
         token = torch.tensor([7])
         for _ in range(NEW):
             token = engine.step(token).argmax(-1)
 
     def read() -> None:
-        engine.forget([0])
-        engine.read([prompt])
+        engine.truncate([0])
+        engine.prefill([prompt])
 
     return step, read
 

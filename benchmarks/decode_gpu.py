@@ -33,7 +33,8 @@ import chumoku
 from chumoku.decoding.engines.base import Engine, TorchEngine
 from chumoku.decoding.engines.gpu.engine import GpuEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.scheduler import Choice, Request, Scheduler
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.models.model import DecoderModel
 from chumoku.models.precision import to_precision
 
@@ -79,20 +80,20 @@ def prompt_of(model: DecoderModel, length: int, seed: int = 0) -> list[int]:
 
 def writing(model: DecoderModel, engine: Engine) -> Callable[[], object]:
     prompt = [prompt_of(model, PROMPT)]
-    return lambda: generate(model, prompt, new=NEW, temperature=0.0, engine=engine)
+    return lambda: generate(model, prompt, max_new_tokens=NEW, temperature=0.0, engine=engine)
 
 
 def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
     def run() -> None:
-        engine.forget([PROMPT])
+        engine.truncate([PROMPT])
         tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
         for _ in range(NEW):
             engine.step(tokens)
-            tokens = engine.likeliest
+            tokens = engine.most_likely
 
-    engine.take([])
-    engine.enter(1)
-    engine.read([prompt_of(model, PROMPT)])
+    engine.select_rows([])
+    engine.add_rows(1)
+    engine.prefill([prompt_of(model, PROMPT)])
     return run
 
 
@@ -119,7 +120,7 @@ def whole(model: DecoderModel, precision: str) -> dict[str, object]:
 def batch(model: DecoderModel, rows: int) -> dict[str, object]:
     chance = random.Random(rows)
     lengths = [(chance.randint(32, 256), chance.randint(32, 256)) for _ in range(3 * rows)]
-    greedy = Choice(temperature=0.0)
+    greedy = SamplingOptions(temperature=0.0)
     asked = [Request(prompt_of(model, before, place), new, greedy) for place, (before, new) in enumerate(lengths)]
     engine = GpuEngine(model, rows=rows, capacity=512)
 

@@ -43,7 +43,7 @@ def main() -> None:
 
     def ours() -> object:
         model = chumoku.load(chosen.file)
-        said["ours"] = model.generate(PROMPT, new=1, temperature=0)
+        said["ours"] = model.generate(PROMPT, max_new_tokens=1, temperature=0)
         return model
 
     def theirs() -> object:

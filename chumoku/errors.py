@@ -27,6 +27,10 @@ class UsageError(ChumokuError):
     exit_code = 2
 
 
+class UnknownArgumentError(UsageError, TypeError):
+    """A function was called with a keyword argument that it does not have."""
+
+
 class Problem(NamedTuple):
     """One problem with one setting."""
 

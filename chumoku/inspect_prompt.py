@@ -1,10 +1,10 @@
-"""Questions: a text becomes the tokens that a model is looked at with.
+"""The tokens with which a model is inspected, made from a text.
 
-    encoder           [before] text [after]                      its masks, or every place, are guessed
-    decoder           text, then what it writes or is said to have written
-    encoder-decoder   source: text [end]; target: [begin], then what it writes or is said to have written
+    encoder           [before] text [after]                      predictions at the masks, or at every place
+    decoder           text, then its continuation: generated, or given
+    encoder-decoder   source: text [end]; target: [begin], then its translation: generated, or given
 
-What it writes itself is chosen greedily. A text longer than what can be shown is cut, with a notice in two languages.
+Tokens are generated greedily. A text longer than can be shown is cut, with a notice in two languages.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from chumoku.text.tokenizer import Tokenizer
     from chumoku.weights.bundle import Bundle
 
-MOST = 128  # tokens of a text that are looked at …
-ROOM = 6_000_000  # … while all maps together have no more numbers than this
-STRANGE = 0.3  # of a text unknown is worth a word
-NEW = 8  # tokens that a decoder writes when nobody says how many
+MOST = 128  # tokens of a text that are inspected …
+ROOM = 6_000_000  # … while all attention maps together have at most this many numbers
+MANY_UNKNOWN = 0.3  # share of unknown tokens that gives a notice
+NEW = 8  # tokens that a decoder generates by default
 Notice = tuple[str, str]  # in English, in Japanese
-READ = 128  # tokens of a text that are read in one step
-Target = str | Sequence[int] | None  # what was written: as text, as its tokens, or by the model itself
+PREFILL = 128  # tokens of a text that are prefilled in one step
+Target = str | Sequence[int] | None  # the output: a text, its tokens, or None to generate it
 
 
-def longest(speaker: Bundle, *, most: int = MOST, room: int = ROOM, layers: int | None = None) -> int:
-    """So many tokens that all maps (of so many layers) have room, and no more than the model reads."""
-    config = speaker.config
+def longest(pipeline: Bundle, *, most: int = MOST, room: int = ROOM, layers: int | None = None) -> int:
+    """The most tokens that can be inspected: limited by `most`, the context, and the size of all attention maps."""
+    config = pipeline.config
     encoder, decoder = config.encoder_depth, config.decoder_depth
     if layers is not None:
         encoder, decoder = min(encoder, layers), min(decoder, layers)
@@ -42,7 +42,7 @@ def longest(speaker: Bundle, *, most: int = MOST, room: int = ROOM, layers: int 
 
 
 def question(
-    speaker: Bundle,
+    pipeline: Bundle,
     text: str,
     to: Target,
     new: int | None,
@@ -50,37 +50,40 @@ def question(
     most: int | None = None,
     going: Callable[[], None] | None = None,
 ) -> tuple[Asked, list[Notice]]:
-    """What to look at: the text, and what the model writes of it or is said to have written.
+    """The tokens to inspect, and notices for the user.
 
-    `going` is asked for every token that is written; what it raises ends the writing.
+    to       the output: a text, its tokens, or None to generate it
+    new      most tokens to generate
+    most     most tokens of each text
+    going    called for every generated token; it may raise to cancel
     """
     from chumoku.models.model import DecoderModel, EncoderDecoderModel
     from chumoku.probe.snapshot import Asked
 
     notices: list[Notice] = []
-    name, model = namer(speaker.tokenizer), speaker.model
-    most = longest(speaker) if most is None else most
+    name, model = token_namer(pipeline.tokenizer), pipeline.model
+    most = longest(pipeline) if most is None else most
     if isinstance(model, DecoderModel):
         new = NEW if new is None else new
-        return _continued(model, speaker.tokenizer, text, to, new, most, notices, going), notices
+        return _continue(model, pipeline.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
-        ids, guessed = _encoder_tokens(speaker.tokenizer, text, most, notices)
+        ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)
         return Asked(ids, name, len(ids), guessed=guessed), notices
-    source = source_tokens(speaker.source_tokenizer, text, most, notices)
-    begin, end = speaker.tokenizer.roles.begin, speaker.tokenizer.roles.end
+    source = source_tokens(pipeline.source_tokenizer, text, most, notices)
+    begin, end = pipeline.tokenizer.roles.begin, pipeline.tokenizer.roles.end
     if begin is None or end is None:
-        raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
+        raise UsageError("Translation needs a begin token and an end token; this tokenizer does not have both.")
     if to is None:
         limit = most - 1 if new is None else min(new, most - 1)
-        wrote, ended = _translated(model, speaker.tokenizer, source, begin, end, limit, going)
+        output, ended = _translate(model, pipeline.tokenizer, source, begin, end, limit, going)
     else:
-        wrote, ended = _said(model, speaker.tokenizer, to, most - 1, notices)
+        output, ended = _given_tokens(model, pipeline.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
-    own = namer(speaker.source_tokenizer)
-    return Asked([begin, *wrote], name, 1, end if ended else None, source, own), notices
+    own = token_namer(pipeline.source_tokenizer)
+    return Asked([begin, *output], name, 1, end if ended else None, source, own), notices
 
 
-def _continued(
+def _continue(
     model: DecoderModel,
     tokenizer: Tokenizer,
     text: str,
@@ -93,37 +96,38 @@ def _continued(
     from chumoku.probe.snapshot import Asked
 
     before, end = list(tokenizer.prefix_and_suffix[0]), tokenizer.roles.end
-    follows, ended = (None, False) if to is None else _said(model, tokenizer, to, most // 2, notices)
+    follows, ended = (None, False) if to is None else _given_tokens(model, tokenizer, to, most // 2, notices)
     room = max(1, most - len(before) - (new if follows is None else len(follows)))
     prompt = [*before, *cut(tokenizer.encode(text), room, "text", notices, last=True)]
     if follows is None:
-        follows = _written(model, tokenizer, prompt, new, going) if new else []
+        follows = _generate(model, tokenizer, prompt, new, going) if new else []
         ended = len(follows) < new
-    return Asked([*prompt, *follows], namer(tokenizer), len(prompt), end if ended else None)
+    return Asked([*prompt, *follows], token_namer(tokenizer), len(prompt), end if ended else None)
 
 
-def _written(
+def _generate(
     model: DecoderModel, tokenizer: Tokenizer, prompt: list[int], new: int, going: Callable[[], None] | None
 ) -> list[int]:
-    """What the model goes on with, the likeliest token each time."""
-    from chumoku.decoding.generate import check, heard, start, wordless
-    from chumoku.decoding.sampling import Choice
+    """The greedy continuation of a prompt."""
+    from chumoku.decoding.batch import forbidden_tokens
+    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens
+    from chumoku.decoding.sampling import SamplingOptions
     from chumoku.decoding.scheduler import Request
 
-    check(model, [prompt], new)
-    greedy = Choice(temperature=0).without(wordless(model, tokenizer))
+    check_prompts(model, [prompt], new)
+    greedy = SamplingOptions(temperature=0).forbid(forbidden_tokens(model, tokenizer))
     ends = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-    scheduler = start(model, [Request(prompt, new, greedy, ends)], None)
-    scheduler.chunk = READ  # a long text in parts, so that somebody can be asked between them
+    scheduler = make_scheduler(model, [Request(prompt, new, greedy, ends)], None)
+    scheduler.chunk = PREFILL  # a long text in parts, so that it can be cancelled in between
     follows: list[int] = []
     while not scheduler.idle:
         if going is not None:
             going()
-        follows += [token for _, token in heard(scheduler)]
+        follows += [token for _, token in next_tokens(scheduler)]
     return follows
 
 
-def _translated(
+def _translate(
     model: EncoderDecoderModel,
     tokenizer: Tokenizer,
     source: list[int],
@@ -134,27 +138,27 @@ def _translated(
 ) -> tuple[list[int], bool]:
     import torch
 
+    from chumoku.decoding.batch import forbidden_tokens
     from chumoku.decoding.beam import search
 
     if not new:
         return [], False
-    wordless = (tokenizer.roles.pad, begin, *range(tokenizer.size, model.config.vocabulary))
-    forbidden = [token for token in wordless if token is not None and token != end]
+    forbidden = forbidden_tokens(model, tokenizer)
     ids = torch.tensor([source], device=model.device)
 
-    def asked(rows: Sequence[int]) -> list[bool]:
+    def still_wanted(rows: Sequence[int]) -> list[bool]:
         if going is not None:
             going()
         return [True] * len(rows)
 
-    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, going=asked)[0][0]
+    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, still_wanted=still_wanted)[0][0]
     return best.tokens, len(best.tokens) < new
 
 
-def _said(
+def _given_tokens(
     model: Model, tokenizer: Tokenizer, to: str | Sequence[int], most: int, notices: list[Notice]
 ) -> tuple[list[int], bool]:
-    """The tokens of what it is said to have written, and whether they end with the end token, which is not one."""
+    """The tokens of a given output without the end token, and whether they ended with it."""
     if isinstance(to, str):
         return cut(tokenizer.encode(to), most, "target", notices), False
     wrong = next((token for token in to if not 0 <= token < model.config.vocabulary), None)
@@ -168,12 +172,12 @@ def _said(
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
     end = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = tokenizer.encode(text)
-    told_unknown(tokenizer, ids, notices)
+    note_unknown(tokenizer, ids, notices)
     return [*cut(ids, most - len(end), "text", notices), *end]
 
 
 def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> tuple[list[int], list[int]]:
-    """The tokens in their frame, and the places of which guesses are wanted: masks, or all where none is typed."""
+    """The tokens in their frame, and the places to predict: the masks, or all places if there is no mask."""
     before, after = tokenizer.prefix_and_suffix
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
@@ -187,10 +191,10 @@ def _encoder_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[No
     return ids, masked or list(range(len(before), len(ids) - len(after)))
 
 
-def told_unknown(tokenizer: Tokenizer, ids: Sequence[int], notices: list[Notice]) -> None:
-    """A notice where much of a text is nothing to the model, as when it reads another language."""
+def note_unknown(tokenizer: Tokenizer, ids: Sequence[int], notices: list[Notice]) -> None:
+    """Add a notice if many tokens are unknown, for example because the text is in another language."""
     lost = sum(token == tokenizer.roles.unknown for token in ids)
-    if lost > len(ids) * STRANGE:
+    if lost > len(ids) * MANY_UNKNOWN:
         notices.append(
             (
                 f"{lost} of the text's {len(ids)} tokens are unknown to this model. Does it read this language?",
@@ -200,7 +204,7 @@ def told_unknown(tokenizer: Tokenizer, ids: Sequence[int], notices: list[Notice]
 
 
 def cut(ids: list[int], most: int, what: str, notices: list[Notice], *, last: bool = False) -> list[int]:
-    """No more tokens than are looked at; of a text that is gone on from, the last ones."""
+    """At most `most` tokens: the first ones, or with `last` the last ones."""
     if not ids:
         raise UsageError(f"The {what} has no token that this model knows. Give another one.")
     if len(ids) <= most:
@@ -216,11 +220,11 @@ def cut(ids: list[int], most: int, what: str, notices: list[Notice], *, last: bo
     return ids[-most:] if last else ids[:most]
 
 
-def namer(tokenizer: Tokenizer) -> functools._lru_cache_wrapper[str]:
+def token_namer(tokenizer: Tokenizer) -> functools._lru_cache_wrapper[str]:
     from chumoku.probe.token_labels import name_of
 
     return functools.cache(functools.partial(name_of, tokenizer))
 
 
-def said(tokenizer: Tokenizer, asked: Asked) -> str:
+def generated_text(tokenizer: Tokenizer, asked: Asked) -> str:
     return tokenizer.decode([token for token in asked.tokens[asked.first :] if token < tokenizer.size])

@@ -50,14 +50,14 @@ class Mirror:
         assert self.engine.lengths == list(map(len, self.rows))
         assert self.engine.live == len(self.rows)
 
-    def enter(self) -> None:
+    def add_rows(self) -> None:
         """New rows, which read at once: an empty row has nothing to say."""
         count = self.random.randint(1, ROWS - len(self.rows)) if len(self.rows) < ROWS else 0
         if not count:
             return
         first = len(self.rows)
         sources = [self.tokens(1, 11) for _ in range(count)] if self.sourced else None
-        self.engine.enter(count, sources)
+        self.engine.add_rows(count, sources)
         self.sources += sources or []
         self.rows += [[] for _ in range(count)]
         self.counts()
@@ -65,14 +65,14 @@ class Mirror:
             # As translations begin: nothing is read before the first step.
             self.append([self.tokens(1, 1) for _ in range(count)], step=True)
         else:
-            self.read(first, [self.tokens(1, CAPACITY - 6) for _ in range(count)])
+            self.prefill(first, [self.tokens(1, CAPACITY - 6) for _ in range(count)])
 
-    def read(self, first: int, pieces: list[list[int]]) -> None:
+    def prefill(self, first: int, pieces: list[list[int]]) -> None:
         for row, piece in enumerate(pieces, start=first):
             self.rows[row] += piece
-        self.same(self.engine.read(pieces, first=first), first, [1] * len(pieces))
+        self.same(self.engine.prefill(pieces, first=first), first, [1] * len(pieces))
 
-    def read_on(self) -> None:
+    def prefill_more(self) -> None:
         """Some neighboring rows, as far as each has room; one may fill up to the last position."""
         roomy = [row for row, read in enumerate(self.rows) if len(read) < CAPACITY]
         if roomy:
@@ -80,7 +80,7 @@ class Mirror:
             end = first + 1
             while end in roomy and self.random.random() < 0.8:
                 end += 1
-            self.read(first, [self.tokens(1, CAPACITY - len(self.rows[row])) for row in range(first, end)])
+            self.prefill(first, [self.tokens(1, CAPACITY - len(self.rows[row])) for row in range(first, end)])
 
     def extend(self, most: int = 4) -> None:
         count = self.random.randint(1, len(self.rows))
@@ -102,18 +102,18 @@ class Mirror:
     def step(self) -> None:
         self.extend(most=1)
 
-    def forget(self) -> None:
+    def truncate(self) -> None:
         lengths = [self.random.randint(1, len(row)) for row in self.rows]
-        self.engine.forget(lengths)
+        self.engine.truncate(lengths)
         self.rows = [row[:length] for row, length in zip(self.rows, lengths, strict=True)]
         self.counts()
 
-    def take(self) -> None:
+    def select_rows(self) -> None:
         """Fewer, more, twice the same, in any order."""
         chosen = [self.random.randrange(len(self.rows)) for _ in range(self.random.randint(1, ROWS))]
         if self.random.random() < 0.3:
             chosen = []
-        self.engine.take(chosen)
+        self.engine.select_rows(chosen)
         self.rows = [list(self.rows[row]) for row in chosen]
         self.sources = [self.sources[row] for row in chosen] if self.sourced else []
         self.counts()
@@ -125,11 +125,11 @@ def check_engine(factory: Factory, model: Model, *, seed: int = 0, turns: int = 
     sizes = []
     for _ in range(turns):
         if not mirror.rows:
-            mirror.enter()
+            mirror.add_rows()
         turn = mirror.random.choice(
-            (mirror.enter, mirror.read_on, mirror.extend, mirror.step, mirror.forget, mirror.take)
+            (mirror.add_rows, mirror.prefill_more, mirror.extend, mirror.step, mirror.truncate, mirror.select_rows)
         )
-        if mirror.rows or turn == mirror.enter:
+        if mirror.rows or turn == mirror.add_rows:
             turn()
         sizes.append(mirror.engine.nbytes)
     config = model.config

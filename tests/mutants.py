@@ -38,7 +38,7 @@ from chumoku import lora, text
 from chumoku.errors import ChumokuError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.pipeline import base_of
+from chumoku.pipeline import base_model_of
 from chumoku.weights.bundle import Tokenizers
 from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.gguf_model import write_gguf_model
@@ -109,7 +109,7 @@ def adapter(name: str) -> Callable[[Path], Path]:
 
 
 def open_adapter(file: Path) -> None:
-    model = load(base_of(file.parent)).model
+    model = load(base_model_of(file.parent)).model
     lora.load(model, file.parent, rows=transformers_rows(model.config))
 
 

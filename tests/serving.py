@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 import httpx
 
-from chumoku.pipeline import Speaker, load
+from chumoku.pipeline import Pipeline, load
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.models import ServedModel
+from chumoku.server.models import Served
 from chumoku.server.run import Server, bind_socket, make_server
 from chumoku.server.security.limits import Limits
 from chumoku.server.state import ServerState
@@ -38,12 +39,12 @@ class Serving(NamedTuple):
 
 @contextlib.contextmanager
 def serving(
-    models: dict[str, Path | str | Speaker], *, limits: Limits | None = None, **options: Any
+    models: dict[str, Path | str | Pipeline], *, limits: Limits | None = None, **options: Any
 ) -> Iterator[Serving]:
     """A running server; `options` are fields of ServerState: key, runs, lab, origins, hosts …"""
     limits, lock = limits or Limits(), FairLock()
     opened = {
-        name: ServedModel(name, one if isinstance(one, Speaker) else load(one), limits, lock)
+        name: ServedModel(name, one if isinstance(one, Pipeline) else load(one), limits, lock)
         for name, one in models.items()
     }
     hosts = frozenset({"localhost", "127.0.0.1", "::1"}) | options.pop("hosts", frozenset())

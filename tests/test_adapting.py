@@ -209,7 +209,7 @@ def test_adapter_with_missing_base_model(corpora: Path, tmp_path: Path) -> None:
     base = made(tmp_path / "base", "decoder", context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run", lora={}))
     base.rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match="which is not here"):
+    with pytest.raises(UsageError, match="which was not found"):
         chumoku.load(trained.last)
     assert chumoku.load(tmp_path / "elsewhere", adapter=trained.last).config.kind == "decoder"
     with pytest.raises(UsageError, match="is an adapter"):

@@ -188,4 +188,4 @@ def test_weights_of_any_single_float_type_load(dtype: torch.dtype, bundle: Path)
     save_file({name: tensor.to(dtype) for name, tensor in weights.items()}, bundle / "model.safetensors")
     write_checksums(bundle)
     assert load(bundle).model.dtype == dtype
-    assert isinstance(chumoku.load(bundle).generate("a", new=2, temperature=0), str)
+    assert isinstance(chumoku.load(bundle).generate("a", max_new_tokens=2, temperature=0), str)

@@ -19,7 +19,7 @@ from bundles import bytewise, chatty, made
 from commands import Ask, Ended, command
 
 import chumoku
-from chumoku.decoding.translate_file import note_of
+from chumoku.decoding.translate_file import progress_path
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def test_help_of_no_command_needs_torch() -> None:
 
 
 def test_translate_sentences(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "translator")
-    expected = speaker.translate(["one", "two"], beam=2, limit=7)
+    pipeline = chumoku.load(models / "translator")
+    expected = pipeline.translate(["one", "two"], beam=2, limit=7)
     short = ("--beam", "2", "--limit", "7")
     assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
     lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
@@ -102,7 +102,7 @@ def test_translate_lines_of_standard_input(ask: Ask, models: Path) -> None:
     found = ask("translate", "translator", "--limit", "7", stdin=b"one\n\x83\x7d\xff\ntwo\n")
     assert found.code == 2
     assert found.out == f"{' '.join(one.splitlines())}\n", "what came before is answered"
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
     found = ask("translate", "short", stdin=b"\n" * 40 + b"x" * 50 + b"\n")
     assert found.code == 2
     assert "standard input, line 41: Text 1 has 51 tokens" in found.err
@@ -122,7 +122,7 @@ def test_lines_are_translated_while_more_are_awaited(models: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--new", "40"]]
+    "words", [["translate", "translator", "--limit", "3"], ["generate", "decoder", "x", "--max-new-tokens", "40"]]
 )
 def test_a_closed_pipe_ends_quietly(words: list[str], models: Path) -> None:
     process = alone(*words, cwd=models, stdin=None)
@@ -168,22 +168,22 @@ def test_a_killed_translation_goes_on(models: Path, tmp_path: Path, ask: Ask) ->
     wait_for(lambda: out.exists() and out.stat().st_size > 0)
     process.kill()
     process.wait()
-    assert note_of(out).exists()
+    assert progress_path(out).exists()
     assert out.stat().st_size < whole.stat().st_size
     refused = ask(*words, str(out), "--into", "en")
     assert refused.code == 2
-    assert "begun with into = None, not en" in refused.err
+    assert "started with into = None, not en" in refused.err
     interrupted = alone(*words, str(out), cwd=models)
     before = out.stat().st_size
     wait_for(lambda: out.stat().st_size > before)
     interrupted.send_signal(signal.SIGINT)
     _, err = interrupted.communicate()
     assert interrupted.returncode == 130
-    assert b"Going on after line" in err
-    assert b"of 1,301 lines. The same command goes on." in err
+    assert b"Continuing after line" in err
+    assert b"of 1,301 lines. Run the same command to continue." in err
     assert ask(*words, str(out)).code == 0
     assert out.read_bytes() == whole.read_bytes()
-    assert not note_of(out).exists()
+    assert not progress_path(out).exists()
 
 
 def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
@@ -197,11 +197,18 @@ def wait_for(held: Callable[[], bool], seconds: float = 30) -> None:
 
 
 def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "decoder")
-    options = {"new": 17, "temperature": 0.6, "top_k": 40, "top_p": 0.9, "min_p": 0.01, "repetition": 1.1}
-    expected = speaker.generate("Once", **options, presence=0.2, seed=3)  # type: ignore[arg-type]
+    pipeline = chumoku.load(models / "decoder")
+    options = {
+        "max_new_tokens": 17,
+        "temperature": 0.6,
+        "top_k": 40,
+        "top_p": 0.9,
+        "min_p": 0.01,
+        "repetition_penalty": 1.1,
+    }
+    expected = pipeline.generate("Once", **options, presence_penalty=0.2, frequency_penalty=0.3, seed=3)  # type: ignore[arg-type]
     words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
-    words += ["--presence", "0.2", "--seed", "3"]
+    words += ["--presence-penalty", "0.2", "--frequency-penalty", "0.3", "--seed", "3"]
     assert ask("generate", "decoder", "Once", *words) == (0, f"{expected}\n", "")
     assert ask("generate", "decoder", *words, stdin=b"Once\n") == (0, f"{expected}\n", "")
     found = json.loads(ask("generate", "decoder", "Once", *words, "--json").out)
@@ -211,46 +218,53 @@ def test_generate_streams_what_python_gives(ask: Ask, models: Path) -> None:
     assert stopped == expected.partition(letter)[0] + "\n"
 
 
-def test_generate_writes_at_least_so_much(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "decoder")
-    seed = next(seed for seed in range(999) if len(speaker.generate("Once", new=31, seed=seed)) < 15)
-    words = ("generate", "decoder", "Once", "--new", "31", "--seed", str(seed))
-    assert ask(*words, "--least", "31").out == speaker.generate("Once", new=31, least=31, seed=seed) + "\n"
-    assert len(ask(*words).out) < len(ask(*words, "--least", "31").out)
+def test_generate_min_new_tokens(ask: Ask, models: Path) -> None:
+    pipeline = chumoku.load(models / "decoder")
+    seed = next(seed for seed in range(999) if len(pipeline.generate("Once", max_new_tokens=31, seed=seed)) < 15)
+    words = ("generate", "decoder", "Once", "--max-new-tokens", "31", "--seed", str(seed))
+    expected = pipeline.generate("Once", max_new_tokens=31, min_new_tokens=31, seed=seed)
+    assert ask(*words, "--min-new-tokens", "31").out == expected + "\n"
+    assert len(ask(*words).out) < len(ask(*words, "--min-new-tokens", "31").out)
 
 
-def test_generate_hears_only_text(ask: Ask) -> None:
+def test_generate_refuses_invalid_input(ask: Ask) -> None:
     found = ask("generate", "decoder", stdin=b"one\ntwo \xff")
     assert found.code == 2
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
 
 
 # Chat
 
 
 def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
-    speaker = chumoku.load(models / "chatty")
-    options = {"new": 9, "seed": 3}
-    first = speaker.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
+    pipeline = chumoku.load(models / "chatty")
+    options = {"max_new_tokens": 9, "seed": 3}
+    first = pipeline.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
     talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
-    second = speaker.chat(talk, **options)  # type: ignore[arg-type]
-    words = ("chat", "chatty", "--system", "Be brief.", "--new", "9", "--seed", "3")
+    second = pipeline.chat(talk, **options)  # type: ignore[arg-type]
+    words = ("chat", "chatty", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
     assert first
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
     assert found.out == f"{first}\n{first}\n"
-    assert found.err == "A new conversation.\nThere are /reset and /quit.\n"
+    assert found.err == "A new conversation.\nThe commands are /reset and /quit.\n"
     lines = ask(*words, "--json", stdin=b"Hello\nWho?\n").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
         {"role": "assistant", "text": text} for text in (first, second)
     ]
     found = ask(*words, stdin=b"Hello\n\xff\n")
     assert (found.code, found.out) == (2, f"{first}\n")
-    assert "Line 2 of standard input is no valid UTF-8" in found.err
+    assert "Line 2 of standard input is not valid UTF-8" in found.err
 
 
-def test_chat_forgets_aloud(ask: Ask) -> None:
-    found = ask("chat", "decoder", "--new", "5", stdin=b"one one one one\ntwo two two two\n" + b"x" * 90 + b"\nthree\n")
+def test_chat_reports_dropped_messages(ask: Ask) -> None:
+    found = ask(
+        "chat",
+        "decoder",
+        "--max-new-tokens",
+        "5",
+        stdin=b"one one one one\ntwo two two two\n" + b"x" * 90 + b"\nthree\n",
+    )
     assert found.code == 0
     assert found.err.count("oldest messages no longer fit") == 2
     assert found.err.count("The last message alone makes a prompt of") == 1
@@ -260,7 +274,7 @@ def test_chat_forgets_aloud(ask: Ask) -> None:
 def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     """A chat at a terminal that talks for a long time."""
     ours, theirs = pty.openpty()
-    words = ["chat", "endless", "--new", "4000"]
+    words = ["chat", "endless", "--max-new-tokens", "4000"]
     process = subprocess.Popen(
         [sys.executable, "-m", "chumoku", *words],
         cwd=models,
@@ -290,7 +304,7 @@ def heard(terminal: int, wanted: bytes) -> bytes:
 def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> None:
     """Ctrl-C stops an answer, or the line being typed, and not the program; Ctrl-D ends it."""
     ours, process = terminal
-    assert b"Format plain. /reset begins anew" in heard(ours, b"> ")
+    assert b"Format plain. /reset starts a new conversation" in heard(ours, b"> ")
     os.write(ours, b"Hello\n")
     heard(ours, b"Hello\r\n")
     assert select.select([ours], [], [], 20)[0], "the answer begins"
@@ -310,15 +324,15 @@ def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> No
 
 
 def test_embed_compares(ask: Ask, models: Path, tmp_path: Path) -> None:
-    speaker = chumoku.load(models / "encoder")
-    alike = speaker.similarity(["one", "two words"])
+    pipeline = chumoku.load(models / "encoder")
+    alike = pipeline.similarity(["one", "two words"])
     found = ask("embed", "encoder", "one", "two words")
     assert found.code == 0
     assert f"{float(alike[0, 1]):.3f}" in found.out
     assert "1.000" in found.out
     found = json.loads(ask("embed", "encoder", "one", "two words", "--json").out)
     assert found["texts"] == ["one", "two words"]
-    assert found["vectors"][1] == pytest.approx(speaker.embed("two words").tolist(), abs=1e-5)
+    assert found["vectors"][1] == pytest.approx(pipeline.embed("two words").tolist(), abs=1e-5)
     assert found["similarities"][0] == pytest.approx(alike[0].tolist(), abs=1e-5)
     assert "A vector of 12 numbers" in ask("embed", "encoder", "one").out
     (tmp_path / "texts.txt").write_text("".join(f"line {n} [/]\n\n" for n in range(11)) + "line 3 [/]\n")
@@ -359,40 +373,43 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
     [
         (["translate", "translator", ""], "Text 1 is empty"),
         (["translate", "translator", "one", " \n"], "Text 2 is empty"),
-        (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is no valid UTF-8"),
+        (["translate", "translator", b"\xff".decode("utf-8", "surrogateescape")], "Text 1 is not valid UTF-8"),
         (["translate", "short", "x" * 50], "Text 1 has 51 tokens"),
         (["translate", "translator", "one", "--into", "fr"], "'fr'"),
-        (["translate", "decoder", "one"], "decoder is of kind 'decoder', and this command needs the kind"),
+        (["translate", "decoder", "one"], "decoder is of kind 'decoder', but this command needs the kind"),
         (["translate", ".", "one"], "is not a model"),
         (["translate", "nowhere", "one"], "nowhere does not exist"),
         (["translate", "translator", "one", "--limit", "0"], "--limit"),
         (["translate", "translator", "one", "--beam", "-1"], "--beam"),
-        (["translate", "translator", "one", "--length-penalty", "nan"], "--length-penalty is a number from −10 to 10"),
+        (
+            ["translate", "translator", "one", "--length-penalty", "nan"],
+            "--length-penalty must be a number from −10 to 10",
+        ),
         (["translate", "translator", "one", "--length-penalty", "1e300"], "--length-penalty"),
         (["translate", "translator", "one", "--length-penalty", "-1e300"], "--length-penalty"),
         (["translate", "translator", "one", "--device", "cuda:99"], "Choose cpu"),
         (["translate", "translator", "one", "--precision", "int3"], "There is no precision 'int3'"),
         (["translate", "translator", "--file", "in.txt"], "--file IN --out OUT"),
         (["translate", "translator", "--out", "out.txt"], "--file IN --out OUT"),
-        (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "without other texts"),
-        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt is not there"),
+        (["translate", "translator", "one", "--file", "in.txt", "--out", "out.txt"], "no other texts"),
+        (["translate", "translator", "--file", "absent.txt", "--out", "out.txt"], "absent.txt does not exist"),
         (["generate", "decoder", ""], "The text is empty"),
         (["generate", "decoder"], "The text is empty"),
         (["generate", "decoder", "x" * 62], "The prompt has 62 tokens"),
-        (["generate", "decoder", "one", "--new", "0"], "--new"),
-        (["generate", "decoder", "one", "--new", "-1"], "--new"),
-        (["generate", "decoder", "one", "--temperature", "-1"], "up to 1,000,000; -1.0 was given"),
-        (["generate", "decoder", "one", "--temperature", "nan"], "Temperature is a number of 0 or more"),
+        (["generate", "decoder", "one", "--max-new-tokens", "0"], "--max-new-tokens"),
+        (["generate", "decoder", "one", "--max-new-tokens", "-1"], "--max-new-tokens"),
+        (["generate", "decoder", "one", "--temperature", "-1"], "to 1,000,000, not -1.0"),
+        (["generate", "decoder", "one", "--temperature", "nan"], "temperature must be a number from 0"),
         (["generate", "decoder", "one", "--temperature", "warm"], "--temperature"),
-        (["generate", "decoder", "one", "--top-p", "2"], "top_p is above 0 and at most 1"),
-        (["generate", "decoder", "one", "--top-k", "0"], "top_k is 1 or more"),
-        (["generate", "decoder", "one", "--stop", ""], "empty stop string"),
+        (["generate", "decoder", "one", "--top-p", "2"], "top_p must be above 0 and at most 1"),
+        (["generate", "decoder", "one", "--top-k", "0"], "top_k must be 1 or more"),
+        (["generate", "decoder", "one", "--stop", ""], "stop string must not be empty"),
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
         (["chat", "decoder", "--format", "chatml"], "Choose plain"),
-        (["chat", "chatty", "--format", "jinja"], "there are chatml, llama3, plain"),
-        (["chat", "chatty", "--temperature", "nan"], "Temperature"),
-        (["chat", "chatty", "--system", " "], "The system's message is empty"),
+        (["chat", "chatty", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
+        (["chat", "chatty", "--temperature", "nan"], "temperature must"),
+        (["chat", "chatty", "--system", " "], "The system message is empty"),
         (["chat", "translator"], "translator is of kind 'encoder-decoder'"),
         (["embed", "encoder"], "0 texts were given"),
         (["embed", "encoder", "one", ""], "Text 2 is empty"),

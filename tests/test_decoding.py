@@ -18,15 +18,15 @@ from chumoku.decoding import beam as beam_module
 from chumoku.decoding import generate as generate_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding import translate as translate_module
-from chumoku.decoding.batch import close_ranks
-from chumoku.decoding.beam import likeliest, look, search
+from chumoku.decoding.batch import compact_rows
+from chumoku.decoding.beam import cross_attention, search, search_continuations
 from chumoku.decoding.beam_rules import Hypothesis, Rules
 from chumoku.decoding.engines import base as engine_module
 from chumoku.decoding.engines import encoder_outputs as sources_module
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.sampling import Choice
-from chumoku.decoding.translate import batches, translate
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.decoding.translate import batches_by_length, translate
 from chumoku.errors import ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import Dropout, ModelConfig
@@ -60,7 +60,13 @@ def sources() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def plain_beam(
-    model: Callable[..., Output], source: torch.Tensor, *, beam: int, penalty: float, limit: int, least: int = 0
+    model: Callable[..., Output],
+    source: torch.Tensor,
+    *,
+    beam: int,
+    penalty: float,
+    limit: int,
+    min_new_tokens: int = 0,
 ) -> list[Hypothesis]:
     """One sentence, every prefix computed anew, no early finish."""
     live: list[tuple[float, list[int]]] = [(0.0, [])]
@@ -73,7 +79,7 @@ def plain_beam(
             (total + chances[row][token], [*written, token])
             for row, (total, written) in enumerate(live)
             for token in range(VOCABULARY)
-            if token not in FORBIDDEN and (token != END or length > least)
+            if token not in FORBIDDEN and (token != END or length > min_new_tokens)
         ]
         every.sort(reverse=True)
         for total, written in every[:beam]:
@@ -127,7 +133,7 @@ def test_early_finish_changes_nothing_under_any_penalty(penalty: float) -> None:
     assert len(lengths) > 3, "a test in which all rows end together shows little"
 
 
-def test_the_bound_is_what_a_live_one_can_still_attain() -> None:
+def test_early_stop_bound_is_the_best_reachable_score() -> None:
     """log p = -4 after 3 tokens, of at most 13: at penalty 1 it may still reach -4 / 3, at -1 only -4 · 9 / 6."""
     for penalty, bound in ((1.0, -4 / 3), (0.0, -4.0), (-1.0, -6.0)):
         rules = Rules(END, 5, 2, penalty, [], [13])
@@ -162,7 +168,7 @@ DONE = Rules.done
         (sources_module, "move", unmoved),
         (Rules, "done", hasty),
         (Rules, "done", mistaken),
-        (beam_module, "close_ranks", lambda staying: list(range(len(staying)))),
+        (beam_module, "compact_rows", lambda staying: list(range(len(staying)))),
         (Rules, "score", lambda rules, total, length: total / ((6 + length) / 6) ** rules.length_penalty),
     ],
     ids=["beams stay", "sources stay", "first finished wins", "bound too low", "wrong rows leave", "end not counted"],
@@ -172,7 +178,7 @@ def test_broken_searches_are_caught(owner: object, name: str, broken: object, mo
     assert beam_noticed(lively("encoder-decoder", "none"), beam=5, penalty=2.0, best=2)
 
 
-def test_a_row_costs_what_it_costs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_finished_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs once, cross-attention keys are made once, and rows leave the batch when they are done."""
     model = lively("encoder-decoder", "rotary")
     rows, encoded, projected = [], [], []
@@ -207,7 +213,7 @@ def test_a_beam_of_one_is_greedy() -> None:
         assert found[0].tokens == [token for token in written[1:] if token != END]
 
 
-def test_limits_are_a_rows_own_and_end_at_learned_positions() -> None:
+def test_each_row_has_its_own_limit() -> None:
     model = lively("encoder-decoder", "none")
     source, mask = sources()
     limits = [1 + row for row in range(13)]
@@ -230,7 +236,7 @@ def test_a_small_vocabulary_and_a_large_beam() -> None:
         assert all(math.isfinite(one.score) and not {*one.tokens} & {*FORBIDDEN, END} for one in row)
 
 
-def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
+def test_training_mode_is_restored_after_search() -> None:
     config = Cell("encoder-decoder").config(dropout=Dropout(sublayer=0.5))
     model = build(config).train()
     model.encoder.eval()
@@ -242,40 +248,40 @@ def test_the_mode_of_every_part_comes_back_and_training_goes_on() -> None:
     model(tokens(2, 7), tokens(2, 3)).logits.sum().backward()
 
 
-def test_a_search_ends_where_its_engine_does() -> None:
+def test_engine_capacity_limits_a_search() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     options = {"begin": BEGIN, "end": END, "beam": 2, "forbidden": FORBIDDEN}
     small = TorchEngine(model, rows=4, capacity=2)
     assert search(model, source, limit=11, engine=small, **options) == search(model, source, limit=2, **options)
 
 
-def test_searches_that_cannot_be() -> None:
+def test_invalid_searches_are_refused() -> None:
     model, source = lively("encoder-decoder", "none"), tokens(2, 7)
     for options, message in (
-        ({"beam": 2, "best": 3}, "The 3 best of a beam of 2"),
-        ({"length_penalty": 1e300}, "A length penalty is a number from −10 to 10"),
-        ({"length_penalty": -1e300}, "A length penalty is a number from −10 to 10"),
-        ({"limit": 0}, "A limit is 1 or more"),
+        ({"beam": 2, "best": 3}, r"best must be from 1 to beam \(2\), not 3"),
+        ({"length_penalty": 1e300}, "length_penalty must be a number from −10 to 10"),
+        ({"length_penalty": -1e300}, "length_penalty must be a number from −10 to 10"),
+        ({"limit": 0}, "limit must be 1 or more"),
         ({"limit": [3]}, "for each of the 2"),
-        ({"least": 11, "limit": 11}, "At least 11 tokens were asked for, and a row may have 11"),
-        ({"forbidden": (PAD, END)}, "Token 3 ends a sentence"),
-        ({"forbidden": (VOCABULARY,)}, "There is no token 29 to end with or to forbid"),
+        ({"min_new_tokens": 11, "limit": 11}, "min_new_tokens is 11, but a row may have only 11 tokens"),
+        ({"forbidden": (PAD, END)}, "Token 3 is the end token"),
+        ({"forbidden": (VOCABULARY,)}, "is not in the vocabulary of 29"),
     ):
         with pytest.raises(UsageError, match=message):
             search(model, source, begin=BEGIN, end=END, **options)
-    with pytest.raises(UsageError, match="as models of kind 'encoder-decoder' do"):
+    with pytest.raises(UsageError, match="needs a model of kind 'encoder-decoder'"):
         search(lively("decoder", "none"), source, begin=BEGIN, end=END)
     broken = build(Cell("encoder-decoder").config())
     with torch.no_grad():
         broken.decoder.embedding.table.fill_(math.nan)
-    with pytest.raises(ChumokuError, match="no finite numbers"):
+    with pytest.raises(ChumokuError, match="not finite numbers"):
         search(broken, source, begin=BEGIN, end=END, limit=3)
 
 
-def test_rows_close_ranks() -> None:
-    assert close_ranks([0, 2, 4, 5]) == [0, 5, 2, 4]
-    assert close_ranks([0, 1]) == [0, 1]
-    assert close_ranks([6]) == [6]
+def test_compact_rows() -> None:
+    assert compact_rows([0, 2, 4, 5]) == [0, 5, 2, 4]
+    assert compact_rows([0, 1]) == [0, 1]
+    assert compact_rows([6]) == [6]
 
 
 def marian() -> tuple[Model, torch.nn.Module]:
@@ -317,7 +323,7 @@ def marian() -> tuple[Model, torch.nn.Module]:
 
 
 @pytest.mark.parametrize("beam", [1, 4])
-def test_marian_says_the_same_in_transformers(beam: int) -> None:
+def test_marian_beam_search_equals_transformers(beam: int) -> None:
     ours, theirs = marian()
     source, mask = sources()
     options = {"num_beams": beam, "max_new_tokens": 13, "do_sample": False, "bad_words_ids": [[PAD], [BEGIN]]}
@@ -337,7 +343,7 @@ def test_marian_says_the_same_in_transformers(beam: int) -> None:
 
 @pytest.mark.parametrize("beam", [1, 4])
 @pytest.mark.parametrize("family", [gpt2, functools.partial(llama, "llama3", False)], ids=["gpt2", "llama"])
-def test_decoders_say_the_same_in_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
+def test_decoder_generation_equals_transformers(family: Callable[[], tuple[Model, torch.nn.Module]], beam: int) -> None:
     ours, theirs = (model.double() for model in family())
     given = [prompt[:9] for prompt in prompts()]
     options = {"num_beams": beam, "max_new_tokens": 11, "do_sample": False, "eos_token_id": END, "pad_token_id": PAD}
@@ -348,45 +354,49 @@ def test_decoders_say_the_same_in_transformers(family: Callable[[], tuple[Model,
         said = theirs.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
         texts.append([token for token in said[0, len(prompt) :].tolist() if token != END])
     if beam == 1:
-        assert generate(ours, given, new=11, temperature=0, end=END) == texts
-    found = likeliest(ours, given, new=11, end=END, beam=beam, length_penalty=0.0)
+        assert generate(ours, given, max_new_tokens=11, temperature=0, end=END) == texts
+    found = search_continuations(ours, given, max_new_tokens=11, end=END, beam=beam, length_penalty=0.0)
     assert [row[0].tokens for row in found] == texts
     assert len({tuple(text) for text in texts}) > 3
 
 
-def test_beams_of_a_decoder_are_the_plain_ones() -> None:
+def test_decoder_beam_search_equals_the_plain_one() -> None:
     """A prompt of the target is a source that is read as one."""
     model = lively("decoder", "rotary")
-    found = likeliest(model, prompts(), new=7, end=END, beam=3, best=2, least=2, forbidden=FORBIDDEN)
+    found = search_continuations(
+        model, prompts(), max_new_tokens=7, end=END, beam=3, best=2, min_new_tokens=2, forbidden=FORBIDDEN
+    )
     for prompt, row in zip(prompts(), found, strict=True):
         expected = plain_beam(
             lambda source, target: model(torch.cat([source, target[:, 1:]], 1)),
-            torch.tensor(prompt), beam=3, penalty=1.0, limit=7, least=2,
+            torch.tensor(prompt), beam=3, penalty=1.0, limit=7, min_new_tokens=2,
         )  # fmt: skip
         assert alike(row, expected[:2])
 
 
-def test_no_sentence_ends_before_it_may() -> None:
+def test_min_new_tokens_in_beam_search() -> None:
     model = lively("encoder-decoder", "none")
     source, mask = sources()
     found = search(
-        model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, least=5, forbidden=FORBIDDEN
+        model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, min_new_tokens=5, forbidden=FORBIDDEN
     )
     freely = fast_beam(model, beam=3, penalty=1.0)
     assert min(len(row[0].tokens) for row in found) == 5 > min(len(row[0].tokens) for row in freely)
     for row, given, length in zip(found, source, LENGTHS, strict=True):
-        assert alike(row, plain_beam(model, given[:length], beam=3, penalty=1.0, limit=17, least=5)[:1])
+        assert alike(row, plain_beam(model, given[:length], beam=3, penalty=1.0, limit=17, min_new_tokens=5)[:1])
 
 
-def test_where_the_winner_looked() -> None:
+def test_cross_attention_of_the_best_hypothesis() -> None:
     model = lively("encoder-decoder", "rotary")
     source, mask = sources()
-    found = search(model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, best=2, look=True)
+    found = search(
+        model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, best=2, return_attention=True
+    )
     for row, given, length in zip(found, source, LENGTHS, strict=True):
         for one in row:
             assert one.attention.shape == (2, 3, len(one.tokens) + 1, length)
             torch.testing.assert_close(one.attention.sum(-1), torch.ones(2, 3, len(one.tokens) + 1).double())
-        assert torch.equal(row[0].attention, look(model, given[:length].tolist(), row[0].tokens, BEGIN))
+        assert torch.equal(row[0].attention, cross_attention(model, given[:length].tolist(), row[0].tokens, BEGIN))
     assert fast_beam(model, beam=3, penalty=1.0)[0][0].attention is None
 
 
@@ -411,8 +421,8 @@ def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(sources_module, "SPARE", 2)
     model = lively("decoder", position)
     greedy = [plain_sample(model, prompt, lambda logits: int(logits.argmax()), 12) for prompt in prompts()]
-    assert generate(model, prompts(), new=12, temperature=0, end=END) == greedy
-    drawn = generate(model, prompts(), new=12, temperature=0.7, top_k=11, top_p=0.9, seed=5, end=END)
+    assert generate(model, prompts(), max_new_tokens=12, temperature=0, end=END) == greedy
+    drawn = generate(model, prompts(), max_new_tokens=12, temperature=0.7, top_k=11, top_p=0.9, seed=5, end=END)
     for row, prompt in enumerate(prompts()):
         random = generator(5, row)
 
@@ -428,12 +438,14 @@ def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.Monk
         assert drawn[row] == plain_sample(model, prompt, choose, 12)
 
 
-def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_does_not_depend_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively("decoder", "rotary")
 
     def noticed() -> bool:
         mates = [prompt if row % 2 else [7, 5] for row, prompt in enumerate(prompts())]
-        one, two = (generate(model, given, new=12, temperature=1.0, seed=5, end=END) for given in (prompts(), mates))
+        one, two = (
+            generate(model, given, max_new_tokens=12, temperature=1.0, seed=5, end=END) for given in (prompts(), mates)
+        )
         return one[1::2] != two[1::2]
 
     assert not noticed()
@@ -441,13 +453,13 @@ def test_a_rows_text_does_not_hang_on_its_mates(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(chosen_module, "generator", lambda *key: shared)
     assert noticed(), "one generator for all was not caught"
     monkeypatch.undo()
-    monkeypatch.setattr(scheduler_module, "close_ranks", lambda staying: list(range(len(staying))))
+    monkeypatch.setattr(scheduler_module, "compact_rows", lambda staying: list(range(len(staying))))
     assert noticed(), "wrong rows that leave were not caught"
 
 
 def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
     model = lively("decoder", "none")
-    free = {"new": 1, "temperature": 1.0, "top_p": None}
+    free = {"max_new_tokens": 1, "temperature": 1.0, "top_p": None}
     many = generate(model, [[5]] * 2000, **free)
     with torch.no_grad():
         chances = model(torch.tensor([[5]])).logits[0, -1].softmax(-1)
@@ -460,35 +472,35 @@ def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
 def test_learned_positions_end_at_the_context() -> None:
     model = lively("decoder", "learned")
     given = [[5] * (CONTEXT - 2), [5] * CONTEXT, [5]]
-    assert [len(row) for row in generate(model, given, new=100)] == [2, 0, CONTEXT - 1]
-    with pytest.raises(LengthError, match="A prompt has 24 tokens, and the learned positions of this model end at 23"):
-        generate(model, [[5] * (CONTEXT + 1)], new=1)
+    assert [len(row) for row in generate(model, given, max_new_tokens=100)] == [2, 0, CONTEXT - 1]
+    with pytest.raises(LengthError, match="A prompt has 24 tokens, but the learned positions of this model end at 23"):
+        generate(model, [[5] * (CONTEXT + 1)], max_new_tokens=1)
 
 
-def test_generations_that_cannot_be() -> None:
+def test_invalid_generations_are_refused() -> None:
     model = lively("decoder", "none")
-    assert generate(model, [], new=3) == []
-    assert generate(model, [[5], [7]], new=0) == [[], []]
+    assert generate(model, [], max_new_tokens=3) == []
+    assert generate(model, [[5], [7]], max_new_tokens=0) == [[], []]
     for options, message in (
-        ({"temperature": -1.0}, "Temperature is a number of 0 or more"),
-        ({"top_k": 0}, "top_k is 1 or more"),
-        ({"top_p": 0.0}, "top_p is above 0"),
-        ({"choice": [Choice()] * 2}, "2 choices were given for 1 prompts"),
-        ({"end": VOCABULARY}, "There is no token 29 to end with"),
-        ({"least": -1}, "at least -1, were asked for"),
-        ({"new": -1}, "-1 new tokens were asked for"),
+        ({"temperature": -1.0}, "temperature must be a number from 0"),
+        ({"top_k": 0}, "top_k must be 1 or more"),
+        ({"top_p": 0.0}, "top_p must be above 0"),
+        ({"sampling": [SamplingOptions()] * 2}, "2 sampling options were given for 1 prompts"),
+        ({"end": VOCABULARY}, "is not in the vocabulary of 29"),
+        ({"min_new_tokens": -1}, "must be 0 or more; they are 1 and -1"),
+        ({"max_new_tokens": -1}, "must be 0 or more; it is -1"),
     ):
         with pytest.raises(UsageError, match=message):
-            generate(model, [[5]], **{"new": 1, **options})
-    with pytest.raises(UsageError, match="a prompt has 1 or more"):
-        generate(model, [[5], []], new=1)
+            generate(model, [[5]], **{"max_new_tokens": 1, **options})
+    with pytest.raises(UsageError, match="A prompt needs 1 token or more"):
+        generate(model, [[5], []], max_new_tokens=1)
     with pytest.raises(UsageError, match="needs a model of kind 'decoder'"):
-        generate(lively("encoder-decoder", "none"), [[5]], new=1)
+        generate(lively("encoder-decoder", "none"), [[5]], max_new_tokens=1)
     broken = build(Cell("decoder").config())
     with torch.no_grad():
         broken.decoder.embedding.table.fill_(math.nan)
-    with pytest.raises(ChumokuError, match="no finite numbers"):
-        generate(broken, [[5]], new=1)
+    with pytest.raises(ChumokuError, match="not finite numbers"):
+        generate(broken, [[5]], max_new_tokens=1)
 
 
 TEXTS = ["abc de", "", "f", "the lazy dog", "a", " ", "quick", "jumps over", "x y z", "brown fox", "", "dog", "lazy"]
@@ -521,7 +533,7 @@ def test_translation_keeps_the_order(letters: Tokenizer) -> None:
     assert translate(model, [], **options) == []
 
 
-def test_engines_stay_small_where_lengths_differ(letters: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_engines_stay_small_for_different_lengths(letters: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Many short texts and a long one: neither all rows are as long as that one, nor a prompt's batch mates."""
     sizes: list[int] = []
 
@@ -537,16 +549,16 @@ def test_engines_stay_small_where_lengths_differ(letters: Tokenizer, monkeypatch
     whole = translate(model, texts, **options)
     assert len(sizes) == 1, "usually one engine does"
     sizes.clear()
-    monkeypatch.setattr(translate_module, "LOOSE", 4)
+    monkeypatch.setattr(translate_module, "SPARE_FACTOR", 4)
     assert translate(model, texts, **options) == whole
     assert max(sizes) <= 2 * 60 + 3 * 20 * 10, "a batch's own tokens and limits"
     sizes.clear()
     model, prompts = lively("decoder", "none"), [[5]] * 12 + [[7] * 90]
-    written = generate(model, prompts, new=2)
+    written = generate(model, prompts, max_new_tokens=2)
     config = model.config
     position = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width
     monkeypatch.setattr(generate_module, "MEMORY", 5 * 92 * position)
-    assert generate(model, prompts, new=2) == written
+    assert generate(model, prompts, max_new_tokens=2) == written
     assert sizes == [13 * 92, 5 * 92]
 
 
@@ -567,7 +579,7 @@ def test_translation_is_search_as_in_training(letters: Tokenizer) -> None:
     assert len(letters.encode(translate(model, ["jumps over"], **options)[0])) == 2 * 11 + 20
 
 
-def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
+def test_translation_with_language_and_own_engine() -> None:
     words = train(["the quick brown fox"] * 3, kind="character", vocabulary=40, languages=["en", "fr"])
     model = translator(words)
     options = {"source_tokenizer": words, "tokenizer": words, "beam": 2}
@@ -580,27 +592,27 @@ def test_translation_into_a_language_and_over_an_engine_of_ones_own() -> None:
     texts = ["fox", "the", "quick brown", "x", "ox"]
     assert translate(model, texts, engine=engine, **options) == translate(model, texts, **options)
     assert engine.live == 0
-    least = translate(model, ["fox"], least=9, **options)
+    least = translate(model, ["fox"], min_new_tokens=9, **options)
     assert len(words.encode(least[0])) >= 9
 
 
-def test_translations_that_cannot_be(letters: Tokenizer) -> None:
+def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
     options = {"source_tokenizer": letters, "tokenizer": letters}
-    with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with its end, and this model reads 23 at most"):
+    with pytest.raises(LengthError, match=r"Text 2 has 31 tokens with the end token, and this model reads 23 at most"):
         translate(translator(letters, "learned"), ["a", "a" * 30], **options)
-    with pytest.raises(LengthError, match="Text 1 has 14 tokens with its end, and this model reads 13 at most"):
+    with pytest.raises(LengthError, match="Text 1 has 14 tokens with the end token, and this model reads 13 at most"):
         translate(translator(letters, "rotary"), ["a" * 13], within=13, **options)
     assert len(translate(translator(letters, "rotary"), ["a" * 30], **options)) == 1
     with pytest.raises(UsageError, match=r"has no language 'fr'\. Its languages: none"):
         translate(translator(letters), ["a"], into="fr", **options)
-    with pytest.raises(UsageError, match="Texts are a list"):
+    with pytest.raises(UsageError, match="texts must be a list"):
         translate(translator(letters), "abc", **options)
 
 
 def test_batches_hold_a_budget() -> None:
     lengths = [5, 0, 3, 30, 7, 1, 2]
-    made = list(batches(lengths, most=14))
+    made = list(batches_by_length(lengths, most=14))
     assert sorted(number for batch in made for number in batch) == [0, 2, 3, 4, 5, 6]
     assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in made)
     assert made == [[3], [4, 0], [2, 6, 5]]
-    assert list(batches(lengths, most=14, rows=2)) == [[3], [4, 0], [2, 6], [5]]
+    assert list(batches_by_length(lengths, most=14, rows=2)) == [[3], [4, 0], [2, 6], [5]]

@@ -93,7 +93,7 @@ def test_wrong_engine_is_found(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> N
 
     class Forgetful(TorchEngine):
         def step(self, tokens: torch.Tensor) -> torch.Tensor:
-            self.forget([length - 1 for length in self.lengths])
+            self.truncate([length - 1 for length in self.lengths])
             return super().step(tokens)
 
     subject = ward.decoder(initialization="xavier")

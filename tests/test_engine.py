@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chumoku.decoding.engines import base as engine_module
 from chumoku.decoding.engines import encoder_outputs as sources_module
 from chumoku.decoding.engines.base import TorchEngine, runs
-from chumoku.decoding.engines.encoder_outputs import Sources
+from chumoku.decoding.engines.encoder_outputs import EncoderOutputs
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
@@ -22,7 +22,7 @@ from chumoku.models.config import Dropout
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 @pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize("chunk", [512, 3])
-def test_rows_live_their_own_lives(kind: str, position: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_independent(kind: str, position: str, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "AT_ONCE", chunk)
     monkeypatch.setattr(sources_module, "SPARE", 2)
     check_engine(TorchEngine, model_of(Cell(kind, position)), seed=chunk)
@@ -67,11 +67,11 @@ def one_by_one(parts: list[torch.Tensor], moves: list[tuple[int, int]]) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "broken", "kind"),
     [
-        (TorchEngine, "_ragged", shifted, "decoder"),
+        (TorchEngine, "_device_lengths", shifted, "decoder"),
         (engine_module, "move", unmoved, "decoder"),
         (engine_module, "move", one_by_one, "decoder"),
         (sources_module, "move", unmoved, "encoder-decoder"),
-        (Sources, "take", lambda sources, rows: None, "encoder-decoder"),
+        (EncoderOutputs, "select_rows", lambda sources, rows: None, "encoder-decoder"),
     ],
     ids=["one place late", "rows stay", "rows overwritten", "sources stay", "sources forgotten"],
 )
@@ -83,13 +83,13 @@ def test_broken_engines_are_caught(
     assert noticed(kind)
 
 
-def test_only_what_is_asked_for_goes_through_the_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_needed_positions_go_through_the_output_matrix(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder"))
     seen, forward = [], model.head.forward
     monkeypatch.setattr(model.head, "forward", lambda x, table: (seen.append(x.shape[:-1]), forward(x, table))[1])
     engine = TorchEngine(model, rows=3, capacity=13)
-    engine.enter(3)
-    assert engine.read([[5] * 11, [7] * 2, [3]]).shape == (3, VOCABULARY)
+    engine.add_rows(3)
+    assert engine.prefill([[5] * 11, [7] * 2, [3]]).shape == (3, VOCABULARY)
     assert seen == [(3,)]
 
 
@@ -100,11 +100,11 @@ def test_sources_are_encoded_once_and_beams_share_their_way(monkeypatch: pytest.
     monkeypatch.setattr(model, "encode", lambda x, **rest: (encoded.append(tuple(x.shape)), encode(x, **rest))[1])
     monkeypatch.setattr(sources_module, "move", lambda parts, moves: (moved.append(moves), move(parts, moves))[1])
     engine = TorchEngine(model, rows=6, capacity=13)
-    engine.enter(2, [[5, 7, 3], [2]])
-    engine.take([0, 0, 0, 1, 1, 1])
+    engine.add_rows(2, [[5, 7, 3], [2]])
+    engine.select_rows([0, 0, 0, 1, 1, 1])
     moved.clear()
     engine.step(torch.tensor([1, 2, 3, 4, 5, 6]))
-    engine.take([2, 0, 0, 5, 5, 3])
+    engine.select_rows([2, 0, 0, 5, 5, 3])
     assert (encoded, moved) == ([(2, 3)], []), "the beams of a sentence changed places, and its source was copied"
 
 
@@ -112,10 +112,10 @@ def test_memory_is_bounded_and_counted() -> None:
     model = model_of(Cell("decoder"))
     engine = TorchEngine(model, rows=3, capacity=100)
     assert engine.nbytes == 0
-    engine.enter(3)
-    engine.read([[5]] * 3)
+    engine.add_rows(3)
+    engine.prefill([[5]] * 3)
     small = engine.nbytes
-    engine.read([[5] * 99] * 3)
+    engine.prefill([[5] * 99] * 3)
     assert small < engine.nbytes == 2 * 2 * 3 * 100 * 30 * 8
 
 
@@ -125,8 +125,8 @@ def test_a_model_in_training_answers_without_dropout_and_goes_on_training() -> N
     answers = []
     for _ in range(2):
         engine = open_engine(model, rows=1, capacity=9)
-        engine.enter(1)
-        engine.read([[5, 7]])
+        engine.add_rows(1)
+        engine.prefill([[5, 7]])
         answers.append(engine.step(torch.tensor([3])))
     assert torch.equal(*answers)
     assert model.training
@@ -134,34 +134,36 @@ def test_a_model_in_training_answers_without_dropout_and_goes_on_training() -> N
     model(tokens(2, 3)).logits.sum().backward()
 
 
-def test_what_engines_refuse() -> None:
+def test_invalid_engine_calls_are_refused() -> None:
     model = model_of(Cell("decoder", "learned"))
     with pytest.raises(UsageError, match="of kind 'decoder' or 'encoder-decoder'"):
         TorchEngine(model_of(Cell("encoder")), rows=1, capacity=1)
-    with pytest.raises(LengthError, match="An engine for 0 rows of 5 tokens"):
+    with pytest.raises(LengthError, match="not 0 and 5"):
         TorchEngine(model, rows=0, capacity=5)
     engine = TorchEngine(model, rows=2, capacity=10**6)
-    engine.enter(1)
-    with pytest.raises(LengthError, match=f"A row would have {CONTEXT + 1} tokens, and there is room for {CONTEXT}"):
-        engine.read([[5] * (CONTEXT + 1)])
-    with pytest.raises(LengthError, match="2 rows were given tokens, and 1 are live"):
+    engine.add_rows(1)
+    with pytest.raises(
+        LengthError, match=f"A row would have {CONTEXT + 1} tokens, but there is room for only {CONTEXT}"
+    ):
+        engine.prefill([[5] * (CONTEXT + 1)])
+    with pytest.raises(LengthError, match="Tokens for 2 rows were given, but there are 1"):
         engine.step(torch.tensor([5, 7]))
-    with pytest.raises(LengthError, match="1 rows are live and 2 more do not fit: this engine has 2"):
-        engine.enter(2)
-    with pytest.raises(LengthError, match=r"Rows of \[0\] tokens cannot go back to \[1\]"):
-        engine.forget([1])
-    with pytest.raises(LengthError, match=r"Rows \[0, 1\] cannot be taken: 1 are live"):
-        engine.take([0, 1])
+    with pytest.raises(LengthError, match="2 rows cannot be added: 1 of 2 are in use"):
+        engine.add_rows(2)
+    with pytest.raises(LengthError, match=r"Rows of \[0\] tokens cannot be truncated to \[1\]"):
+        engine.truncate([1])
+    with pytest.raises(LengthError, match=r"Rows \[0, 1\] cannot be selected: 1 exist"):
+        engine.select_rows([0, 1])
     with pytest.raises(UsageError, match="one token or more"):
-        engine.read([[5], []])
+        engine.prefill([[5], []])
     with pytest.raises(UsageError, match="one token or more"):
-        engine.read([])
-    with pytest.raises(UsageError, match="no encoder to read them"):
-        engine.enter(1, [[5]])
+        engine.prefill([])
+    with pytest.raises(UsageError, match="has no encoder"):
+        engine.add_rows(1, [[5]])
     both = TorchEngine(model_of(Cell("encoder-decoder")), rows=2, capacity=5)
     for sources in (None, [[5]], [[5], []]):
         with pytest.raises(UsageError, match="2 rows of an encoder-decoder need 2 sources"):
-            both.enter(2, sources)
+            both.add_rows(2, sources)
 
 
 def test_runs_of_rows() -> None:

@@ -94,7 +94,7 @@ def test_cached_generation_equals_transformers(name: str, tmp_path: Path) -> Non
     prompts = torch.randint(VOCABULARY, (3, 7), generator=torch.Generator().manual_seed(2))
     options = {"max_new_tokens": 13, "do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     expected = theirs.generate(prompts, attention_mask=torch.ones_like(prompts), **options)
-    assert generate(ours, prompts.tolist(), new=13, temperature=0.0) == expected[:, 7:].tolist()
+    assert generate(ours, prompts.tolist(), max_new_tokens=13, temperature=0.0) == expected[:, 7:].tolist()
 
 
 SMALL = {"vocabulary": VOCABULARY, "context": 67, "layers": 2, "feedforward_width": 41}

@@ -631,7 +631,11 @@ def test_adapter_base_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest
         for name, tensor in tensors_of(chumoku.load(folder).model).items()
     )
     path = folder / "adapter_config.json"
-    for other, hint in ((None, "does not say which model"), ("", "does not say"), ("gone", "gone, which is not here")):
+    for other, hint in (
+        (None, "does not say which model"),
+        ("", "does not say"),
+        ("gone", "gone, which was not found"),
+    ):
         path.write_text(json.dumps({**json.loads(path.read_text()), "base_model_name_or_path": other}))
         with pytest.raises(UsageError, match=hint):
             chumoku.load(folder)

@@ -12,8 +12,8 @@ from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
 from chumoku.decoding.beam import search
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.engines.base import TorchEngine
-from chumoku.decoding.logprobs import Measured
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.logprobs import Logprobs
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Event, Request, Scheduler
 from chumoku.errors import UsageError
 
@@ -29,7 +29,12 @@ def test_tokens_come_with_their_likelihood() -> None:
     model = lively("decoder", "rotary")
     wanted = [None, 0, 3, None, 5, 29, 1]
     asked = [
-        Request(prompt, 7, Choice(temperature=0.9, top_k=11, repetition=1.4, bias={5: 2.0}, seed=row), logprobs=count)
+        Request(
+            prompt,
+            7,
+            SamplingOptions(temperature=0.9, top_k=11, repetition_penalty=1.4, bias={5: 2.0}, seed=row),
+            logprobs=count,
+        )
         for row, (prompt, count) in enumerate(zip(prompts(), wanted, strict=False))
     ]
     scheduler = Scheduler(TorchEngine(model, rows=3, capacity=29), chunk=5)
@@ -49,13 +54,13 @@ def test_tokens_come_with_their_likelihood() -> None:
                 assert [share for _, share in event.likelihood.top] == pytest.approx(expected.values.tolist(), abs=1e-4)
                 assert [token for token, _ in event.likelihood.top] == expected.indices.tolist()
             written += [] if event.token is None else [event.token]
-    with pytest.raises(UsageError, match="-1 of the likeliest"):
+    with pytest.raises(UsageError, match="logprobs must be 0 or more"):
         scheduler.submit(Request([5], 3, logprobs=-1))
 
 
-def test_what_is_measured_is_measured_before_choosing() -> None:
+def test_logprobs_are_computed_before_sampling() -> None:
     logits = torch.randn(3, 11)
-    measured = Measured(logits, [2, None, 0])
+    measured = Logprobs(logits, [2, None, 0])
     expected = logits[0].log_softmax(-1)
     logits.fill_(-math.inf)
     found = measured.of(torch.tensor([7, 1, 2]))
@@ -63,7 +68,7 @@ def test_what_is_measured_is_measured_before_choosing() -> None:
     assert found[0].logprob == pytest.approx(float(expected[7]))
     assert [token for token, _ in found[0].top] == expected.topk(2).indices.tolist()
     assert found[2].top == []
-    assert Measured(logits, [None, None, None]).of(torch.tensor([1, 2, 3])) == {}
+    assert Logprobs(logits, [None, None, None]).of(torch.tensor([1, 2, 3])) == {}
 
 
 def searching(**options: object) -> list:
@@ -89,14 +94,14 @@ def test_hypotheses_come_with_their_likelihood() -> None:
             assert list(one.logprobs) == pytest.approx(expected, abs=1e-4)
 
 
-def test_a_search_that_is_given_up_leaves_the_others_alone() -> None:
+def test_dropping_a_row_of_a_search_leaves_the_others_unchanged() -> None:
     whole, steps = searching(), [0]
 
     def going(numbers: list[int]) -> list[bool]:
         steps[0] += 1
         return [not (number in (2, 7) and steps[0] >= 3) and number != 4 for number in numbers]
 
-    found = searching(going=going)
+    found = searching(still_wanted=going)
     for number, (before, now) in enumerate(zip(whole, found, strict=True)):
         assert [one.tokens for one in now] == (
             [] if number in (2, 4, 7) and not now else [one.tokens for one in before]
@@ -104,7 +109,7 @@ def test_a_search_that_is_given_up_leaves_the_others_alone() -> None:
     assert found[4] == []
     assert sum(not row for row in found) >= 2, "those that were searched still were given up"
     steps[0] = 0
-    assert searching(going=lambda numbers: [False] * len(numbers)) == [[] for _ in LENGTHS]
+    assert searching(still_wanted=lambda numbers: [False] * len(numbers)) == [[] for _ in LENGTHS]
 
 
 @pytest.mark.parametrize("row", range(5))
@@ -114,13 +119,13 @@ def test_the_tree_of_a_search(row: int, limit: int) -> None:
     source, _ = sources()
     one = source[row : row + 1, : LENGTHS[row]]
     found = search(model, one, begin=BEGIN, end=END, beam=beam, best=beam, limit=limit, tree=tree)[0]
-    tree.judge(found[0].tokens, END)
+    tree.finish(found[0].tokens, END)
     chosen = [node for node in tree.nodes if node.state == "chosen"]
     assert [node.token for node in chosen if node.token != END] == found[0].tokens
     assert [node.logprob for node in chosen] == pytest.approx(list(found[0].logprobs), abs=1e-4)
     assert [node.parent for node in chosen[1:]] == [tree.nodes.index(node) for node in chosen[:-1]]
     # Every hypothesis found is a way through the tree, and every step's best were looked at.
-    ways = {tuple(token for token in tree._words(place) if token != END) for place in range(len(tree.nodes))}
+    ways = {tuple(token for token in tree._tokens(place) if token != END) for place in range(len(tree.nodes))}
     assert {tuple(each.tokens) for each in found} <= ways
     first = sorted((node.score for node in tree.nodes if node.step == 1), reverse=True)
     with torch.no_grad():

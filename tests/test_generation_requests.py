@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from test_decoding import lively
 
 from chumoku.decoding import stop_strings as stopping_module
+from chumoku.decoding.batch import forbidden_tokens
 from chumoku.decoding.engines.base import TorchEngine
-from chumoku.decoding.generate import generate, stream, wordless, write
-from chumoku.decoding.sampling import Choice
-from chumoku.decoding.stop_strings import Stopping, Utterance, falls
+from chumoku.decoding.generate import generate, generate_texts, stream
+from chumoku.decoding.sampling import SamplingOptions
+from chumoku.decoding.stop_strings import StopStrings, TextStream, failure_table
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.text import Tokenizer, train
 
-GREEDY = Choice(temperature=0)
+GREEDY = SamplingOptions(temperature=0)
 PROMPTS = ["the", "", "ねこ", "quick brown", "x" * 20, "fox 🦊"]
 
 
@@ -38,7 +39,7 @@ def model(bytes_: Tokenizer) -> Model:
         made.head.weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
         made.head.bias.zero_()
         # What has no text would be the likeliest of all, and bytes that begin a character come often.
-        made.head.bias[wordless(made, bytes_)] = 50.0
+        made.head.bias[forbidden_tokens(made, bytes_)] = 50.0
         made.head.bias[bytes_.encode("ねこ🦊")] = 3.0
     return made
 
@@ -58,7 +59,7 @@ words = st.text("ab", max_size=12)
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(words, max_size=8), stops=st.lists(st.text("ab", min_size=1, max_size=5), max_size=3))
 def test_stop_strings_are_found_wherever_the_pieces_end(pieces: list[str], stops: list[str]) -> None:
-    stopping, shown = Stopping(stops), []
+    stopping, shown = StopStrings(stops), []
     for piece in pieces:
         shown.append(stopping.push(piece))
         so_far, whole = "".join(shown), "".join(pieces)
@@ -67,16 +68,16 @@ def test_stop_strings_are_found_wherever_the_pieces_end(pieces: list[str], stops
     assert stopping.stopped == any(stop in "".join(pieces) for stop in stops)
 
 
-def test_no_more_is_held_back_than_may_become_a_stop_string() -> None:
-    stopping = Stopping(["abab", "xyz"])
+def test_only_possible_stop_strings_are_pending() -> None:
+    stopping = StopStrings(["abab", "xyz"])
     assert [stopping.push(piece) for piece in ("qab", "a", "c", "abx", "y", "q")] == ["q", "", "abac", "ab", "", "xyq"]
     assert stopping.finish() == ""
-    assert falls("ababac") == [0, 0, 1, 2, 3, 0]
+    assert failure_table("ababac") == [0, 0, 1, 2, 3, 0]
 
 
 def test_a_broken_table_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stopping_module, "falls", lambda stop: [0] * len(stop))
-    assert Stopping(["aab"]).push("aaab") != plainly("aaab", ["aab"])
+    monkeypatch.setattr(stopping_module, "failure_table", lambda stop: [0] * len(stop))
+    assert StopStrings(["aab"]).push("aaab") != plainly("aaab", ["aab"])
 
 
 def test_stopping_takes_linear_time() -> None:
@@ -87,7 +88,7 @@ def test_stopping_takes_linear_time() -> None:
             steps.append(1)
             return str.__getitem__(self, place)
 
-    stopping = Stopping([Counted("a" * 500 + "b")])
+    stopping = StopStrings([Counted("a" * 500 + "b")])
     for _ in range(2000):
         stopping.push("a")
     assert len(steps) < 5 * 2000
@@ -95,14 +96,14 @@ def test_stopping_takes_linear_time() -> None:
 
 @pytest.mark.parametrize("stop", [(), ("e",), ("ねこ", "th", "🦊")])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_stream_is_what_is_written(
+def test_stream_equals_generate_texts(
     model: Model, bytes_: Tokenizer, stop: tuple[str, ...], temperature: float
 ) -> None:
-    choices = Choice(temperature=temperature, seed=5).spread(len(PROMPTS))
-    options = {"tokenizer": bytes_, "new": 40, "stop": stop}
-    written = write(model, PROMPTS, choice=choices, **options)
+    choices = SamplingOptions(temperature=temperature, seed=5).for_rows(len(PROMPTS))
+    options = {"tokenizer": bytes_, "max_new_tokens": 40, "stop": stop}
+    written = generate_texts(model, PROMPTS, sampling=choices, **options)
     for prompt, choice, text in zip(PROMPTS, choices, written, strict=True):
-        pieces = list(stream(model, prompt, choice=choice, **options))
+        pieces = list(stream(model, prompt, sampling=choice, **options))
         assert "".join(pieces) == text
         assert all(pieces)
         text.encode("utf-8")
@@ -114,19 +115,22 @@ def test_a_stream_is_what_is_written(
 
 def test_text_is_the_decoding_of_tokens(model: Model, bytes_: Tokenizer) -> None:
     end = bytes_.roles.end
-    forbidden = wordless(model, bytes_)
+    forbidden = forbidden_tokens(model, bytes_)
     tokens = [bytes_.encode(prompt) or [end] for prompt in PROMPTS]
-    given = Choice(seed=3, forbidden=forbidden)
-    expected = [bytes_.decode(row) for row in generate(model, tokens, new=30, end=end, choice=given)]
-    assert write(model, PROMPTS, tokenizer=bytes_, new=30, choice=Choice(seed=3)) == expected
+    given = SamplingOptions(seed=3, forbidden=forbidden)
+    expected = [bytes_.decode(row) for row in generate(model, tokens, max_new_tokens=30, end=end, sampling=given)]
+    assert (
+        generate_texts(model, PROMPTS, tokenizer=bytes_, max_new_tokens=30, sampling=SamplingOptions(seed=3))
+        == expected
+    )
 
 
-def test_nothing_wordless_is_written(model: Model, bytes_: Tokenizer) -> None:
+def test_forbidden_tokens_are_not_generated(model: Model, bytes_: Tokenizer) -> None:
     roles = bytes_.roles
     never = {*range(bytes_.size, bytes_.size + 7), roles.pad, roles.begin, roles.mask} - {None}
-    assert never <= set(wordless(model, bytes_))
-    assert roles.end not in wordless(model, bytes_)
-    assert write(model, ["the"], tokenizer=bytes_, new=9, choice=GREEDY)[0]
+    assert never <= set(forbidden_tokens(model, bytes_))
+    assert roles.end not in forbidden_tokens(model, bytes_)
+    assert generate_texts(model, ["the"], tokenizer=bytes_, max_new_tokens=9, sampling=GREEDY)[0]
 
 
 def test_words_keep_their_spaces() -> None:
@@ -134,27 +138,27 @@ def test_words_keep_their_spaces() -> None:
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"▁the": 0, "▁quick": 1, "▁fox": 2}, unk_token="▁the"))
     backend.decoder = tokenizers.decoders.Metaspace()
     spaced = Tokenizer(backend)
-    assert Utterance(spaced).push(1) == "quick"
+    assert TextStream(spaced).push(1) == "quick"
     for before in ([0], [0] * 40):
-        utterance = Utterance(spaced, before=before)
+        utterance = TextStream(spaced, before=before)
         assert [utterance.push(token) for token in (1, 2)] == [" quick", " fox"]
 
 
 def test_a_closed_stream_frees_its_row(model: Model, bytes_: Tokenizer) -> None:
     engine = TorchEngine(model, rows=1, capacity=99)
-    pieces = stream(model, "the", tokenizer=bytes_, new=50, engine=engine)
+    pieces = stream(model, "the", tokenizer=bytes_, max_new_tokens=50, engine=engine)
     next(pieces)
     assert engine.live == 1
     pieces.close()
     assert engine.live == 0
-    again = "".join(stream(model, "the", tokenizer=bytes_, new=20, choice=GREEDY, engine=engine))
-    assert again == write(model, ["the"], tokenizer=bytes_, new=20, choice=GREEDY)[0]
+    again = "".join(stream(model, "the", tokenizer=bytes_, max_new_tokens=20, sampling=GREEDY, engine=engine))
+    assert again == generate_texts(model, ["the"], tokenizer=bytes_, max_new_tokens=20, sampling=GREEDY)[0]
     assert not torch.is_inference_mode_enabled()
 
 
 def test_a_stream_leaves_the_mode_alone_while_it_waits(model: Model, bytes_: Tokenizer) -> None:
     model.train()
-    pieces = stream(model, "the", tokenizer=bytes_, new=50)
+    pieces = stream(model, "the", tokenizer=bytes_, max_new_tokens=50)
     next(pieces)
     assert model.training
     assert not torch.is_inference_mode_enabled()
@@ -162,34 +166,39 @@ def test_a_stream_leaves_the_mode_alone_while_it_waits(model: Model, bytes_: Tok
     model.eval()
 
 
-def test_least_and_most(model: Model, bytes_: Tokenizer) -> None:
+def test_min_and_max_new_tokens(model: Model, bytes_: Tokenizer) -> None:
     eager = lively("decoder", "none", vocabulary=bytes_.size)
     with torch.no_grad():
         eager.head.bias[bytes_.roles.end] = 99.0
     tokens = [bytes_.encode("the")]
     for least in (0, 3):
-        written = generate(eager, tokens, new=5, temperature=0, end=bytes_.roles.end, least=least)
+        written = generate(eager, tokens, max_new_tokens=5, temperature=0, end=bytes_.roles.end, min_new_tokens=least)
         assert len(written[0]) == least
-    assert write(eager, ["the"], tokenizer=bytes_, new=9) == [""]
-    assert write(model, ["the"], tokenizer=bytes_, new=0) == [""]
-    assert list(stream(model, "the", tokenizer=bytes_, new=0)) == []
-    assert write(model, [], tokenizer=bytes_) == []
-    several = generate(eager, tokens, new=5, temperature=0, end=(5, bytes_.roles.end), least=1)
+    assert generate_texts(eager, ["the"], tokenizer=bytes_, max_new_tokens=9) == [""]
+    assert generate_texts(model, ["the"], tokenizer=bytes_, max_new_tokens=0) == [""]
+    assert list(stream(model, "the", tokenizer=bytes_, max_new_tokens=0)) == []
+    assert generate_texts(model, [], tokenizer=bytes_) == []
+    several = generate(eager, tokens, max_new_tokens=5, temperature=0, end=(5, bytes_.roles.end), min_new_tokens=1)
     assert len(several[0]) == 1
 
 
-def test_what_cannot_be_written(model: Model, bytes_: Tokenizer) -> None:
-    for ask in (lambda **rest: write(model, ["the"], **rest), lambda **rest: stream(model, "the", **rest)):
+def test_invalid_texts_are_refused(model: Model, bytes_: Tokenizer) -> None:
+    for ask in (lambda **rest: generate_texts(model, ["the"], **rest), lambda **rest: stream(model, "the", **rest)):
         for options, message in (
-            ({"new": -1}, "-1 new tokens were asked for"),
-            ({"stop": "abc"}, "Stop strings are a list"),
-            ({"stop": ["a", ""]}, "An empty stop string"),
+            ({"max_new_tokens": -1}, "must be 0 or more; it is -1"),
+            ({"stop": "abc"}, "stop must be a list of strings"),
+            ({"stop": ["a", ""]}, "stop string must not be empty"),
         ):
             with pytest.raises(UsageError, match=message):
                 ask(tokenizer=bytes_, **options)
-    with pytest.raises(UsageError, match="Prompts are a list of texts"):
-        write(model, "the", tokenizer=bytes_)
+    with pytest.raises(UsageError, match="prompts must be a list of texts"):
+        generate_texts(model, "the", tokenizer=bytes_)
     with pytest.raises(LengthError, match="The prompt has 62 tokens, and this model reads 61 at most"):
         stream(model, "☃" * 20 + "ab", tokenizer=bytes_)
     with pytest.raises(UsageError, match=r"All \d+ tokens are forbidden"):
-        write(model, ["the"], tokenizer=bytes_, choice=Choice(bias=dict.fromkeys(range(bytes_.size), -math.inf)))
+        generate_texts(
+            model,
+            ["the"],
+            tokenizer=bytes_,
+            sampling=SamplingOptions(bias=dict.fromkeys(range(bytes_.size), -math.inf)),
+        )

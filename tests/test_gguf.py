@@ -317,8 +317,8 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
     assert torch.equal(embedded, model.decoder.embedding(tokens))
     assert torch.equal(quantized.decoder.embedding.table, model.decoder.embedding.table)
     engine = NativeEngine(quantized, rows=2, capacity=7)
-    engine.enter(2)
-    said = engine.read(tokens.tolist())
+    engine.add_rows(2)
+    said = engine.prefill(tokens.tolist())
     expected = expected.detach()
     assert float((said - expected[:, -1]).std() / expected.std()) < 0.03
     assert said.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()

@@ -27,7 +27,7 @@ if DEVICE.type == "cpu":
 
 from chumoku.decoding.engines.gpu import available, launch  # noqa: E402 - after the interpreter is chosen
 from chumoku.decoding.engines.gpu.engine import GpuEngine, bucket  # noqa: E402
-from chumoku.decoding.engines.gpu.weights import joined, unsupported  # noqa: E402
+from chumoku.decoding.engines.gpu.weights import concatenate, unsupported  # noqa: E402
 
 LENGTHS = [40, 1, 17]
 CELLS = {
@@ -55,7 +55,7 @@ def model_of(dtype: torch.dtype = torch.float32, **changes: object) -> DecoderMo
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few programs, and pasts in parts, though they are short."""
     monkeypatch.setattr(launch, "PROGRAMS", 24)
-    monkeypatch.setattr(launch, "PAST", 16)
+    monkeypatch.setattr(launch, "KEY_BLOCK", 16)
     monkeypatch.setattr(launch, "ALONE", 16)
 
 
@@ -66,8 +66,8 @@ def prompts(lengths: list[int] = LENGTHS) -> list[list[int]]:
 
 def steps(engine: TorchEngine, *, count: int = 2) -> torch.Tensor:
     """The logits of some steps after the prompts [steps, rows, V]."""
-    engine.enter(len(LENGTHS))
-    engine.read(prompts())
+    engine.add_rows(len(LENGTHS))
+    engine.prefill(prompts())
     tokens = torch.arange(count * len(LENGTHS), device=DEVICE).view(count, -1)
     return torch.stack([engine.step(one) for one in tokens])
 
@@ -79,7 +79,7 @@ def close(one: torch.Tensor, other: torch.Tensor, within: float = 1e-5) -> bool:
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "FEW_ROWS", few)
     sizes = {"width": 96, "feedforward_width": 64, "bias": True, "output_bias": True}
     small = to_precision(model_of(**{**CELLS["none"], **sizes}), precision)
     plain = copy.deepcopy(small)
@@ -96,30 +96,30 @@ def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
 @pytest.mark.parametrize("cell", CELLS)
 def test_steps_are_the_models(cell: str, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "FEW", few)
+    monkeypatch.setattr(launch, "FEW_ROWS", few)
     model = model_of(**CELLS[cell])
     plain = steps(TorchEngine(model, rows=3, capacity=80))
     engine = GpuEngine(model, rows=3, capacity=80)
     assert close(steps(engine), plain)
     assert engine.lengths == [length + 2 for length in LENGTHS]
-    assert torch.equal(engine.likeliest, plain[-1].argmax(-1))
+    assert torch.equal(engine.most_likely, plain[-1].argmax(-1))
 
 
-def test_rows_move_forget_and_leave() -> None:
+def test_rows_are_moved_truncated_and_removed() -> None:
     model = model_of()
     answers = []
     for kind in (TorchEngine, GpuEngine):
         engine = kind(model, rows=4, capacity=80)
         steps(engine)
-        engine.forget([40, 3, 15])
-        engine.take([2, 0, 2])
+        engine.truncate([40, 3, 15])
+        engine.select_rows([2, 0, 2])
         engine.step(torch.tensor([7, 8], device=DEVICE))  # the third row stays where it is
-        engine.enter(1)
-        engine.read([[3, 4]], first=3)
+        engine.add_rows(1)
+        engine.prefill([[3, 4]], first=3)
         extended = engine.extend(torch.tensor([[9, 1], [2, 3], [4, 5], [6, 7]], device=DEVICE))
         stepped = engine.step(torch.tensor([1, 2, 3, 4], device=DEVICE))
         assert engine.lengths == [19, 44, 18, 5]
-        engine.take([])
+        engine.select_rows([])
         answers.append(torch.cat([extended.flatten(0, 1), stepped, steps(engine).flatten(0, 1)]))
     assert close(answers[1], answers[0])
 
@@ -128,8 +128,8 @@ def test_a_row_is_what_it_is_alone() -> None:
     model = model_of()
     together = steps(GpuEngine(model, rows=3, capacity=80), count=1)
     alone = GpuEngine(model, rows=1, capacity=80)
-    alone.enter(1)
-    alone.read(prompts()[2:])
+    alone.add_rows(1)
+    alone.prefill(prompts()[2:])
     assert close(alone.step(torch.tensor([2], device=DEVICE)), together[0, 2:])
 
 
@@ -140,10 +140,10 @@ def test_weights_are_joined_without_a_copy() -> None:
     assert first.data_ptr() == again.data_ptr() == model.decoder.blocks[0].attention.query.weight.data_ptr()
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     linear = model.decoder.blocks[0].attention.output
-    assert joined([linear.weight]).data_ptr() == linear.weight.data_ptr()
+    assert concatenate([linear.weight]).data_ptr() == linear.weight.data_ptr()
 
 
-def test_who_is_served() -> None:
+def test_which_models_are_supported() -> None:
     assert available(model_of()) == (DEVICE.type == "cuda")
     assert unsupported(model_of()) is None
     assert "relative" in str(unsupported(model_of(position="relative")))

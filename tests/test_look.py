@@ -62,12 +62,14 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_a_translation_is_looked_at_whole(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(looked(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--new", "5", "--json"))
-    speaker = chumoku.load(folders["encoder-decoder"])
-    assert told["said"] == speaker.translate("猫と", beam=1, limit=5), "what it says is what translate says"
-    assert [one[0] for one in told["source"]] == [*speaker.source_tokenizer.encode("猫と"), 2]
+    told = json.loads(
+        looked(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
+    )
+    pipeline = chumoku.load(folders["encoder-decoder"])
+    assert told["said"] == pipeline.translate("猫と", beam=1, limit=5), "what it says is what translate says"
+    assert [one[0] for one in told["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
     written = [one[0] for one in told["tokens"]]
-    assert written[0] == speaker.tokenizer.roles.begin
+    assert written[0] == pipeline.tokenizer.roles.begin
     names = {Path(name).name for name in told["pictures"]}
     assert {"tokens.png", "attention-cross.png", "attention-cross-one.png", "entropy.png", "lens.png"} <= names
     assert {"residual.png", "words.png", "positions.png", "rollout-cross.png"} <= names
@@ -75,7 +77,7 @@ def test_a_translation_is_looked_at_whole(folders: dict[str, Path], tmp_path: Pa
     # The page holds the weights of the pass, to its 16 bits.
     data = page_data(Path(told["page"]))
     source = [one[0] for one in told["source"]]
-    _, tape = watch(speaker.model, written, source=source)
+    _, tape = watch(pipeline.model, written, source=source)
     one = next(map_ for map_ in data["maps"] if map_["key"] == "cross")
     expected = torch.stack([tape[f"decoder.blocks.{layer}.cross_attention.weights"][0] for layer in range(2)])
     assert np.abs(unpacked(one) - expected.numpy()).max() <= 0.5 / 65535 + 1e-7
@@ -103,11 +105,15 @@ def test_a_target_of_ones_own(folders: dict[str, Path], tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("undrawn")
 def test_a_decoder_goes_on_as_generate_does(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "7", "--json"))
-    speaker = chumoku.load(folders["decoder"])
-    assert told["said"] == speaker.generate("To be", new=7, temperature=0)
+    told = json.loads(
+        looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json")
+    )
+    pipeline = chumoku.load(folders["decoder"])
+    assert told["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
     assert len(told["words"]) in (7, 8)
-    bare = json.loads(looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--new", "0", "--json"))
+    bare = json.loads(
+        looked(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json")
+    )
     assert [word["word"] for word in bare["words"]] == [None], "only what might follow"
 
 
@@ -146,12 +152,12 @@ def test_what_cannot_be_looked_at(folders: dict[str, Path], arguments: list[str]
 
 @pytest.mark.usefixtures("undrawn")
 def test_long_texts_are_cut_with_a_notice(folders: dict[str, Path], tmp_path: Path) -> None:
-    speaker = chumoku.load(folders["decoder"])
-    assert longest(speaker) == 61, "the model's own context"
+    pipeline = chumoku.load(folders["decoder"])
+    assert longest(pipeline) == 61, "the model's own context"
     text = "".join(chr(97 + number % 26) for number in range(100))
-    asked, notices = question(speaker, text, None, 7)
+    asked, notices = question(pipeline, text, None, 7)
     assert asked.first == 54
-    assert speaker.tokenizer.decode(asked.tokens[:54]) == text[-54:], "a decoder goes on from the end"
+    assert pipeline.tokenizer.decode(asked.tokens[:54]) == text[-54:], "a decoder goes on from the end"
     assert notices == [
         (
             "The text has 100 tokens; only the last 54 were given to the model and are shown.",
@@ -178,7 +184,7 @@ def test_looking_is_checked_in_debug_mode(folders: dict[str, Path], tmp_path: Pa
         return forward(self, *arguments, **options)
 
     monkeypatch.setattr(chumoku.models.model.DecoderModel, "forward", counting)
-    looked(str(folders["decoder"]), "abc", "--new", "0", "--out", str(tmp_path))
+    looked(str(folders["decoder"]), "abc", "--max-new-tokens", "0", "--out", str(tmp_path))
     assert len(passes) == 2, "once unseen, once seen"
 
 
@@ -290,4 +296,4 @@ def test_a_text_of_unknown_tokens_is_told(tmp_path: Path) -> None:
 
 def test_an_encoder_writes_nothing_new(folders: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no new tokens"):
-        looked(str(folders["encoder"]), "abc", "--new", "3", "--out", str(tmp_path))
+        looked(str(folders["encoder"]), "abc", "--max-new-tokens", "3", "--out", str(tmp_path))

@@ -464,8 +464,8 @@ def test_fast_engines_refuse_adapters() -> None:
     assert modification(model) is None
     engine, slow = (made(model, rows=1, capacity=5) for made in (open_engine, TorchEngine))
     for one in (engine, slow):
-        one.enter(1)
-    assert distance(engine.read([[1, 3]]), slow.read([[1, 3]])) < 1e-4
+        one.add_rows(1)
+    assert distance(engine.prefill([[1, 3]]), slow.prefill([[1, 3]])) < 1e-4
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -50,7 +50,7 @@ from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, Quantized, round
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
 
-work = call.work
+call_library = call.call_library
 FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu")
 PLACES = [
     (kind, position, norm, placement)
@@ -67,7 +67,7 @@ def lively(kind: str, position: str, **changes: object) -> Model:
 
 
 @pytest.mark.parametrize(("number", "place"), list(enumerate(PLACES)))
-def test_it_answers_as_the_model(number: int, place: tuple[str, ...]) -> None:
+def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     kind, position, norm, placement = place
     choices = {"norm": norm, "placement": placement, "feedforward": FEEDFORWARDS[number % 6]}
     choices |= {"pairing": ("half", "interleaved")[number % 2], "tie_output": number % 3 > 0}
@@ -97,19 +97,19 @@ def lives(model: Model) -> None:
         check_engine(NativeEngine, model, seed=seed, turns=40, tolerance=3e-4)
 
 
-def share_homes(engine: NativeEngine, homes: list[int | None]) -> None:
-    engine._homes = [home or 0 for home in homes]
+def share_slots(engine: NativeEngine, slots: list[int | None]) -> None:
+    engine._slots = [slot or 0 for slot in slots]
 
 
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("_house", share_homes),
-        ("_settle", lambda engine: None),
+        ("_assign_slots", share_slots),
+        ("_copy_to_own_slots", lambda engine: None),
     ],
-    ids=["two rows in one home", "a shared past is written over"],
+    ids=["two rows in one slot", "shared positions are overwritten"],
 )
-def test_broken_homes_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_slots_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively("decoder", "rotary")
     monkeypatch.setattr(NativeEngine, name, broken)
     with pytest.raises(AssertionError):
@@ -119,12 +119,12 @@ def test_broken_homes_are_caught(name: str, broken: object, monkeypatch: pytest.
 def test_beams_never_move_a_key() -> None:
     model = lively("encoder-decoder", "sinusoidal")
     engine = NativeEngine(model, rows=6, capacity=11)
-    engine.enter(2, [[5, 7, 3], [2, 11]])
-    engine.read([[1], [1]])
-    engine.take([0, 0, 0, 1, 1, 1])
+    engine.add_rows(2, [[5, 7, 3], [2, 11]])
+    engine.prefill([[1], [1]])
+    engine.select_rows([0, 0, 0, 1, 1, 1])
     engine.step(torch.arange(6))
     before = engine._store[:, :, :, :2].clone()
-    engine.take([2, 2, 0, 4, 3, 4])
+    engine.select_rows([2, 2, 0, 4, 3, 4])
     engine.step(torch.arange(6))
     assert torch.equal(engine._store[:, :, :, :2], before)
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
@@ -134,11 +134,11 @@ def product(module: nn.Linear | Quantized, x: Tensor, *more: nn.Linear | Quantiz
     packed = Packed.__new__(Packed)
     packed._lanes = call._library().lanes()
     packed._memory, packed._small, packed.packings, packed._sources = Memory(), Memory(), [], []
-    described = packed._product([module, *more])
-    call.filled(packed)
-    y = torch.full((len(x), described.outputs), torch.nan)
+    product = packed._product([module, *more])
+    call.pack_all(packed)
+    y = torch.full((len(x), product.outputs), torch.nan)
     pointers = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (x, y))
-    call.work("product", ctypes.byref(described), len(x), *pointers)
+    call.call_library("product", ctypes.byref(product), len(x), *pointers)
     return y
 
 
@@ -204,7 +204,7 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
 
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
-def test_what_is_no_number_is_not_lost_among_whole_numbers(kind: str, odd: float) -> None:
+def test_nan_survives_quantized_products(kind: str, odd: float) -> None:
     module = Quantized(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
     x = torch.randn(3, 2 * GROUP)
     x[1, 5] = odd
@@ -238,8 +238,8 @@ def test_lower_precisions_stay_near(kind: str, precision: str, most: float) -> N
     ]
     answers = []
     for engine in engines:
-        engine.enter(3, [[5, 3], [7, 2, 11], [13]] if kind == "encoder-decoder" else None)
-        answers.append(torch.cat([engine.read([[5, 7], [3], [2, 11, 13]]), engine.step(torch.tensor([1, 2, 3]))]))
+        engine.add_rows(3, [[5, 3], [7, 2, 11], [13]] if kind == "encoder-decoder" else None)
+        answers.append(torch.cat([engine.prefill([[5, 7], [3], [2, 11, 13]]), engine.step(torch.tensor([1, 2, 3]))]))
     error = (answers[1] - answers[0]).std() / answers[0].std()
     assert 0 < float(error) < most
 
@@ -254,18 +254,18 @@ def test_training_in_between_is_noticed() -> None:
         torch.optim.SGD(model.parameters(), lr=0.1),
     ):
         before = NativeEngine(model, rows=1, capacity=5)
-        before.enter(1)
-        old = before.read([[3, 5]])
+        before.add_rows(1)
+        old = before.prefill([[3, 5]])
         model(torch.tensor([[3, 5, 7]])).logits.square().sum().backward()
         optimizer.step()
         check_engine(NativeEngine, model, seed=1, turns=5, tolerance=1e-3)
         after = NativeEngine(model, rows=1, capacity=5)
-        after.enter(1)
-        assert not torch.allclose(after.read([[3, 5]]), old)
+        after.add_rows(1)
+        assert not torch.allclose(after.prefill([[3, 5]]), old)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int4"])
-def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
+def test_changed_quantized_weights_are_noticed(precision: str) -> None:
     """Their bytes are not looked at: a tensor that counts no change and is still the same one is enough."""
     model = to_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), precision)
     part = model.decoder.blocks[0].attention.key
@@ -279,7 +279,7 @@ def test_whole_numbers_that_change_are_noticed(precision: str) -> None:
     assert call.weights(model) is not second, "another tensor, that counts as many changes"
 
 
-def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
     for one in (model, to_precision(model, "int8"), copy.deepcopy(model)):
         call.prepare(one)
@@ -298,7 +298,9 @@ def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
 
     unlucky = copy.deepcopy(model)
     with monkeypatch.context() as patched:
-        patched.setattr(call, "work", lambda name, *rest: work(name, *rest) if name != "pack" else refuse())
+        patched.setattr(
+            call, "call_library", lambda name, *rest: call_library(name, *rest) if name != "pack" else refuse()
+        )
         call.prepare(unlucky)
         with pytest.raises(TooLargeError, match="no threads"):
             call.weights(unlucky)
@@ -307,11 +309,11 @@ def test_packing_ahead_is_packing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     model = lively("decoder", "none")
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # the crew's; those of PyTorch do not survive a fork
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # those of the pool; PyTorch threads do not survive a fork
 
     def answer() -> list[list[int]]:
         engine = NativeEngine(model, rows=1, capacity=17)
-        return generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+        return generate(model, [[5, 7]], max_new_tokens=11, temperature=0, engine=engine)
 
     here = answer()
     reading, writing = os.pipe()
@@ -334,7 +336,7 @@ torch.set_num_threads(2)
 model = chumoku.build(chumoku.preset("tiny-decoder", width=256, heads=4, context=64))
 tokens = torch.arange(480).view(8, 60)
 def answer():
-    return generate(model, [[5, 7], list(range(50))], new=5, temperature=0)
+    return generate(model, [[5, 7], list(range(50))], max_new_tokens=5, temperature=0)
 with torch.inference_mode():
     model(tokens)
 here = answer()
@@ -353,21 +355,21 @@ def test_too_few_threads_are_a_sentence() -> None:
 import resource, torch
 from chumoku.decoding.engines.native import call
 from chumoku.errors import TooLargeError
-call.crew()
+call.thread_pool()
 size = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (300 << 20)
 resource.setrlimit(resource.RLIMIT_AS, (size, size))
 torch.get_num_threads = lambda: 5000
 try:
-    call.crew()
+    call.thread_pool()
 except TooLargeError as error:
     print(error)
 torch.get_num_threads = lambda: 2
-call.crew()
+call.thread_pool()
 print("goes on")
 """
     done = subprocess.run([sys.executable, "-c", program], timeout=120, check=False, capture_output=True, text=True)
     assert done.stdout.splitlines() == [
-        "The system gives no 5000 threads. Ask for fewer with torch.set_num_threads.",
+        "The system cannot start 5000 threads. Use fewer, with torch.set_num_threads.",
         "goes on",
     ], done.stderr
 
@@ -378,16 +380,16 @@ def test_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     model = to_precision(build(Cell("decoder", "rotary").config(width=96, feedforward_width=64)), "int8")
     engine = NativeEngine(model, rows=3, capacity=17)
-    engine.enter(3)
-    expected = engine.read([[5, 7], [3], [2, 11, 13]])
+    engine.add_rows(3)
+    expected = engine.prefill([[5, 7], [3], [2, 11, 13]])
     for _ in range(200):
-        engine.forget([0, 0, 0])
-        assert torch.equal(engine.read([[5, 7], [3], [2, 11, 13]]), expected)
+        engine.truncate([0, 0, 0])
+        assert torch.equal(engine.prefill([[5, 7], [3], [2, 11, 13]]), expected)
     check_engine(NativeEngine, lively("decoder", "rotary"), seed=2, turns=23, tolerance=3e-4)
 
 
-def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The crew does one piece of work at a time; two at once would read and write each other's."""
+def test_calls_from_two_threads_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread pool executes one call at a time; two at once would read and write each other's."""
     model, library = lively("decoder", "none"), call._library()
     inside: list[int] = []
     most: list[int] = []
@@ -406,7 +408,7 @@ def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def write(written: list[list[int]]) -> None:
         engine = NativeEngine(model, rows=1, capacity=17)
-        written += generate(model, [[5, 7]], new=11, temperature=0, engine=engine)
+        written += generate(model, [[5, 7]], max_new_tokens=11, temperature=0, engine=engine)
 
     monkeypatch.setattr(call, "_library", Watched)
     texts: list[list[list[int]]] = [[] for _ in range(3)]
@@ -419,11 +421,11 @@ def test_two_threads_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert texts == [texts[0]] * 3 != [[]] * 3
 
 
-def test_a_fork_while_others_are_at_work_goes_on() -> None:
-    with call._one_at_a_time:
+def test_a_fork_during_a_call_gets_a_free_lock() -> None:
+    with call._lock:
         child = os.fork()
         if child == 0:
-            os._exit(not call._one_at_a_time.acquire(blocking=False))
+            os._exit(not call._lock.acquire(blocking=False))
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -440,42 +442,42 @@ def test_which_engine_a_model_gets() -> None:
             NativeEngine(odd, **small)
 
 
-def test_what_it_refuses() -> None:
+def test_invalid_arguments_are_refused() -> None:
     model = lively("decoder", "learned")
     engine = NativeEngine(model, rows=2, capacity=10**6)
     assert engine.capacity == model.config.context
-    engine.enter(1)
+    engine.add_rows(1)
     for wrong, error in (
-        (lambda: engine.enter(2), LengthError),
-        (lambda: engine.enter(1, [[5]]), UsageError),
-        (lambda: engine.read([[]]), UsageError),
-        (lambda: engine.read([[1]], first=1), LengthError),
-        (lambda: engine.read([[1] * 99]), LengthError),
-        (lambda: engine.forget([1]), LengthError),
-        (lambda: engine.take([0, 0, 0]), LengthError),
-        (lambda: engine.take([1]), LengthError),
+        (lambda: engine.add_rows(2), LengthError),
+        (lambda: engine.add_rows(1, [[5]]), UsageError),
+        (lambda: engine.prefill([[]]), UsageError),
+        (lambda: engine.prefill([[1]], first=1), LengthError),
+        (lambda: engine.prefill([[1] * 99]), LengthError),
+        (lambda: engine.truncate([1]), LengthError),
+        (lambda: engine.select_rows([0, 0, 0]), LengthError),
+        (lambda: engine.select_rows([1]), LengthError),
         (lambda: NativeEngine(model, rows=0, capacity=1), LengthError),
     ):
         with pytest.raises(error):
             wrong()
     with pytest.raises(LengthError, match="There is no token 10000"):
-        engine.read([[10000]])
+        engine.prefill([[10000]])
     assert engine.lengths == [0], "what was refused was not read"
 
 
-def test_more_than_the_memory_holds_is_a_sentence() -> None:
-    with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens are more than"):
+def test_a_cache_too_large_for_memory_is_refused() -> None:
+    with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens do not fit"):
         NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
 
 
-def test_no_memory_is_a_sentence() -> None:
+def test_missing_working_memory_is_reported() -> None:
     huge = Product(kind=0, outputs=1, inputs=1 << 30)
-    with pytest.raises(TooLargeError, match="no memory to work in"):
-        call.work("product", ctypes.byref(huge), (1 << 31) - 64, None, None)
+    with pytest.raises(TooLargeError, match="not enough memory for so many"):
+        call.call_library("product", ctypes.byref(huge), (1 << 31) - 64, None, None)
     check_engine(NativeEngine, lively("decoder", "rotary"), turns=5, tolerance=3e-4)
 
 
-def test_structures_are_the_librarys() -> None:
+def test_ctypes_structures_have_the_librarys_sizes() -> None:
     library = call._library()
     for number, structure in enumerate((Product, Norm, Layer, StackFields, Batch, Source, Packing)):
         assert library.sizes(number) == ctypes.sizeof(structure)
@@ -499,12 +501,12 @@ def test_it_is_compiled_once(fresh: Path) -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
 @pytest.mark.parametrize("level", ["x86-64-v2", "x86-64-v3"])
-def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without vectors of 512 bits, products of bytes and tiles, the same sources compute the same."""
     monkeypatch.setattr(build_module, "_for_this_processor", lambda: f"-march={level}")
     opened = build_module.library()
     monkeypatch.setattr(build_module, "library", lambda: opened)
-    monkeypatch.setattr(call, "_crew", None)
+    monkeypatch.setattr(call, "_pool", None)
     for kind, inputs in (("int8", 51), ("int4", 2 * GROUP)):
         test_products_of_whole_numbers_are_the_formula.hypothesis.inner_test(19, 37, 2, 5)
         module = Quantized(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
@@ -516,12 +518,12 @@ def test_plainer_processors_say_the_same(fresh: Path, level: str, monkeypatch: p
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (("CHUMOKU_NATIVE", "0"), "switches the native library off"),
-        (("PATH", ""), "no C.* compiler here"),
+        (("CHUMOKU_NATIVE", "0"), "disables the native library"),
+        (("PATH", ""), "needs a C.* compiler"),
         (("CXX", "false"), "did not compile"),
     ],
 )
-def test_without_it_a_sentence_says_why(
+def test_why_not_says_why_there_is_no_library(
     fresh: Path, change: tuple[str, str], sentence: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(*change)
@@ -585,7 +587,7 @@ def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
     (fresh / "chumoku").mkdir()
     (fresh / "chumoku").chmod(0o777)
     assert build_module.library() is None
-    assert "can be written by others" in str(build_module.why_not())
+    assert "is writable by other users" in str(build_module.why_not())
 
 
 def test_stored_kinds_know_their_formula() -> None:

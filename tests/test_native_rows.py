@@ -24,13 +24,13 @@ def test_number_of_rows_changes_no_bit(precision: str) -> None:
     engine, step = NativeEngine(model, rows=ROWS, capacity=61), torch.full((ROWS,), 9)
     alone = []
     for prompt in prompts:
-        engine.take([])
-        engine.enter(1)
-        alone.append((engine.read([prompt])[0].clone(), engine.step(step[:1])[0].clone()))
+        engine.select_rows([])
+        engine.add_rows(1)
+        alone.append((engine.prefill([prompt])[0].clone(), engine.step(step[:1])[0].clone()))
     for count in range(1, ROWS + 1):
-        engine.take([])
-        engine.enter(count)
-        read = engine.read(prompts[:count]).clone()
+        engine.select_rows([])
+        engine.add_rows(count)
+        read = engine.prefill(prompts[:count]).clone()
         written = engine.step(step[:count])
         for row in range(count):
             assert torch.equal(read[row], alone[row][0]), (count, row)

@@ -143,7 +143,7 @@ def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision
         model = to_precision(broken, precision)
         finite = []
         for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
-            engine.enter(1)
+            engine.add_rows(1)
             finite.append(engine.extend(torch.tensor([[5, 7, 11]])).isfinite().all(-1))
         # Some of PyTorch's own attention kernels lose a NaN, so it is asked in one direction.
         assert not (finite[1] & ~finite[0]).any(), (odd, name)
@@ -163,21 +163,21 @@ def looked(model: Model, how: str) -> Iterator[None]:
 def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None:
     model = model_at("decoder", precision)
     for options in ({"temperature": 0}, {"temperature": 0.9, "top_p": 0.9, "seed": 3}):
-        plain = generate(model, prompts(), new=13, **options)
+        plain = generate(model, prompts(), max_new_tokens=13, **options)
         with looked(model, how):
-            assert generate(model, prompts(), new=13, **options) == plain
+            assert generate(model, prompts(), max_new_tokens=13, **options) == plain
     logits = []
     for one in ("unseen", how):
         with looked(model, one):
             engine = open_engine(model, rows=3, capacity=17)
-            engine.enter(3)
+            engine.add_rows(3)
             said = [
-                engine.read(prompts()),
+                engine.prefill(prompts()),
                 engine.step(torch.tensor([3, 1, 2])),
                 engine.extend(torch.ones(3, 2).long()),
             ]
-            engine.take([2, 0])
-            engine.forget([3, 4])
+            engine.select_rows([2, 0])
+            engine.truncate([3, 4])
             logits.append([*said, engine.step(torch.tensor([2, 2]))])
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
@@ -202,8 +202,8 @@ def test_what_is_recorded_belongs_to_what_was_written(kind: str, precision: str)
     model, source = model_at(kind, precision), [[5, 3, 11]]
     with record(model) as tape:
         engine = open_engine(model, rows=1, capacity=11)
-        engine.enter(1, source if kind == "encoder-decoder" else None)
-        chosen, text = [engine.read([[7, 2]])], [7, 2]
+        engine.add_rows(1, source if kind == "encoder-decoder" else None)
+        chosen, text = [engine.prefill([[7, 2]])], [7, 2]
         for _ in range(4):
             text.append(int(chosen[-1].argmax()))
             chosen.append(engine.step(torch.tensor(text[-1:])))
@@ -320,13 +320,13 @@ def test_a_changed_model_is_what_decodes(name: str) -> None:
     change, said = CHANGES[name]
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     assert modification(model) is None
-    before = generate(model, prompts(), new=13, temperature=0)
+    before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert before == [by_hand(model, prompt, 13) for prompt in prompts()]
     change(model)
     assert said in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        after = generate(model, prompts(), new=13, temperature=0)
+        after = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert after == [by_hand(model, prompt, 13) for prompt in prompts()]
     assert after != before, "the change is seen in the text"
 
@@ -349,7 +349,7 @@ def test_replaced_code_is_what_decodes(owner: Any, name: str, monkeypatch: pytes
     assert f"{name} was replaced" in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert generate(model, prompts(1), new=7, temperature=0) == [by_hand(model, prompts(1)[0], 7)]
+        assert generate(model, prompts(1), max_new_tokens=7, temperature=0) == [by_hand(model, prompts(1)[0], 7)]
 
 
 @needs_library
@@ -357,7 +357,7 @@ def test_a_changed_model_says_why_it_is_slow() -> None:
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     hook(model)
     with pytest.warns(
-        UserWarning, match=r"differs from its config: decoder\.blocks\.1 has a forward hook\. So the model"
+        UserWarning, match=r"differs from its config: decoder\.blocks\.1 has a forward hook\. It is decoded in PyTorch"
     ):
         assert type(open_engine(model, rows=1, capacity=3)) is TorchEngine
 
@@ -375,19 +375,19 @@ def test_edits_work_while_text_is_written(precision: str) -> None:
     def off(heads: Tensor) -> Tensor:
         return heads * torch.tensor([0.0, 1.0, 1.0])[:, None, None]
 
-    before = generate(model, prompts(), new=13, temperature=0)
+    before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     with edit(model, {"decoder.blocks.0.attention.heads": off}), record(model, "logits") as tape:
-        after = generate(model, prompts(), new=13, temperature=0)
+        after = generate(model, prompts(), max_new_tokens=13, temperature=0)
         expected = [by_hand(model, prompt, 13) for prompt in prompts()]
     assert after == expected != before
     assert "logits" in tape
-    assert generate(model, prompts(), new=13, temperature=0) == before
+    assert generate(model, prompts(), max_new_tokens=13, temperature=0) == before
 
 
 @needs_library
 @pytest.mark.parametrize("kind", DECODING)
 @pytest.mark.parametrize("late", ["record", "edit", "edit of a recorded generation"])
-def test_who_looks_too_late_is_told(kind: str, late: str) -> None:
+def test_recording_after_start_is_refused(kind: str, late: str) -> None:
     """An engine that does not call the model's modules can neither show nor change what is inside."""
     model, other = model_at(kind, "float32"), model_at("decoder", "int8")
     changes = {"decoder.blocks.0.attention.heads": torch.zeros_like}
@@ -395,12 +395,12 @@ def test_who_looks_too_late_is_told(kind: str, late: str) -> None:
         if late == "edit of a recorded generation":
             stack.enter_context(record(model, "logits"))
         engine = open_engine(model, rows=1, capacity=11)
-        engine.enter(1, [[3, 5]] if kind == "encoder-decoder" else None)
-        engine.read([[2, 3]])
+        engine.add_rows(1, [[3, 5]] if kind == "encoder-decoder" else None)
+        engine.prefill([[2, 3]])
         with record(other, "logits"):  # another model's is nobody's business here
             engine.step(torch.tensor([5]))
         watching = record(model, "logits") if late == "record" else edit(model, changes)
-        with watching, pytest.raises(UsageError, match="began after its generation had"):
+        with watching, pytest.raises(UsageError, match="started after generation had started"):
             engine.step(torch.tensor([7]))
         engine.step(torch.tensor([7]))
 
@@ -439,7 +439,7 @@ def test_perplexity_is_of_the_engine_that_writes(precision: str, monkeypatch: py
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = [*(edge if not tokenizer.prefix_and_suffix[0] else []), *ids, *edge]
     engine = open_engine(model, rows=1, capacity=len(ids))
-    engine.enter(1)
+    engine.add_rows(1)
     logits = torch.stack([engine.step(torch.tensor([token]))[0] for token in ids[:-1]])
     expected = F.cross_entropy(logits, torch.tensor(ids[1:]))
     assert score.loss == pytest.approx(float(expected), abs=1e-5)

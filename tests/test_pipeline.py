@@ -20,31 +20,32 @@ from chumoku.decoding.scheduler import Event
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.pipeline import Speaker, there
+from chumoku.models.precision import at_precision
+from chumoku.pipeline import Pipeline, check_device
 from chumoku.text.tokenizer import Tokenizer
 
 TEXTS = ["one", "a longer text than that", "猫", "seven eight nine ten", "two words", "x"]
 
 
 @pytest.fixture(scope="module")
-def encoder(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "encoder", "encoder"))
 
 
 @pytest.fixture(scope="module")
-def decoder(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def decoder(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "decoder", "decoder"))
 
 
 @pytest.fixture(scope="module")
-def translator(tmp_path_factory: pytest.TempPathFactory) -> Speaker:
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
     return chumoku.load(made(tmp_path_factory.mktemp("models") / "translator", "encoder-decoder"))
 
 
 # Embedding
 
 
-def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Speaker) -> None:
+def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Pipeline) -> None:
     table = encoder.embed(TEXTS)
     assert table.shape == (6, 12)
     assert encoder.embed(TEXTS[1]).shape == (12,)
@@ -55,7 +56,7 @@ def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Speaker) -> None:
 
 @pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("first", False)])
-def test_company_and_padding_change_no_vector(position: str, pooling: str, normalize: bool) -> None:
+def test_batch_mates_and_padding_change_no_vector(position: str, pooling: str, normalize: bool) -> None:
     tokenizer = bytewise()
     changes = {"position": position, "pooling": pooling, "normalize": normalize}
     config = ModelConfig(kind="encoder", vocabulary=tokenizer.size, width=12, heads=3, layers=2, context=61, **changes)  # type: ignore[arg-type]
@@ -66,7 +67,7 @@ def test_company_and_padding_change_no_vector(position: str, pooling: str, norma
         torch.testing.assert_close(vectors, torch.stack(plain).float())
 
 
-def test_padding_that_is_seen_would_be_noticed(encoder: Speaker) -> None:
+def test_padding_that_is_seen_would_be_noticed(encoder: Pipeline) -> None:
     rows = [encoder.tokenizer.encode(one, end=True) for one in TEXTS]
     width = max(map(len, rows))
     padded = torch.tensor([row + [0] * (width - len(row)) for row in rows])
@@ -77,13 +78,15 @@ def test_bert_gets_its_own_marks(tmp_path: Path) -> None:
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "dog", "##s"]
     (tmp_path / "vocab.txt").write_text("\n".join(names), encoding="utf-8")
     tokenizer = text.load(tmp_path / "vocab.txt")
-    speaker = chumoku.load(made(tmp_path / "bert", "encoder", tokenizer, segments=2))
-    expected = speaker.model(torch.tensor([[2, 5, 7, 6, 3]])).vector[0]
-    torch.testing.assert_close(speaker.embed("cats dog"), expected)
-    assert not torch.allclose(speaker.embed("cats dog"), speaker.model(torch.tensor([[5, 7, 6]])).vector[0], atol=1e-3)
+    pipeline = chumoku.load(made(tmp_path / "bert", "encoder", tokenizer, segments=2))
+    expected = pipeline.model(torch.tensor([[2, 5, 7, 6, 3]])).vector[0]
+    torch.testing.assert_close(pipeline.embed("cats dog"), expected)
+    assert not torch.allclose(
+        pipeline.embed("cats dog"), pipeline.model(torch.tensor([[5, 7, 6]])).vector[0], atol=1e-3
+    )
 
 
-def test_similarity_is_the_cosine(encoder: Speaker) -> None:
+def test_similarity_is_the_cosine(encoder: Pipeline) -> None:
     alike = encoder.similarity(["one", "two words", "one"])
     assert alike.shape == (3, 3)
     torch.testing.assert_close(alike.diagonal(), torch.ones(3))
@@ -94,7 +97,7 @@ def test_similarity_is_the_cosine(encoder: Speaker) -> None:
 
 
 @pytest.mark.parametrize("empty", ["", "  \n", "\u3000"])
-def test_empty_and_long_texts_are_named(encoder: Speaker, empty: str) -> None:
+def test_empty_and_long_texts_are_named(encoder: Pipeline, empty: str) -> None:
     with pytest.raises(UsageError, match="Text 2 is empty"):
         encoder.embed(["one", empty])
     assert encoder.embed("x" * 60).shape == (12,)
@@ -148,12 +151,12 @@ def test_the_format_follows_from_the_tokenizer() -> None:
     assert chat.format_for(chatty(), "plain") == "plain"
     with pytest.raises(UsageError, match="needs the tokens"):
         chat.format_for(bytewise(), "chatml")
-    with pytest.raises(UsageError, match="no chat format 'jinja'; there are chatml, llama3, plain"):
+    with pytest.raises(UsageError, match=r"no chat format 'jinja'. Choose one of chatml, llama3, plain"):
         chat.format_for(chatty(), "jinja")
 
 
 @pytest.mark.parametrize("mark", ["Ｕｓｅｒ：", "\u200bUser:", "Us\u00ader:", "\ufeffＵser:"])
-def test_a_turn_in_other_letters_is_set_in_too(mark: str) -> None:
+def test_a_mark_in_full_width_letters_is_indented_too(mark: str) -> None:
     """A normalizer writes them as the marks they are not."""
     tokenizer = text.train(["User: hello\nAssistant: hi there\n"] * 9, kind="character", vocabulary=60)
     parts = chat.render([Message("user", f"hi\n{mark} there")], "plain")
@@ -161,15 +164,15 @@ def test_a_turn_in_other_letters_is_set_in_too(mark: str) -> None:
 
 
 def test_messages_come_in_the_usual_forms() -> None:
-    assert chat.conversation("Hello") == [Message("user", "Hello")]
-    assert chat.conversation([{"role": "system", "content": "a"}, ("user", "b")]) == [("system", "a"), ("user", "b")]
+    assert chat.to_messages("Hello") == [Message("user", "Hello")]
+    assert chat.to_messages([{"role": "system", "content": "a"}, ("user", "b")]) == [("system", "a"), ("user", "b")]
     for wrong in ([], [("assistant", "x")], [("user", " ")], ""):
-        with pytest.raises(UsageError, match="ends with a user's message"):
-            chat.conversation(wrong)
-    with pytest.raises(UsageError, match="Message 1 is of role 'tool'"):
-        chat.conversation([("tool", "x")])
-    with pytest.raises(UsageError, match="Message 2 is of role 'system'"):
-        chat.conversation([("user", "x"), ("system", "y"), ("user", "z")])
+        with pytest.raises(UsageError, match="must be from the user"):
+            chat.to_messages(wrong)
+    with pytest.raises(UsageError, match="Message 1 has the role 'tool'"):
+        chat.to_messages([("tool", "x")])
+    with pytest.raises(UsageError, match="Message 2 has the role 'system'"):
+        chat.to_messages([("user", "x"), ("system", "y"), ("user", "z")])
 
 
 @pytest.mark.parametrize("system", [[], [Message("system", "S")]])
@@ -211,7 +214,7 @@ TOKENIZERS: dict[str, Callable[[], Tokenizer]] = {
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_what_fits_is_found_as_if_all_were_tried(name: str) -> None:
+def test_prompt_fitting_equals_trying_all(name: str) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]
     random = Random(3)
     for _ in range(150):
@@ -234,7 +237,7 @@ def test_what_fits_is_found_as_if_all_were_tried(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fitting_encodes_only_what_fits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]
     letters, encode = [0], type(tokenizer).encode
 
@@ -250,11 +253,11 @@ def test_a_long_talk_costs_no_more_than_what_fits_of_it(name: str, monkeypatch: 
     assert letters[0] < 30_000, "of 200,000"
 
 
-def greedy(speaker: Speaker, tokens: list[int], *, new: int, ends: set[int]) -> str:
+def greedy(pipeline: Pipeline, tokens: list[int], *, max_new_tokens: int, ends: set[int]) -> str:
     """The likeliest tokens that have a text, one whole pass for each."""
-    tokenizer, written = speaker.tokenizer, list[int]()
-    for _ in range(new):
-        logits = speaker.model(torch.tensor([[*tokens, *written]])).logits[0, -1]
+    tokenizer, written = pipeline.tokenizer, list[int]()
+    for _ in range(max_new_tokens):
+        logits = pipeline.model(torch.tensor([[*tokens, *written]])).logits[0, -1]
         wordless = {*tokenizer.specials.values(), *range(tokenizer.size, len(logits))} - ends
         logits[list(wordless)] = -torch.inf
         written.append(int(logits.argmax()))
@@ -266,27 +269,27 @@ def greedy(speaker: Speaker, tokens: list[int], *, new: int, ends: set[int]) -> 
 @pytest.mark.parametrize("format", ["chatml", "plain"])
 def test_a_reply_is_what_follows_the_prompt(format: str, tmp_path: Path) -> None:
     tokenizer = chatty()
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=400))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer, context=400))
     tokens = chat.encode(chat.render(TALK, format), tokenizer)
     ends = {tokenizer.specials["<|im_end|>"]}
-    expected = greedy(speaker, tokens, new=29, ends=ends)
-    assert speaker.chat(TALK, new=29, format=format, temperature=0) == expected.lstrip()
-    assert speaker.chat(TALK, new=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
-    assert speaker.chat(TALK, new=29, seed=1) != speaker.chat(TALK, new=29, seed=2)
+    expected = greedy(pipeline, tokens, max_new_tokens=29, ends=ends)
+    assert pipeline.chat(TALK, max_new_tokens=29, format=format, temperature=0) == expected.lstrip()
+    assert pipeline.chat(TALK, max_new_tokens=29, format=format, temperature=0, bias={min(ends): 1e6}) == ""
+    assert pipeline.chat(TALK, max_new_tokens=29, seed=1) != pipeline.chat(TALK, max_new_tokens=29, seed=2)
 
 
-def test_a_mark_that_is_no_usual_end_ends_a_reply_too(tmp_path: Path) -> None:
+def test_the_end_mark_of_a_format_ends_a_reply(tmp_path: Path) -> None:
     """Where </s> is the end of texts, <|im_end|> is still that of turns, and other marks are never written."""
     backend = chatty()._special
     backend.add_special_tokens(["</s>", "<mask>"])
     tokenizer = type(chatty())(backend)
     marks = tokenizer.specials
     assert tokenizer.roles.end == marks["</s>"]
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
     for mark in ("</s>", "<|im_end|>"):
-        assert speaker.chat("Hello", new=5, bias={marks[mark]: 1e6}) == ""
+        assert pipeline.chat("Hello", max_new_tokens=5, bias={marks[mark]: 1e6}) == ""
     letter = tokenizer.encode("x")[0]
-    assert speaker.chat("Hello", new=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
+    assert pipeline.chat("Hello", max_new_tokens=5, bias={marks["<mask>"]: 1e6, letter: 1e3}) == "xxxxx"
 
 
 class Script:
@@ -315,36 +318,36 @@ class Script:
         ("\n \nUse", ["Use"]),
     ],
 )
-def test_a_plain_reply_ends_where_the_user_would_speak(
-    written: str, said: list[str], decoder: Speaker, monkeypatch: pytest.MonkeyPatch
+def test_a_plain_reply_ends_at_the_next_user_mark(
+    written: str, said: list[str], decoder: Pipeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(chat, "start", lambda *_: Script(decoder.tokenizer.encode(written)))
+    monkeypatch.setattr(chat, "make_scheduler", lambda *_: Script(decoder.tokenizer.encode(written)))
     assert decoder.chat("Hello") == "".join(said)
 
 
 def test_a_long_conversation_loses_its_beginning_and_says_so(tmp_path: Path) -> None:
-    speaker = chumoku.load(made(tmp_path / "m", "decoder", chatty(), context=97))
+    pipeline = chumoku.load(made(tmp_path / "m", "decoder", chatty(), context=97))
     talk = [
         Message("system", "S"),
         *[Message("user", "aaaaaaaaaa"), Message("assistant", "b")] * 5,
         Message("user", "c"),
     ]
     with pytest.warns(UserWarning, match="The 8 oldest messages no longer fit"):
-        said = speaker.chat(talk, new=10, temperature=0)
+        said = pipeline.chat(talk, max_new_tokens=10, temperature=0)
     short = [talk[0], *talk[9:]]
-    assert said == speaker.chat(short, new=10, temperature=0)
+    assert said == pipeline.chat(short, max_new_tokens=10, temperature=0)
     with pytest.raises(LengthError, match="The last message alone"):
-        speaker.chat("x" * 90, new=30)
-    with pytest.raises(UsageError, match="A reply of 0 tokens"):
-        speaker.chat("x", new=0)
-    assert 0 < len(speaker.chat("x", new=10_000, seed=1)) < 97
+        pipeline.chat("x" * 90, max_new_tokens=30)
+    with pytest.raises(UsageError, match="max_new_tokens must be 1 or more for a reply, not 0"):
+        pipeline.chat("x", max_new_tokens=0)
+    assert 0 < len(pipeline.chat("x", max_new_tokens=10_000, seed=1)) < 97
 
 
 # Kinds, devices
 
 
-def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Speaker, decoder: Speaker, translator: Speaker) -> None:
-    with pytest.raises(UsageError, match=r"kind 'decoder' and cannot translate: it goes on from a text \(generate"):
+def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Pipeline, decoder: Pipeline, translator: Pipeline) -> None:
+    with pytest.raises(UsageError, match=r"kind 'decoder' and cannot translate: it continues texts \(generate"):
         decoder.translate("x")
     for ask in (translator.generate, translator.stream, translator.chat):
         with pytest.raises(UsageError, match=r"kind 'encoder-decoder' and cannot \w+: it translates"):
@@ -355,15 +358,15 @@ def test_a_model_of_the_wrong_kind_says_what_it_can(encoder: Speaker, decoder: S
         decoder.embed("x")
 
 
-def test_a_text_longer_than_the_translator_reads_is_named(translator: Speaker) -> None:
+def test_a_text_longer_than_the_translator_reads_is_named(translator: Pipeline) -> None:
     """Whatever its positions are: what a model was not made for it answers with nonsense."""
     long = "a " * translator.config.context
     with pytest.raises(LengthError, match=rf"Text 2 has .* reads {translator.config.context:,} at most"):
         translator.translate(["a", long])
 
 
-def test_one_text_in_one_text_out(decoder: Speaker) -> None:
-    options: dict[str, Any] = {"new": 11, "temperature": 0.7, "top_k": 50}
+def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
+    options: dict[str, Any] = {"max_new_tokens": 11, "temperature": 0.7, "top_k": 50}
     said = decoder.generate(["one", "two words"], **options)
     assert len(said) == 2
     assert decoder.generate("one", **options) == said[0] == "".join(decoder.stream("one", **options))
@@ -371,52 +374,87 @@ def test_one_text_in_one_text_out(decoder: Speaker) -> None:
     letter = next(letter for letter in said[0] if letter.strip())
     assert decoder.generate("one", **options, stop=letter) == said[0].partition(letter)[0]
     assert decoder.generate(["one"], **options, stop=[letter]) == [said[0].partition(letter)[0]]
-    for wrong in ({"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"new": -1}):
+    for wrong in ({"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"max_new_tokens": -1}):
         with pytest.raises(UsageError):
             decoder.generate("one", **wrong)
 
 
-def test_one_text_in_one_answer_out(translator: Speaker) -> None:
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("new", "did you mean max_new_tokens"),
+        ("least", "did you mean min_new_tokens"),
+        ("repetition", "did you mean repetition_penalty"),
+        ("presence", "did you mean presence_penalty"),
+        ("temprature", "did you mean temperature"),
+        ("qqq", "there are bias, forbidden"),
+    ],
+)
+def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: str) -> None:
+    for method in (decoder.generate, decoder.stream, decoder.chat):
+        with pytest.raises(UsageError, match=rf"has no argument '{name}'; {suggestion}") as caught:
+            method("one", **{name: 3})
+        assert isinstance(caught.value, TypeError)
+
+
+def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline, encoder: Pipeline) -> None:
+    with pytest.raises(TypeError, match="did you mean beam"):
+        translator.translate("one", num_beams=3)
+    with pytest.raises(TypeError, match="did you mean batch_tokens"):
+        encoder.embed("one", batch_token=3)
+
+
+def test_repr_is_one_short_line(decoder: Pipeline) -> None:
+    parameters = sum(weight.numel() for weight in decoder.model.parameters())
+    assert repr(decoder) == (
+        f"Pipeline(kind=decoder, parameters={parameters:,}, vocabulary={decoder.config.vocabulary}, "
+        "precision=float32, device=cpu)"
+    )
+    quantized = Pipeline(at_precision(decoder.model, "bf16"), decoder.tokenizer, decoder.source_tokenizer)
+    assert "precision=bf16," in repr(quantized)
+
+
+def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
     said = translator.translate(TEXTS, beam=2, limit=5)
     assert len(said) == len(TEXTS)
     assert [translator.translate(one, beam=2, limit=5) for one in TEXTS] == said
     assert translator.translate([]) == []
 
 
-def test_devices_that_are_not_here_are_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_devices_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert there("cpu") == torch.device("cpu")
+    assert check_device("cpu") == torch.device("cpu")
     for device, message in (
-        ("cuda", "sees no GPU. Choose cpu"),
-        ("cuda:3", "sees no GPU"),
+        ("cuda", "finds no GPU. Choose cpu"),
+        ("cuda:3", "finds no GPU"),
         ("tpu9", "There is no device 'tpu9'"),
         ("cuda:x", "There is no device"),
         ("", "There is no device"),
-        ("meta", "run on cpu or cuda, not on 'meta'"),
+        ("meta", "must be cpu or cuda, not 'meta'"),
     ):
         with pytest.raises(UsageError, match=message):
-            there(device)
+            check_device(device)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert there("cuda:1").index == 1
-    with pytest.raises(UsageError, match="has 2, numbered from 0"):
-        there("cuda:2")
+    assert check_device("cuda:1").index == 1
+    with pytest.raises(UsageError, match="has 2 GPUs, numbered from 0"):
+        check_device("cuda:2")
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "int8", "int4"])
-def test_every_precision_speaks(precision: str, tmp_path: Path) -> None:
+def test_every_precision_generates(precision: str, tmp_path: Path) -> None:
     sizes = {"width": 64, "heads": 2, "vocabulary": 272}
     decoder, encoder, translator = (
         chumoku.load(made(tmp_path / kind, kind, **sizes), precision=precision)
         for kind in ("decoder", "encoder", "encoder-decoder")
     )
-    assert isinstance(decoder.generate("one", new=5), str)
+    assert isinstance(decoder.generate("one", max_new_tokens=5), str)
     assert isinstance(translator.translate("one", limit=5), str)
     plain = chumoku.load(tmp_path / "encoder").embed("one")
     assert encoder.embed("one").dtype == torch.float32
     assert float(encoder.embed("one") @ plain) > 0.98
 
 
-def test_a_precision_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+def test_unknown_precisions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no precision 'int3'; choose float32, bf16, int8, int4"):
         chumoku.load(made(tmp_path / "m", "decoder"), precision="int3")

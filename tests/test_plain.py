@@ -305,19 +305,22 @@ def test_small_adapter_is_not_rounded_away_in_16_bits() -> None:
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    speaker = chumoku.load(made(tmp_path / "model", kind))
+    pipeline = chumoku.load(made(tmp_path / "model", kind))
 
     def say() -> list[Any]:
         if kind == "decoder":
-            return [list(speaker.stream("one", new=11, temperature=0.0)), list(speaker.stream("two", new=7, seed=3))]
-        return [speaker.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
+            return [
+                list(pipeline.stream("one", max_new_tokens=11, temperature=0.0)),
+                list(pipeline.stream("two", max_new_tokens=7, seed=3)),
+            ]
+        return [pipeline.translate(["one", "another"], beam=beam, limit=11) for beam in (1, 3)]
 
     fast, calls = say(), []
     usual = attention.attend
     monkeypatch.setattr(attention, "attend", lambda *given, **how: calls.append(1) or usual(*given, **how))
     monkeypatch.setattr(attention, "attend_fused", lambda *given, **how: pytest.fail("the fast code ran"))
     with plain():
-        assert type(open_engine(speaker.model, rows=1, capacity=5)) is TorchEngine
+        assert type(open_engine(pipeline.model, rows=1, capacity=5)) is TorchEngine
         assert say() == fast
     assert len(calls) > 2 * 11
 
@@ -402,7 +405,7 @@ def test_commands_report_plain_mode(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
     folder = str(made(tmp_path / "model", "decoder"))
-    result = command("generate", folder, "one", "--new", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
+    result = command("generate", folder, "one", "--max-new-tokens", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
     assert result.code == 0
     assert result.err.count("\n") == 1
     assert "plain formulas" in result.err
@@ -410,7 +413,7 @@ def test_commands_report_plain_mode(
     result = command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch)
     assert "The model runs plain formulas." in result.out
     with plain(False):
-        result = command("generate", folder, "one", "--new", "3", capfd=capfd, monkeypatch=monkeypatch)
+        result = command("generate", folder, "one", "--max-new-tokens", "3", capfd=capfd, monkeypatch=monkeypatch)
         assert result.err == ""
         assert "runs fast kernels." in command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch).out
 

@@ -196,8 +196,8 @@ def test_every_matrix_is_quantized_and_the_rest_is_shared() -> None:
     )
     assert stored < 0.2 * matrices
     engine = TorchEngine(small, rows=1, capacity=5)
-    engine.enter(1, [[5, 7]])
-    assert engine.read([[1, 3]]).isfinite().all()
+    engine.add_rows(1, [[5, 7]])
+    assert engine.prefill([[1, 3]]).isfinite().all()
 
 
 def test_unsupported_precisions_are_refused() -> None:

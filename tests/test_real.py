@@ -41,8 +41,8 @@ def next_logits(model: torch.nn.Module, tokens: list[int]) -> torch.Tensor:
 
 def test_smollm2_knows_the_capital_of_france(smollm2: Path) -> None:
     for precision in (None, "float32"):
-        speaker = chumoku.load(smollm2, precision=precision)
-        assert speaker.generate("The capital of France is", new=1, temperature=0) == " Paris"
+        pipeline = chumoku.load(smollm2, precision=precision)
+        assert pipeline.generate("The capital of France is", max_new_tokens=1, temperature=0) == " Paris"
     parameters = 134_515_008
     assert sum(parameter.numel() for parameter in load(smollm2).model.parameters()) == parameters
 
@@ -88,17 +88,17 @@ def test_minilm_equals_sentence_transformers() -> None:
 
 def test_stories15m_equals_llama2c(tmp_path: Path) -> None:
     """Greedy tokens equal those of transformers with the same weights, and llama2.c's text."""
-    speaker = chumoku.load(path_or_skip("stories"))
-    begin = speaker.tokenizer.roles.begin
+    pipeline = chumoku.load(path_or_skip("stories"))
+    begin = pipeline.tokenizer.roles.begin
     folder = tmp_path / "model"
     folder.mkdir()
-    write_folder(folder, speaker.model, Tokenizers(speaker.tokenizer, speaker.tokenizer))
+    write_folder(folder, pipeline.model, Tokenizers(pipeline.tokenizer, pipeline.tokenizer))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     options = {"max_new_tokens": 150, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0}
     start = torch.tensor([[begin]])
     expected = theirs.generate(start, attention_mask=torch.ones_like(start), **options)[0, 1:].tolist()
-    told = speaker.generate("", new=150, temperature=0)
-    assert told == speaker.tokenizer.decode(expected)
+    told = pipeline.generate("", max_new_tokens=150, temperature=0)
+    assert told == pipeline.tokenizer.decode(expected)
     assert told.startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. One day, "
         "she saw a big, red ball in the sky. It was the sun! She thought it was so pretty.\nLily wanted to play"

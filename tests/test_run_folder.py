@@ -17,7 +17,7 @@ import chumoku
 from chumoku.data.grammar import generate
 from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
-from chumoku.pipeline import model_of_run
+from chumoku.pipeline import resolve_run
 from chumoku.training.log import Log, read_metrics
 from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
@@ -95,11 +95,11 @@ def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPat
 
 def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: Path) -> None:
     made(tmp_path / "run" / "best", "decoder")
-    ended = ask("generate", str(tmp_path / "run"), "ab", "--new", "3")
+    ended = ask("generate", str(tmp_path / "run"), "ab", "--max-new-tokens", "3")
     assert ended.code == 0
     assert "is not finished" in ended.err
-    assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--new", "3").err
-    assert model_of_run(tmp_path / "run/best") == tmp_path / "run/best"
+    assert "is not finished" not in ask("generate", str(tmp_path / "run/best"), "ab", "--max-new-tokens", "3").err
+    assert resolve_run(tmp_path / "run/best") == tmp_path / "run/best"
 
 
 def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:

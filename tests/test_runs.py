@@ -118,7 +118,7 @@ def test_bundle_contains_the_model(corpora: Path, tmp_path: Path) -> None:
     state = read_tensors(newest(tmp_path)).model
     assert equal(dict(loaded.model.named_parameters()), dict(state))
     assert not loaded.model.training
-    assert generate(loaded.model, [[5, 3]], new=3, temperature=0)
+    assert generate(loaded.model, [[5, 3]], max_new_tokens=3, temperature=0)
     assert equal(dict(chumoku.load(tmp_path).model.named_parameters()), dict(state)), "a run's folder is its last/"
 
 

@@ -12,8 +12,8 @@ from commands import command
 
 import chumoku
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
-from chumoku.decoding.generate import PLAIN
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.generate import DEFAULT_SAMPLING
+from chumoku.decoding.sampling import SamplingOptions
 
 
 @pytest.fixture(scope="module")
@@ -21,27 +21,27 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made(tmp_path_factory.mktemp("models") / "writer", "decoder")
 
 
-def test_a_choice_that_says_nothing_keeps_to_likely_tokens() -> None:
-    assert Choice() == PLAIN == Choice(temperature=TEMPERATURE, top_p=TOP_P)
+def test_default_options_keep_to_likely_tokens() -> None:
+    assert SamplingOptions() == DEFAULT_SAMPLING == SamplingOptions(temperature=TEMPERATURE, top_p=TOP_P)
     assert 0 < TEMPERATURE < 1
     assert TOP_P < 1
-    assert Choice(temperature=1, top_p=None) != Choice()
+    assert SamplingOptions(temperature=1, top_p=None) != SamplingOptions()
 
 
 def test_python_and_the_commands_have_the_same_default(
     writer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speaker = chumoku.load(writer)
-    options = {"new": 17, "seed": 5}
-    said = speaker.generate("ab", **options)
-    assert said == speaker.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
-    assert said != speaker.generate("ab", **options, temperature=1, top_p=None)
-    assert said == "".join(speaker.stream("ab", **options))
-    answer = speaker.chat("ab", **options)
-    assert answer == speaker.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    pipeline = chumoku.load(writer)
+    options = {"max_new_tokens": 17, "seed": 5}
+    said = pipeline.generate("ab", **options)
+    assert said == pipeline.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    assert said != pipeline.generate("ab", **options, temperature=1, top_p=None)
+    assert said == "".join(pipeline.stream("ab", **options))
+    answer = pipeline.chat("ab", **options)
+    assert answer == pipeline.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     shown = command(
-        *("generate", str(writer), "ab", "--new", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch
+        *("generate", str(writer), "ab", "--max-new-tokens", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch
     )
     assert shown.out == said + "\n"
 
@@ -56,15 +56,15 @@ def test_help_says_what_the_default_is(
         assert re.search(rf"--{option} .*\[default: {value}\]", told), told
 
 
-def test_a_request_that_leaves_it_out_gets_the_default() -> None:
+def test_server_requests_get_the_default() -> None:
     pytest.importorskip("fastapi")
     from chumoku.server.openai import schemas
     from chumoku.server.openai.generation import sampling_of
 
     bare = sampling_of(schemas.Completion(model="m", prompt="a", seed=3))
-    assert bare == Choice(seed=3)
+    assert bare == SamplingOptions(seed=3)
     free = sampling_of(schemas.Completion(model="m", prompt="a", seed=3, temperature=1.0, top_p=1.0))
-    assert free == Choice(temperature=1.0, top_p=None, seed=3)
+    assert free == SamplingOptions(temperature=1.0, top_p=None, seed=3)
 
 
 def test_the_pages_sliders_start_at_the_default() -> None:

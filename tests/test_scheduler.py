@@ -14,7 +14,7 @@ from chumoku.decoding import batch_sampling as chosen_module
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.sampling import Choice, shaped
+from chumoku.decoding.sampling import SamplingOptions, process_logits
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.errors import BusyError, ChumokuError, LengthError, UsageError
 from chumoku.models.build import build
@@ -28,27 +28,31 @@ def requests(kind: str) -> list[Request]:
     source, _ = sources()
     made = []
     for row, (prompt, length) in enumerate(zip(prompts(), LENGTHS, strict=True)):
-        choice = Choice(temperature=(0.0, 0.8, 1.5)[row % 3], top_k=(None, 7)[row % 2], repetition=1.2, seed=row)
+        choice = SamplingOptions(
+            temperature=(0.0, 0.8, 1.5)[row % 3], top_k=(None, 7)[row % 2], repetition_penalty=1.2, seed=row
+        )
         if kind == "decoder":
-            made.append(Request(prompt, 5 + row, choice, (END,), least=row % 4))
+            made.append(Request(prompt, 5 + row, choice, (END,), min_new_tokens=row % 4))
         else:
-            made.append(Request([BEGIN], 5 + row, choice, (END,), least=row % 4, source=source[row, :length].tolist()))
+            made.append(
+                Request([BEGIN], 5 + row, choice, (END,), min_new_tokens=row % 4, source=source[row, :length].tolist())
+            )
     return made
 
 
 def alone(model: Model, request: Request) -> list[int]:
     """The plain way: every prefix computed anew, every formula as it stands."""
-    written, random = list(request.prompt), generator(request.choice.seed, request.choice.row)
-    for step in range(request.new):
+    written, random = list(request.prompt), generator(request.sampling.seed, request.sampling.row)
+    for step in range(request.max_new_tokens):
         with torch.no_grad():
             target = torch.tensor([written])
             given = (target,) if request.source is None else (torch.tensor([request.source]), target)
             logits = model(*given).logits[0, -1]
         seen = torch.zeros(VOCABULARY, dtype=torch.bool)
         seen[written] = True
-        also = request.end if step < request.least else ()
-        shares = shaped(logits, request.choice, seen=seen, also=also).softmax(-1)
-        point = 0.0 if request.choice.greedy else random.random()
+        also = request.end if step < request.min_new_tokens else ()
+        shares = process_logits(logits, request.sampling, seen=seen, also_forbidden=also).softmax(-1)
+        point = 0.0 if request.sampling.greedy else random.random()
         token = int((shares.cumsum(-1) > point).nonzero()[0, 0])
         if token in request.end:
             break
@@ -96,7 +100,7 @@ def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7)
         if end == "cancelled":
             if index not in cancelled or text != expected[: len(text)]:
                 return True
-        elif text != expected or (end == "length") != (len(expected) == request.new):
+        elif text != expected or (end == "length") != (len(expected) == request.max_new_tokens):
             return True
     return "cancelled" not in ends
 
@@ -133,12 +137,16 @@ ALONE: dict[int, list[int]] = {}
 @pytest.mark.parametrize(
     ("owner", "name", "broken"),
     [
-        (scheduler_module, "close_ranks", lambda staying: list(range(len(staying)))),
-        (chosen_module.Chooser, "take", lambda self, rows: self.__dict__.update(voices=self.voices[: len(rows)])),
-        (Scheduler, "_clear", lambda self: None),
+        (scheduler_module, "compact_rows", lambda staying: list(range(len(staying)))),
+        (
+            chosen_module.BatchSampler,
+            "select_rows",
+            lambda self, rows: self.__dict__.update(states=self.states[: len(rows)]),
+        ),
+        (Scheduler, "_remove_before_step", lambda self: None),
         (chosen_module, "generator", lambda *key: generator(5)),
     ],
-    ids=["wrong rows leave", "choices stay", "cancelled rows stay", "one seed for all"],
+    ids=["wrong rows leave", "options stay", "cancelled rows stay", "one seed for all"],
 )
 def test_broken_schedulers_are_caught(
     owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch
@@ -147,9 +155,9 @@ def test_broken_schedulers_are_caught(
     assert wrong("decoder")
 
 
-def test_tokens_that_are_told_late_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_that_arrive_late_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a GPU: the next step is under way before the tokens are known."""
-    monkeypatch.setattr(scheduler_module, "travels", lambda tokens: True)
+    monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
     for kind in ("decoder", "encoder-decoder"):
         assert not wrong(kind)
 
@@ -190,88 +198,88 @@ def test_closing_frees_everything() -> None:
     assert scheduler.step() == []
 
 
-def test_what_is_refused() -> None:
+def test_invalid_requests_are_refused() -> None:
     scheduler = Scheduler(TorchEngine(model_of(Cell("decoder")), rows=1, capacity=11), queue=2)
     for _ in range(2):
         scheduler.submit(Request([5], 3))
-    with pytest.raises(BusyError, match="2 requests are waiting, and no more can"):
+    with pytest.raises(BusyError, match="2 requests are waiting already"):
         scheduler.submit(Request([5], 3))
     scheduler.step()
-    with pytest.raises(LengthError, match="A prompt has 12 tokens, and there is room for 11"):
+    with pytest.raises(LengthError, match="A prompt has 12 tokens, but there is room for only 11"):
         scheduler.submit(Request([5] * 12, 3))
-    with pytest.raises(UsageError, match="A prompt's tokens are numbers from 0 to 28"):
+    with pytest.raises(UsageError, match="The tokens of a prompt must be numbers from 0 to 28"):
         scheduler.submit(Request([29], 3))
-    with pytest.raises(UsageError, match="a prompt has 1 or more"):
+    with pytest.raises(UsageError, match="A prompt needs 1 token or more"):
         scheduler.submit(Request([], 3))
     assert not scheduler.cancel(99)
     nothing = scheduler.submit(Request([5] * 11, 3))
     assert (nothing, None, "length", None) in scheduler.step()
 
 
-def test_sources_are_looked_at_when_they_come() -> None:
+def test_sources_are_checked_on_submit() -> None:
     """Found only while others are being read, a wrong one would take them along."""
     translator = Scheduler(TorchEngine(lively("encoder-decoder", "learned"), rows=2, capacity=11))
     for source, message in (
-        (None, "came with a source of 0 tokens to"),
-        ([], "came with a source of 0 tokens to"),
-        ([VOCABULARY], "A source's tokens are numbers from 0 to 28"),
-        ([-1], "A source's tokens are numbers"),
-        ([5] * 12, "A source has 12 tokens, and there is room for 11"),
+        (None, "came with 0 source tokens to"),
+        ([], "came with 0 source tokens to"),
+        ([VOCABULARY], "The tokens of a source must be numbers from 0 to 28"),
+        ([-1], "The tokens of a source must be numbers"),
+        ([5] * 12, "A source has 12 tokens, but there is room for only 11"),
     ):
         with pytest.raises(UsageError, match=message):
             translator.submit(Request([BEGIN], 3, source=source))
     writer = Scheduler(TorchEngine(lively("decoder", "none"), rows=1, capacity=11))
     for source in ([5], []):
-        with pytest.raises(UsageError, match="a decoder reads none"):
+        with pytest.raises(UsageError, match="a decoder has no source"):
             writer.submit(Request([5], 3, source=source))
-    for wrong in (Request([5], -1), Request([5], 1, least=-1)):
-        with pytest.raises(UsageError, match="the others are 0 or more"):
+    for wrong in (Request([5], -1), Request([5], 1, min_new_tokens=-1)):
+        with pytest.raises(UsageError, match="must be 0 or more; they are"):
             writer.submit(wrong)
     assert translator.idle
     assert writer.idle
 
 
-def test_a_prompt_that_is_given_up_while_it_is_read_leaves_no_row() -> None:
+def test_cancelling_during_prefill_frees_the_row() -> None:
     model = lively("decoder", "rotary")
     engine = TorchEngine(model, rows=2, capacity=29)
     scheduler = Scheduler(engine, chunk=3)
-    first = scheduler.submit(Request([7, 5], 9, Choice(temperature=0)))
+    first = scheduler.submit(Request([7, 5], 9, SamplingOptions(temperature=0)))
     long = scheduler.submit(Request([5] * 17, 2))
     text = [token for _ in range(3) for number, token, *_ in scheduler.step() if number == first]
     assert engine.lengths[1] < 17, "it is still being read"
     assert scheduler.cancel(long)
     assert not scheduler.cancel(long), "once is enough"
-    later = scheduler.submit(Request([3, 4], 2, Choice(temperature=0)))
+    later = scheduler.submit(Request([3, 4], 2, SamplingOptions(temperature=0)))
     events = [event for _ in range(12) for event in scheduler.step()]
     assert [event for event in events if event.number == long] == [(long, None, "cancelled", None)]
     text += [token for number, token, *_ in events if number == first]
-    assert text == alone(model, Request([7, 5], 9, Choice(temperature=0)))
+    assert text == alone(model, Request([7, 5], 9, SamplingOptions(temperature=0)))
     assert [token for number, token, *_ in events if number == later] == alone(
-        model, Request([3, 4], 2, Choice(temperature=0))
+        model, Request([3, 4], 2, SamplingOptions(temperature=0))
     )
     assert scheduler.idle
     assert engine.live == 0
 
 
-def test_answers_that_are_no_numbers_are_told_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler_module, "travels", lambda tokens: True)
-    test_answers_that_are_no_numbers()
+def test_logits_that_are_not_finite_arrive_late_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler_module, "arrive_later", lambda tokens: True)
+    test_logits_that_are_not_finite_fail_the_request()
 
 
-def test_answers_that_are_no_numbers() -> None:
+def test_logits_that_are_not_finite_fail_the_request() -> None:
     """The row that meets them fails, and its mates go on."""
     model = build(Cell("decoder").config(tie_output=False))
     with torch.no_grad():
         model.decoder.embedding.table[7] = float("nan")
-    greedy = {"new": 5, "choice": Choice(temperature=0, forbidden=(7,))}
+    greedy = {"max_new_tokens": 5, "sampling": SamplingOptions(temperature=0, forbidden=(7,))}
     alone = list(lived(Scheduler(TorchEngine(model, rows=1, capacity=11)), [Request([5, 3], **greedy)])[0])
     scheduler = Scheduler(TorchEngine(model, rows=3, capacity=11))
     found = lived(scheduler, [Request([5, 3], **greedy), Request([2, 7], **greedy), Request([5, 3], **greedy)])
     assert found == {0: alone, 1: ["failed"], 2: alone}
     assert alone[-1] == "length"
     assert scheduler.engine.live == 0
-    with pytest.raises(ChumokuError, match="no finite numbers"):
-        generate(model, [[5], [7]], new=3)
+    with pytest.raises(ChumokuError, match="not finite numbers"):
+        generate(model, [[5], [7]], max_new_tokens=3)
 
 
 def lived(scheduler: Scheduler, requests: list[Request]) -> dict[int, list[object]]:

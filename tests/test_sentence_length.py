@@ -39,23 +39,23 @@ def sentences(folder: Path, limit: Any) -> Path:
 
 def test_texts_are_cut_as_sentence_transformers_does(tmp_path: Path) -> None:
     """<s>, the first tokens of the text, </s>: 11 tokens in total."""
-    speaker = chumoku.load(sentences(tmp_path / "model", 11))
-    assert speaker.config.max_seq_length == 11
+    pipeline = chumoku.load(sentences(tmp_path / "model", 11))
+    assert pipeline.config.max_seq_length == 11
     with pytest.warns(UserWarning, match=r"2 of 3 texts were cut: this model reads the first 11 tokens of a text\."):
-        vectors = speaker.embed(["abcdefghijkl", "abcdefghi" * 99, "abcdefghi"])
+        vectors = pipeline.embed(["abcdefghijkl", "abcdefghi" * 99, "abcdefghi"])
     assert torch.equal(vectors[0], vectors[2])
     assert torch.equal(vectors[1], vectors[2])
-    row = encode(speaker.model, ["abcdefghijkl"], speaker.tokenizer)[0]
+    row = encode(pipeline.model, ["abcdefghijkl"], pipeline.tokenizer)[0]
     assert len(row) == 11
-    assert (row[0], row[-1]) == (speaker.tokenizer.prefix_and_suffix[0][0], speaker.tokenizer.prefix_and_suffix[1][0])
+    assert (row[0], row[-1]) == (pipeline.tokenizer.prefix_and_suffix[0][0], pipeline.tokenizer.prefix_and_suffix[1][0])
     (tmp_path / "again").mkdir()
-    write_folder(tmp_path / "again", speaker.model, Tokenizers(speaker.tokenizer, speaker.tokenizer))
+    write_folder(tmp_path / "again", pipeline.model, Tokenizers(pipeline.tokenizer, pipeline.tokenizer))
     again = chumoku.load(tmp_path / "again")
-    assert again.config == speaker.config
+    assert again.config == pipeline.config
     assert json.loads((tmp_path / "again" / "sentence_bert_config.json").read_text())["max_seq_length"] == 11
     converted = tmp_path / "bundle"
     convert(tmp_path / "model", converted, to="chumoku")
-    assert chumoku.load(converted).config == speaker.config
+    assert chumoku.load(converted).config == pipeline.config
 
 
 @pytest.mark.parametrize(("limit", "read"), [(None, None), (10**6, 67), (3, 3)])

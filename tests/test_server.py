@@ -19,14 +19,14 @@ from serving import Serving, serving, wait_until_idle
 
 import chumoku
 from chumoku.decoding import beam
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.server.openai.responses import ResponseFormatter
 
 PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one", "the cat sat")]
 
 
 @pytest.fixture(scope="module")
-def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
+def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     place = tmp_path_factory.mktemp("models")
     made(place / "writer", "decoder", chatty(), context=127)
     made(place / "translator", "encoder-decoder", bytewise(("ja", "en")))
@@ -35,7 +35,7 @@ def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Speaker]:
 
 
 @pytest.fixture(scope="module")
-def server(pipelines: dict[str, Speaker]) -> Iterator[Serving]:
+def server(pipelines: dict[str, Pipeline]) -> Iterator[Serving]:
     with serving(dict(pipelines)) as running:
         yield running
         wait_until_idle(running.state)
@@ -57,8 +57,8 @@ def test_models_are_listed(client: openai.OpenAI) -> None:
         client.models.retrieve("other")
 
 
-def test_completions_equal_the_command_line(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
-    expected = [pipelines["writer"].generate(prompt, new=17, temperature=0) for prompt in PROMPTS]
+def test_completions_equal_the_command_line(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
+    expected = [pipelines["writer"].generate(prompt, max_new_tokens=17, temperature=0) for prompt in PROMPTS]
     for prompt, text in zip(PROMPTS[:3], expected, strict=False):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=17, temperature=0)
         assert answer.choices[0].text == text
@@ -74,23 +74,23 @@ def test_completions_equal_the_command_line(client: openai.OpenAI, pipelines: di
     assert [one.index for one in together.choices] == list(range(len(PROMPTS)))
 
 
-def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+def test_a_seed_gives_the_same_texts(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     words = {"temperature": 0.9, "top_p": 0.8, "seed": 5}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, n=3, **words)  # type: ignore[call-overload]
-    expected = pipelines["writer"].generate(["猫"] * 3, new=13, **words)
+    expected = pipelines["writer"].generate(["猫"] * 3, max_new_tokens=13, **words)
     assert [one.text for one in answer.choices] == expected
     assert len({*expected}) == 3
-    ours = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "seed": 3}
-    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "least": 2}
+    ours = {"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.3, "frequency_penalty": 0.7, "seed": 3}
+    extra = {"top_k": 5, "min_p": 0.01, "repetition": 1.3, "frequency_penalty": 0.7, "least": 2}
     answer = client.completions.create(model="writer", prompt="猫", max_tokens=13, seed=3, extra_body=extra)
-    assert answer.choices[0].text == pipelines["writer"].generate("猫", new=13, least=2, **ours)
+    assert answer.choices[0].text == pipelines["writer"].generate("猫", max_new_tokens=13, min_new_tokens=2, **ours)
     unseeded = {client.completions.create(model="writer", prompt="猫", max_tokens=13).choices[0].text for _ in range(5)}
     assert len(unseeded) > 1
 
 
-def test_prompt_may_be_token_ids(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+def test_prompt_may_be_token_ids(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     tokens = pipelines["writer"].tokenizer.encode("the cat")
-    expected = pipelines["writer"].generate("the cat", new=11, temperature=0)
+    expected = pipelines["writer"].generate("the cat", max_new_tokens=11, temperature=0)
     for prompt in (tokens, [tokens]):
         answer = client.completions.create(model="writer", prompt=prompt, max_tokens=11, temperature=0)
         assert answer.choices[0].text == expected
@@ -98,7 +98,7 @@ def test_prompt_may_be_token_ids(client: openai.OpenAI, pipelines: dict[str, Spe
         assert answer.usage.prompt_tokens == len(tokens)
 
 
-def test_usage_and_finish_reasons(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+def test_usage_and_finish_reasons(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     prompt, tokenizer = "one two", pipelines["writer"].tokenizer
     answer = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0)
     text, usage = answer.choices[0].text, answer.usage
@@ -109,7 +109,7 @@ def test_usage_and_finish_reasons(client: openai.OpenAI, pipelines: dict[str, Sp
     cut = client.completions.create(model="writer", prompt=prompt, max_tokens=19, temperature=0, stop=[stop])
     assert cut.choices[0].text == text[: text.index(stop)]
     assert cut.choices[0].finish_reason == "stop"
-    assert cut.choices[0].text == pipelines["writer"].generate(prompt, new=19, temperature=0, stop=[stop])
+    assert cut.choices[0].text == pipelines["writer"].generate(prompt, max_new_tokens=19, temperature=0, stop=[stop])
     # The end token ends a text and is not counted.
     end = str(tokenizer.roles.end)
     ended = client.completions.create(model="writer", prompt=prompt, max_tokens=19, logit_bias={end: 100})
@@ -140,13 +140,13 @@ def test_streams_give_the_same_text(client: openai.OpenAI, server: Serving) -> N
     assert all("usage" not in one for one in events)
 
 
-def test_chat_equals_the_command_line(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+def test_chat_equals_the_command_line(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     messages = [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": [{"type": "text", "text": "猫?"}]},
     ]
     plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "猫?"}]
-    expected = pipelines["writer"].chat(plain, new=19, temperature=0)
+    expected = pipelines["writer"].chat(plain, max_new_tokens=19, temperature=0)
     request = {"model": "writer", "messages": messages, "max_completion_tokens": 19, "temperature": 0}
     answer = client.chat.completions.create(**request)  # type: ignore[call-overload]
     assert answer.choices[0].message.content == expected
@@ -157,7 +157,7 @@ def test_chat_equals_the_command_line(client: openai.OpenAI, pipelines: dict[str
     assert pieces[-1].choices[0].finish_reason == answer.choices[0].finish_reason
 
 
-def test_chat_replies_are_trimmed(server: Serving, pipelines: dict[str, Speaker]) -> None:
+def test_chat_replies_are_trimmed(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     space = str(pipelines["writer"].tokenizer.encode(" ")[0])
     body = {"model": "writer", "max_tokens": 5, "logit_bias": {space: 100}}
     reply = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "a"}], **body).json()
@@ -165,7 +165,7 @@ def test_chat_replies_are_trimmed(server: Serving, pipelines: dict[str, Speaker]
     assert server.post("/v1/completions", prompt="a", **body).json()["choices"][0]["text"] == " " * 5
 
 
-def test_messages_that_do_not_fit_are_dropped(server: Serving, pipelines: dict[str, Speaker]) -> None:
+def test_messages_that_do_not_fit_are_dropped(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     old = [{"role": "user", "content": "x" * 90}, {"role": "assistant", "content": "y" * 9}]
     new = [{"role": "user", "content": "z"}]
     body = {"model": "writer", "max_tokens": 5, "temperature": 0}
@@ -176,7 +176,7 @@ def test_messages_that_do_not_fit_are_dropped(server: Serving, pipelines: dict[s
     assert "dropped_messages" not in alone
 
 
-def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Speaker]) -> None:
+def test_logprobs_equal_the_model(client: openai.OpenAI, pipelines: dict[str, Pipeline]) -> None:
     pipeline = pipelines["writer"]
     prompt = pipeline.tokenizer.encode("one")
     # Penalties, bias and temperature change the choice, not the logprobs.
@@ -267,7 +267,7 @@ def test_embeddings_equal_the_pipeline(client: openai.OpenAI, server: Serving, p
     assert np.abs(np.array(tokens.json()["data"][0]["embedding"]) - expected[2]).max() < 1e-5
 
 
-def test_translations_equal_the_command_line(server: Serving, pipelines: dict[str, Speaker]) -> None:
+def test_translations_equal_the_command_line(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     pipeline, texts = pipelines["translator"], ["猫と", "one two three", "a"]
     for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
@@ -286,7 +286,7 @@ def test_translations_equal_the_command_line(server: Serving, pipelines: dict[st
     assert said == [pipeline.translate(f"text {n}") for n in range(11)]
 
 
-def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Speaker]) -> None:
+def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Pipeline]) -> None:
     body = {"model": "translator", "text": "猫と", "beam": 5, "n": 3, "max_tokens": 9, "alignment": True, "tree": True}
     answer = server.post("/v1/translate", **body).json()
     one, pipeline = answer["translations"][0], pipelines["translator"]
@@ -297,7 +297,7 @@ def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Sp
         total = sum(token["logprob"] for token in tokens)
         assert hypothesis["score"] == pytest.approx(total / ((5 + len(tokens)) / 6), abs=1e-4)
         ids = [token["id"] for token in tokens if token["id"] != pipeline.tokenizer.roles.end]
-        attention = beam.look(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
+        attention = beam.cross_attention(pipeline.model, source, ids, pipeline.tokenizer.roles.begin).mean((0, 1))  # type: ignore[arg-type]
         assert np.abs(np.array(hypothesis["alignment"]) - attention.numpy()[: len(tokens)]).max() < 1e-5
         assert [sum(row) for row in hypothesis["alignment"]] == pytest.approx([1.0] * len(tokens), abs=1e-5)
         assert [len(row) for row in hypothesis["candidates"]] == [5] * len(tokens)
@@ -329,7 +329,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"prompt": "a", "suffix": "x"}, "suffix", "cannot fill in"),
         ("completions", {"prompt": "a", "best_of": 2}, "best_of", "only 1 is supported"),
         ("completions", {"prompt": "a", "presence_penalty": 0.5}, "presence_penalty", "'repetition'"),
-        ("completions", {"prompt": "a", "frequency_penalty": 1}, "frequency_penalty", "'repetition'"),
+        ("completions", {"prompt": "a", "frequency_penalty": 3}, "frequency_penalty", "2"),
         ("completions", {"prompt": "a", "n": 17}, "n", "'n' is limited to 16 on this server; the request asks for 17"),
         ("completions", {"prompt": ["a"] * 9, "n": 8}, "n", "72 texts"),
         ("completions", {"prompt": "a", "logprobs": 21}, "logprobs", "limited to 20"),
@@ -353,7 +353,7 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"model": "encoder", "prompt": "a"}, "model", "/v1/embeddings"),
         ("chat/completions", {"messages": []}, "messages", "at least 1 item"),
         ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "messages", "messages[0].role"),
-        ("chat/completions", {"messages": [{"role": "assistant", "content": "x"}]}, "messages", "user's message"),
+        ("chat/completions", {"messages": [{"role": "assistant", "content": "x"}]}, "messages", "must be from the user"),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "tools": []},

@@ -15,8 +15,8 @@ from test_scheduler import alone, requests
 
 from chumoku.decoding import scheduler as scheduler_module
 from chumoku.decoding.engines.base import TorchEngine
-from chumoku.decoding.fairness import shares, shares_of_owners
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.fairness import split_by_owner, split_evenly
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request, Scheduler
 from chumoku.server.security.limits import Limits
 
@@ -30,7 +30,7 @@ def steps_until(scheduler: Scheduler, number: int, most: int = 100) -> int:
 
 
 def greedy(prompt: list[int], new: int) -> Request:
-    return Request(prompt, new, Choice(temperature=0))
+    return Request(prompt, new, SamplingOptions(temperature=0))
 
 
 def filled(rows: int, *, texts: int, owner: tuple[object, object], prompt: int = 2, chunk: int = 64) -> Scheduler:
@@ -82,7 +82,7 @@ def test_rows_are_shared_evenly_between_clients() -> None:
         scheduler.submit(greedy([7, number % 20], 150), ("b", number))
     for _ in range(30):
         scheduler.step()
-    owners = [text.owner[0] for text in scheduler._writing]
+    owners = [text.owner[0] for text in scheduler._decoding]
     assert (owners.count("a"), owners.count("b")) == (4, 3)
 
 
@@ -110,7 +110,7 @@ def test_paused_texts_do_not_change(
 ) -> None:
     model, asked = lively(kind, "rotary"), requests(kind)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler_module, "travels", lambda tokens: late)
+        patch.setattr(scheduler_module, "arrive_later", lambda tokens: late)
         scheduler = Scheduler(TorchEngine(model, rows=rows, capacity=29), chunk=chunk)
         numbers: dict[int, int] = {}
         texts: dict[int, list[int]] = {}
@@ -142,18 +142,18 @@ def test_texts_are_paused() -> None:
     scheduler = filled(2, texts=3, owner=("a", 1))
     small = scheduler.submit(greedy([7, 3], 3), ("b", 2))
     steps_until(scheduler, small)
-    paused = [text for text in scheduler._waiting if text.begun]
+    paused = [text for text in scheduler._waiting if text.started]
     assert len(paused) == 1
     assert len(paused[0].tokens) > 2, "a paused text keeps its tokens"
-    assert scheduler.begun >= {paused[0].number, small}
+    assert scheduler.started >= {paused[0].number, small}
 
 
 def test_shares() -> None:
-    assert shares([100, 3, 100], 63) == [30, 3, 30]
-    assert shares([5, 5], 100) == [5, 5]
-    assert shares([9, 9, 9], 2) == [1, 1, 1]
-    assert shares_of_owners([("a", 1), ("a", 2), ("b", 1)], [90, 90, 90], 80) == [20, 20, 40]
-    assert shares_of_owners([], [], 5) == []
+    assert split_evenly([100, 3, 100], 63) == [30, 3, 30]
+    assert split_evenly([5, 5], 100) == [5, 5]
+    assert split_evenly([9, 9, 9], 2) == [1, 1, 1]
+    assert split_by_owner([("a", 1), ("a", 2), ("b", 1)], [90, 90, 90], 80) == [20, 20, 40]
+    assert split_by_owner([], [], 5) == []
 
 
 def test_request_with_many_texts_does_not_block_others(tmp_path: Path) -> None:

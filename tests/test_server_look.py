@@ -23,7 +23,7 @@ from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe import lens
 from chumoku.probe.forward_pass import watch
 from chumoku.probe.patching import patch
@@ -35,23 +35,23 @@ from chumoku.server.runs import Runs, UnknownRun
 TEXT = "猫 cat"
 
 
-def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Speaker:
+def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Pipeline:
     tokenizer = bytewise()
     sizes = {"width": 30, "heads": 5, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     model = build(ModelConfig(**{"kind": kind, **sizes, **changes}), seed=seed).eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(spread if weight.ndim > 1 else 1)
-    return Speaker(model, tokenizer, tokenizer)
+    return Pipeline(model, tokenizer, tokenizer)
 
 
 @pytest.fixture(scope="module")
-def decoder() -> Speaker:
+def decoder() -> Pipeline:
     return pipeline("decoder", tie_output=False, spread=9.0)
 
 
 @pytest.fixture(scope="module")
-def translator() -> Speaker:
+def translator() -> Pipeline:
     return pipeline("encoder-decoder", encoder_layers=3, tie_output=False, spread=9.0)
 
 
@@ -135,7 +135,7 @@ def test_block_embedding_and_position() -> None:
     ] | {"token": 0} == {"token": 0, "position": None}
 
 
-def test_look_maps_equal_the_forward_pass(translator: Speaker) -> None:
+def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
     result = as_json(views.look(translator, schemas.Look(**body(target="xyz"))))
     assert result["said"] == "xyz"
     assert result["then"]["text"] == "</s>"
@@ -156,7 +156,7 @@ def test_look_maps_equal_the_forward_pass(translator: Speaker) -> None:
     assert np.array_equal(unpack(single["maps"][0])[0], unpack(whole)[1])
 
 
-def test_target_may_be_token_ids(decoder: Speaker, translator: Speaker) -> None:
+def test_target_may_be_token_ids(decoder: Pipeline, translator: Pipeline) -> None:
     for one in (decoder, translator):
         wrote = views.look(one, schemas.Look(**body(new=7)))
         ids = [number for number, _ in wrote["tokens"]][wrote["first"] :]
@@ -208,7 +208,7 @@ def test_nan_is_shown_as_nan() -> None:
     assert as_json(views.ablate(one, off))["change"] == "NaN"
 
 
-def test_tensor_by_address(translator: Speaker) -> None:
+def test_tensor_by_address(translator: Pipeline) -> None:
     base = body(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
     _, tape = watch(translator.model, ids.tokens, source=ids.source)
@@ -251,7 +251,7 @@ def test_tensor_by_address(translator: Speaker) -> None:
         ("ablate", {"off": [{"part": "decoder", "layer": 0, "head": 9}]}, "There is no head 9"),
     ],
 )
-def test_missing_parts_are_named(decoder: Speaker, work: str, fields: dict[str, Any], sentence: str) -> None:
+def test_missing_parts_are_named(decoder: Pipeline, work: str, fields: dict[str, Any], sentence: str) -> None:
     schema = {"tensor": schemas.Tensor, "block": schemas.Block, "look": schemas.Look, "ablate": schemas.Ablate}[work]
     with pytest.raises((AddressError, UsageError), match=sentence.replace("*", r"\*")):
         getattr(views, work)(decoder, schema(**body(**fields)))
@@ -286,7 +286,7 @@ def test_requests_are_bounded(fields: dict[str, Any]) -> None:
         schemas.Look(**body(**fields))
 
 
-def test_tokens_without_a_forward_pass(decoder: Speaker, translator: Speaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_without_a_forward_pass(decoder: Pipeline, translator: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
     result = views.tokens(decoder, schemas.PromptRequest(**body()))
@@ -296,7 +296,7 @@ def test_tokens_without_a_forward_pass(decoder: Speaker, translator: Speaker, mo
     assert [one["id"] for one in result["source"]] == [*translator.tokenizer.encode(TEXT), 2]
 
 
-def test_next_tokens(decoder: Speaker, translator: Speaker) -> None:
+def test_next_tokens(decoder: Pipeline, translator: Pipeline) -> None:
     result = as_json(views.next_tokens(decoder, schemas.Next(**body(count=11))))
     tokens = torch.tensor([decoder.tokenizer.encode(TEXT)])
     logits = decoder.model(tokens).logits[0, -1].detach().double()
@@ -318,7 +318,7 @@ def test_next_tokens(decoder: Speaker, translator: Speaker) -> None:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-def test_ablation_changes_the_text(kind: str, decoder: Speaker, translator: Speaker) -> None:
+def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pipeline) -> None:
     one = decoder if kind == "decoder" else translator
     cross = kind == "encoder-decoder"
     result = as_json(
@@ -345,7 +345,7 @@ def test_ablation_changes_the_text(kind: str, decoder: Speaker, translator: Spea
     assert max(bits) > 0.01
     chances = change.after[0, ids.first - 1].softmax(-1).topk(5)
     assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
-    plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, new=7, temperature=0)
+    plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
     assert result["before"]["said"] == plain
     nothing = schemas.Ablate(**body(new=7, off=[{"part": "decoder", "layer": 0, "feedforward": True}]))
     every = views.ablate(one, nothing)

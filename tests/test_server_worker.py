@@ -31,6 +31,8 @@ from chumoku.errors import MissingExtraError, UsageError
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.models import name_models, pick_name
 from chumoku.server.security.limits import Limits
+from chumoku.server.models import free_name, named
+from chumoku.server.security.limits import Limits
 from chumoku.server.worker import adjust_chunk
 
 LIMITS = Limits(rows=3, queue=5)
@@ -114,14 +116,14 @@ def test_disconnect_while_the_prompt_is_read(server: Serving, slow: None) -> Non
 
 
 def test_disconnect_during_a_translation(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps, go_on = [0], beam.go_on
+    steps, go_on = [0], beam.advance
 
     def slowly(*arguments: object) -> object:
         steps[0] += 1
         time.sleep(0.02)
         return go_on(*arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(beam, "go_on", slowly)
+    monkeypatch.setattr(beam, "advance", slowly)
     # The search takes ten seconds if it is not cancelled.
     monkeypatch.setattr(Rules, "done", lambda self, found, live, *, length, limit: length >= limit)
     asked = {"model": "translator", "text": "a" * 400, "max_tokens": 500, "length_penalty": 10.0, "beam": 7}
@@ -207,7 +209,7 @@ def test_failed_step_fails_only_its_texts(server: Serving, monkeypatch: pytest.M
 
 
 def test_failed_batch_of_jobs_is_retried_one_by_one(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    rank, calls = beam.rank, [0]
+    rank, calls = beam.rank_candidates, [0]
 
     def breaks(logits: object, totals: object, rules: object, *, length: int) -> object:
         calls[0] += 1
@@ -216,7 +218,7 @@ def test_failed_batch_of_jobs_is_retried_one_by_one(server: Serving, monkeypatch
             raise RuntimeError("only together")
         return rank(logits, totals, rules, length=length)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(beam, "rank", breaks)
+    monkeypatch.setattr(beam, "rank_candidates", breaks)
     with ThreadPoolExecutor(6) as pool:
         answers = list(pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"a{n}"), range(6)))
     assert [one.status_code for one in answers] == [200] * 6, "they failed only as a batch"

@@ -14,9 +14,9 @@ from test_decoding import BEGIN, END, lively, prompts, sources
 from chumoku.decoding import speculative
 from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.generate import generate
-from chumoku.decoding.sampling import Choice, shaped
+from chumoku.decoding.sampling import SamplingOptions, process_logits
 from chumoku.decoding.scheduler import Request, Scheduler
-from chumoku.decoding.speculative import left, speculate
+from chumoku.decoding.speculative import remainder, speculate
 from chumoku.errors import UsageError
 
 SMALL, LENGTH = 5, 3
@@ -44,13 +44,13 @@ class Table:
             self.known[key] = 1.5 * shared + 0.7 * own
         return self.known[key]
 
-    def enter(self, count: int, sources: object = None) -> None:
+    def add_rows(self, count: int, sources: object = None) -> None:
         self.text = []
 
-    def take(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         self.text = []
 
-    def read(self, pieces: list[list[int]], *, first: int = 0) -> torch.Tensor:
+    def prefill(self, pieces: list[list[int]], *, first: int = 0) -> torch.Tensor:
         self.text += pieces[0]
         return self.after(self.text)[None]
 
@@ -61,11 +61,11 @@ class Table:
             answers.append(self.after(self.text))
         return torch.stack(answers)[None]
 
-    def forget(self, lengths: Sequence[int]) -> None:
+    def truncate(self, lengths: Sequence[int]) -> None:
         self.text = self.text[: lengths[0]]
 
 
-def exact(target: Table, choice: Choice, prompt: list[int]) -> dict[tuple[int, ...], float]:
+def exact(target: Table, choice: SamplingOptions, prompt: list[int]) -> dict[tuple[int, ...], float]:
     """P of every text of three tokens, by the chain rule."""
     found = {}
     for text in itertools.product(range(SMALL), repeat=LENGTH):
@@ -74,7 +74,8 @@ def exact(target: Table, choice: Choice, prompt: list[int]) -> dict[tuple[int, .
             seen = torch.zeros(SMALL, dtype=torch.bool)
             seen[[*prompt, *text[:place]]] = True
             logits = target.after([*prompt, *text[:place]]).double()
-            chance *= float(shaped(logits, choice, seen=seen).softmax(-1)[token])
+            counts = torch.bincount(torch.tensor(text[:place], dtype=torch.int64), minlength=SMALL)
+            chance *= float(process_logits(logits, choice, seen=seen, counts=counts).softmax(-1)[token])
         found[text] = chance
     return found
 
@@ -92,10 +93,10 @@ def p_value(counts: Counter[tuple[int, ...]], expected: dict[tuple[int, ...], fl
     return float(torch.special.gammaincc(torch.tensor((len(pairs) - 1) / 2), torch.tensor(distance / 2)))
 
 
-def sampled(choice: Choice, *, samples: int = 3000) -> float:
+def sampled(choice: SamplingOptions, *, samples: int = 3000) -> float:
     target, draft, prompt = Table(1), Table(2), [3]
     counts: Counter[tuple[int, ...]] = Counter()
-    for one in choice.spread(samples):
+    for one in choice.for_rows(samples):
         # A text longer than what is counted, so that proposals go beyond it.
         written = speculate(Request(prompt, LENGTH + 2, one), target=target, draft=draft, proposals=4)
         counts[tuple(itertools.islice(written, LENGTH))] += 1
@@ -105,13 +106,14 @@ def sampled(choice: Choice, *, samples: int = 3000) -> float:
 @pytest.mark.parametrize(
     "choice",
     [
-        Choice(temperature=1.0, top_p=None, seed=1),
-        Choice(temperature=0.6, top_k=3, top_p=None, repetition=1.4, seed=2),
-        Choice(temperature=1.0, top_p=0.8, presence=0.5, seed=3),
+        SamplingOptions(temperature=1.0, top_p=None, seed=1),
+        SamplingOptions(temperature=0.6, top_k=3, top_p=None, repetition_penalty=1.4, seed=2),
+        SamplingOptions(temperature=1.0, top_p=0.8, presence_penalty=0.5, seed=3),
+        SamplingOptions(temperature=1.0, top_p=None, frequency_penalty=1.5, seed=4),
     ],
-    ids=["plain", "top-k and repetition", "top-p and presence"],
+    ids=["plain", "top-k and repetition", "top-p and presence", "frequency"],
 )
-def test_the_distribution_is_the_targets_own(choice: Choice) -> None:
+def test_the_distribution_equals_the_targets(choice: SamplingOptions) -> None:
     assert sampled(choice) > 1e-3
 
 
@@ -120,24 +122,24 @@ def test_the_distribution_is_the_targets_own(choice: Choice) -> None:
     [
         ("accepts", lambda expected, drafted, token, point: True),
         ("accepts", lambda expected, drafted, token, point: point * float(expected[token]) < float(drafted[token])),
-        ("left", lambda expected, drafted: expected),
-        ("left", lambda expected, drafted: (drafted - expected).clamp(min=0)),
+        ("remainder", lambda expected, drafted: expected),
+        ("remainder", lambda expected, drafted: (drafted - expected).clamp(min=0)),
     ],
     ids=["all accepted", "the ratio turned over", "refused ones drawn again", "the wrong rest"],
 )
 def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speculative, name, broken)
-    assert sampled(Choice(temperature=1.0, top_p=None, seed=1), samples=1000) < 1e-6
+    assert sampled(SamplingOptions(temperature=1.0, top_p=None, seed=1), samples=1000) < 1e-6
 
 
 @pytest.mark.parametrize("position", ["rotary", "learned", "relative"])
 def test_greedy_speculation_is_greedy(position: str) -> None:
     """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""
     model, draft = lively("decoder", position), lively("decoder", "none", layers=1)
-    expected = generate(model, prompts(), new=11, temperature=0, end=END, least=3)
+    expected = generate(model, prompts(), max_new_tokens=11, temperature=0, end=END, min_new_tokens=3)
     engines = {"target": TorchEngine(model, rows=1, capacity=40), "draft": TorchEngine(draft, rows=1, capacity=40)}
     for prompt, text in zip(prompts(), expected, strict=True):
-        request = Request(prompt, 11, Choice(temperature=0), (END,), least=3)
+        request = Request(prompt, 11, SamplingOptions(temperature=0), (END,), min_new_tokens=3)
         assert list(speculate(request, **engines)) == text
     itself = {**engines, "draft": TorchEngine(model, rows=1, capacity=40)}
     steps = []
@@ -145,7 +147,11 @@ def test_greedy_speculation_is_greedy(position: str) -> None:
     itself["target"].extend = lambda tokens: (steps.append(tokens.shape[1]), extend(tokens))[1]
     longest = max(range(len(expected)), key=lambda row: len(expected[row]))
     assert (
-        list(speculate(Request(prompts()[longest], 11, Choice(temperature=0), (END,), least=3), **itself))
+        list(
+            speculate(
+                Request(prompts()[longest], 11, SamplingOptions(temperature=0), (END,), min_new_tokens=3), **itself
+            )
+        )
         == (expected[longest])
     )
     assert steps[:3] == [2, 3, 5], "a draft that is always right is asked for more and more"
@@ -154,7 +160,7 @@ def test_greedy_speculation_is_greedy(position: str) -> None:
 def test_a_translator_may_have_a_draft() -> None:
     model, draft = (lively("encoder-decoder", "rotary", layers=layers) for layers in (2, 1))
     source = sources()[0][3, :7].tolist()
-    request = Request([BEGIN], 9, Choice(temperature=0), (END,), source=source)
+    request = Request([BEGIN], 9, SamplingOptions(temperature=0), (END,), source=source)
     scheduler = Scheduler(TorchEngine(model, rows=1, capacity=19))
     scheduler.submit(request)
     expected = []
@@ -164,20 +170,20 @@ def test_a_translator_may_have_a_draft() -> None:
     assert list(speculate(request, **engines)) == expected
 
 
-def test_speculations_that_cannot_be() -> None:
+def test_invalid_speculations_are_refused() -> None:
     model, other = lively("decoder", "none"), lively("decoder", "none", vocabulary=31)
     target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
-    with pytest.raises(UsageError, match="it has 31, and the target 29"):
+    with pytest.raises(UsageError, match="the draft has 31 tokens, the target 29"):
         speculate(Request([5], 3), target=target, draft=wrong)
-    with pytest.raises(UsageError, match="a draft proposes 1 token or more"):
+    with pytest.raises(UsageError, match="proposals 1 or more"):
         speculate(Request([5], 3), target=target, draft=draft, proposals=0)
-    with pytest.raises(UsageError, match=f"There is no token {VOCABULARY}"):
+    with pytest.raises(UsageError, match=f"Token {VOCABULARY} "):
         speculate(Request([5], 3, end=(VOCABULARY,)), target=target, draft=draft)
     assert list(speculate(Request([5], 0), target=target, draft=draft)) == []
     assert len(list(speculate(Request([5, 7], 99), target=target, draft=draft))) == 7
 
 
-def test_what_is_left_of_two_that_agree_can_be_drawn() -> None:
+def test_remainder_of_equal_distributions_can_be_sampled() -> None:
     agreed = torch.tensor([0.25, 0.75, 0.0], dtype=torch.float64)
-    assert left(agreed, agreed).tolist() == agreed.tolist()
-    assert left(agreed, torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)).tolist() == [0.0, 0.5, 0.0]
+    assert remainder(agreed, agreed).tolist() == agreed.tolist()
+    assert remainder(agreed, torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)).tolist() == [0.0, 0.5, 0.0]

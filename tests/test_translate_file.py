@@ -17,7 +17,14 @@ from pathlib import Path
 
 import pytest
 
-from chumoku.decoding.translate_file import answers, arriving, note_of, one_line, texts_of, translate_file
+from chumoku.decoding.translate_file import (
+    one_line,
+    progress_path,
+    read_line_batches,
+    read_lines,
+    translate_file,
+    translate_lines,
+)
 from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, StorageError, UsageError
 
 JOB = {"model": "a", "beam": 3}
@@ -58,11 +65,11 @@ def stopping_after(calls: int, translate: Callable[[list[str]], list[str]] = in_
 
 def finished(source: Path, out: Path) -> bytes:
     translate_file(source, out, in_company, job=JOB, chunk=CHUNK)
-    assert not note_of(out).exists()
+    assert not progress_path(out).exists()
     return out.read_bytes()
 
 
-def test_every_line_has_its_own(source: Path, tmp_path: Path) -> None:
+def test_every_line_gets_its_translation(source: Path, tmp_path: Path) -> None:
     heard: list[tuple[int, int]] = []
     out = tmp_path / "new" / "out.txt"
     count = translate_file(source, out, shout, job=JOB, chunk=CHUNK, progress=lambda *two: heard.append(two))
@@ -87,8 +94,8 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     assert said.count("\n") == len(inputs)
 
 
-def test_line_ends_in_an_answer_become_spaces() -> None:
-    assert answers(["x"], lambda texts: ["one\ntwo\r\nthree\u2028four\n"]) == ["one two three four"]
+def test_line_breaks_in_a_translation_become_spaces() -> None:
+    assert translate_lines(["x"], lambda texts: ["one\ntwo\r\nthree\u2028four\n"]) == ["one two three four"]
     assert one_line("\n") == ""
 
 
@@ -98,7 +105,7 @@ def test_windows_line_ends_marks_and_packed_files(tmp_path: Path) -> None:
     assert (tmp_path / "out.txt").read_text() == "ONE!\n\nTWO!\n"
 
 
-def test_cut_after_any_chunk_it_goes_on(source: Path, tmp_path: Path) -> None:
+def test_continues_after_an_interruption_at_any_chunk(source: Path, tmp_path: Path) -> None:
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
     for calls in range(9):
@@ -109,7 +116,7 @@ def test_cut_after_any_chunk_it_goes_on(source: Path, tmp_path: Path) -> None:
         out.unlink()
 
 
-def test_what_is_done_is_not_asked_again(source: Path, tmp_path: Path) -> None:
+def test_finished_chunks_are_not_translated_again(source: Path, tmp_path: Path) -> None:
     out, asked = tmp_path / "out.txt", list[str]()
 
     def noting(texts: list[str]) -> list[str]:
@@ -118,23 +125,23 @@ def test_what_is_done_is_not_asked_again(source: Path, tmp_path: Path) -> None:
 
     begun(source, out)
     translate_file(source, out, noting, job=JOB, chunk=CHUNK)
-    assert asked == [text for text in list(texts_of(source))[3 * CHUNK :] if text]
+    assert asked == [text for text in list(read_lines(source))[3 * CHUNK :] if text]
 
 
-def test_cut_at_any_byte_it_goes_on(source: Path, tmp_path: Path) -> None:
+def test_continues_after_an_interruption_at_any_byte(source: Path, tmp_path: Path) -> None:
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
     with pytest.raises(KeyboardInterrupt):
         translate_file(source, out, stopping_after(4), job=JOB, chunk=CHUNK)
-    written, note = out.read_bytes(), note_of(out).read_bytes()
+    written, note = out.read_bytes(), progress_path(out).read_bytes()
     every = {*range(0, len(written), 17), *range(len(written) - 31, len(written) + 1)}
     for length in sorted(every):
         out.write_bytes(written[:length])
-        note_of(out).write_bytes(note)
+        progress_path(out).write_bytes(note)
         assert finished(source, out) == whole, length
 
 
-def test_bytes_that_nobody_vouches_for_are_cut_away(source: Path, tmp_path: Path) -> None:
+def test_lines_beyond_the_recorded_progress_are_removed(source: Path, tmp_path: Path) -> None:
     """Lines behind those that the note covers, as a disk may leave them when the power goes."""
     whole = finished(source, tmp_path / "whole.txt")
     out = tmp_path / "out.txt"
@@ -164,7 +171,7 @@ def test_killed_at_random_moments_nothing_is_lost_or_repeated(tmp_path: Path) ->
     assert run_lines(str(source), str(tmp_path / "whole.txt")).wait() == 0
     whole = (tmp_path / "whole.txt").read_bytes()
     out, chance, cuts = tmp_path / "out.txt", random.Random(5), list[int]()
-    while not out.exists() or note_of(out).exists():  # a life may end between its last line and its last word
+    while not out.exists() or progress_path(out).exists():  # a life may end between its last line and its last word
         process = run_lines(str(source), str(out))
         before = out.stat().st_size if out.exists() else 0
         deadline = time.monotonic() + 20
@@ -209,24 +216,24 @@ def begun(source: Path, out: Path) -> bytes:
 def test_another_job_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
-    with pytest.raises(UsageError, match=r"begun with beam = 3, not 5.*remove .*out\.txt and out\.txt\.progress"):
+    with pytest.raises(UsageError, match=r"started with beam = 3, not 5.*remove .*out\.txt and out\.txt\.progress"):
         translate_file(source, out, in_company, job={**JOB, "beam": 5}, chunk=CHUNK)
-    with pytest.raises(UsageError, match="begun with model = a, not b"):
+    with pytest.raises(UsageError, match="started with model = a, not b"):
         translate_file(source, out, in_company, job={**JOB, "model": "b"}, chunk=CHUNK)
-    with pytest.raises(UsageError, match="begun with into = None, not en"):
+    with pytest.raises(UsageError, match="started with into = None, not en"):
         translate_file(source, out, in_company, job={**JOB, "into": "en"}, chunk=CHUNK)
     assert out.read_bytes() == written
-    with pytest.raises(UsageError, match="begun with beam = 3"):
+    with pytest.raises(UsageError, match="started with beam = 3"):
         translate_file(source, out, in_company, job={"model": "a"}, chunk=CHUNK)
 
 
-def test_what_was_read_must_be_what_it_was_and_the_rest_may_be_mended(source: Path, tmp_path: Path) -> None:
+def test_finished_input_must_not_change_but_the_rest_may(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
-    texts = list(texts_of(source))
+    texts = list(read_lines(source))
     for number in (0, 20):
         source.write_text("".join(f"{text}{'x' * (place == number)}\n" for place, text in enumerate(texts)))
-        with pytest.raises(UsageError, match=r"the first 21 lines of .* are no longer"):
+        with pytest.raises(UsageError, match=r"the first 21 lines of .* have changed"):
             translate_file(source, out, in_company, job=JOB, chunk=CHUNK)
     source.write_text("".join(f"{text}\n" for text in texts[:20]))
     with pytest.raises(UsageError, match="the first 21 lines"):
@@ -236,20 +243,20 @@ def test_what_was_read_must_be_what_it_was_and_the_rest_may_be_mended(source: Pa
     assert finished(source, out) == finished(source, tmp_path / "whole.txt")
 
 
-def test_a_file_that_is_there_is_not_written_over(source: Path, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     finished(source, out)
     kept = out.read_bytes()
-    with pytest.raises(UsageError, match="is there already"):
+    with pytest.raises(UsageError, match="already exists"):
         translate_file(source, out, shout, job=JOB)
-    with pytest.raises(UsageError, match="read and written at once"):
+    with pytest.raises(UsageError, match="is also the input"):
         translate_file(source, source, shout, job=JOB)
-    with pytest.raises(UsageError, match="is no plain file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         translate_file(source, tmp_path, shout, job=JOB)
     assert out.read_bytes() == kept
 
 
-def test_an_empty_file_and_a_begun_nothing_are_no_obstacle(source: Path, tmp_path: Path) -> None:
+def test_empty_input_and_empty_progress(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     out.touch()
     with pytest.raises(KeyboardInterrupt):
@@ -261,12 +268,12 @@ def test_an_empty_file_and_a_begun_nothing_are_no_obstacle(source: Path, tmp_pat
     assert (tmp_path / "none.txt").read_bytes() == b""
 
 
-def test_bytes_that_are_no_text_are_found_before_the_work(tmp_path: Path) -> None:
+def test_invalid_utf8_is_found_before_translating(tmp_path: Path) -> None:
     (tmp_path / "in.txt").write_bytes(b"one\ntwo\n\x83\x7d\xff\nfour\n")
-    with pytest.raises(CorpusError, match=r"in\.txt, line 3 is no valid UTF-8.*iconv"):
+    with pytest.raises(CorpusError, match=r"in\.txt, line 3 is not valid UTF-8.*iconv"):
         translate_file(tmp_path / "in.txt", tmp_path / "out.txt", shout, job=JOB)
     assert not (tmp_path / "out.txt").exists()
-    with pytest.raises(CorpusError, match="is not there"):
+    with pytest.raises(CorpusError, match="does not exist"):
         translate_file(tmp_path / "absent", tmp_path / "out.txt", shout, job=JOB)
     (tmp_path / "broken.gz").write_bytes(gzip.compress(b"one\n" * 999)[:-9])
     with pytest.raises(CorpusError, match=r"broken\.gz is damaged"):
@@ -274,7 +281,7 @@ def test_bytes_that_are_no_text_are_found_before_the_work(tmp_path: Path) -> Non
 
 
 def test_a_line_too_long_is_named_and_what_is_done_is_kept(source: Path, tmp_path: Path) -> None:
-    texts = list(texts_of(source))
+    texts = list(read_lines(source))
     source.write_text("".join(f"{text}{'x' * 99 * (place == 40)}\n" for place, text in enumerate(texts)))
 
     def short(texts: list[str]) -> list[str]:
@@ -303,18 +310,18 @@ def test_two_at_once_are_refused(source: Path, tmp_path: Path) -> None:
     assert out.read_bytes() == finished(source, tmp_path / "whole.txt")
 
 
-def test_a_damaged_note_is_a_sentence(source: Path, tmp_path: Path) -> None:
+def test_a_damaged_progress_file_is_reported(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     written = begun(source, out)
     odd = ({"job": 1, "lines": "x", "read": 2}, *({"job": JOB, "lines": n, "read": ""} for n in (-1, math.inf)))
     for note in (b"", b"[]", b'{"job": {}}', b"\xff", *(json.dumps(one).encode() for one in odd)):
-        note_of(out).write_bytes(note)
+        progress_path(out).write_bytes(note)
         with pytest.raises(DamagedError, match=r"out\.txt\.progress is damaged"):
             translate_file(source, out, shout, job=JOB)
     assert out.read_bytes() == written
 
 
-def test_a_full_disk_is_a_sentence_and_loses_nothing(source: Path, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_loses_nothing(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     whole = finished(source, tmp_path / "whole.txt")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -341,22 +348,22 @@ class Dripping(io.RawIOBase):
         return self.parts.pop(0) if self.parts else b""
 
 
-def test_lines_are_answered_as_they_come() -> None:
+def test_lines_are_returned_as_they_arrive() -> None:
     stream = Dripping(
         b"\xef\xbb\xbfone\n", b"tw", b"o\r\nthr", "ee 三".encode()[:-1], "三".encode()[-1:] + b"\n\n", b"end"
     )
-    assert list(arriving(stream, most=5)) == [["one"], ["two"], ["three 三", ""], ["end"]]
-    assert list(arriving(Dripping(b"a\nb\nc\nd\ne\n"), most=2)) == [["a", "b"], ["c", "d"], ["e"]]
-    assert list(arriving(Dripping(), most=2)) == []
+    assert list(read_line_batches(stream, most=5)) == [["one"], ["two"], ["three 三", ""], ["end"]]
+    assert list(read_line_batches(Dripping(b"a\nb\nc\nd\ne\n"), most=2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(read_line_batches(Dripping(), most=2)) == []
     heard: list[list[str]] = []
-    with pytest.raises(CorpusError, match="Line 4 of standard input is no valid UTF-8"):
-        heard.extend(arriving(Dripping(b"a\nb\nc\n\xff\ne\n"), most=2))
+    with pytest.raises(CorpusError, match="Line 4 of standard input is not valid UTF-8"):
+        heard.extend(read_line_batches(Dripping(b"a\nb\nc\n\xff\ne\n"), most=2))
     with pytest.raises(CorpusError, match="Line 2 of standard input is longer than"):
-        list(arriving(Dripping(b"a\n", *[b"x" * (1 << 19)] * 3), most=2))
+        list(read_line_batches(Dripping(b"a\n", *[b"x" * (1 << 19)] * 3), most=2))
 
 
-def test_lines_before_a_bad_one_are_answered() -> None:
-    coming = arriving(Dripping(b"a\nb\nc\n\xff\ne\n"), most=7)
+def test_lines_before_an_invalid_one_are_returned() -> None:
+    coming = read_line_batches(Dripping(b"a\nb\nc\n\xff\ne\n"), most=7)
     assert next(coming) == ["a", "b", "c"]
     with pytest.raises(CorpusError, match="Line 4"):
         next(coming)

@@ -12,7 +12,7 @@ import torch
 from browser import until, visit
 from pretend import Pretended
 
-from chumoku.decoding.sampling import Choice, shaped
+from chumoku.decoding.sampling import SamplingOptions, process_logits
 
 
 @pytest.fixture
@@ -184,7 +184,9 @@ def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) ->
     asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
-        true = shaped(logits, Choice(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)).softmax(-1)
+        true = process_logits(
+            logits, SamplingOptions(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)
+        ).softmax(-1)
         names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
         told = page.evaluate(
             asked,

@@ -18,7 +18,7 @@ from serving import Serving, serving
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import sinusoidal
-from chumoku.pipeline import Speaker, load
+from chumoku.pipeline import Pipeline, load
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look import views
 
@@ -26,14 +26,14 @@ TEXT = "one cat"
 LONG = "abcdefg " * 200
 
 
-def wide() -> Speaker:
+def wide() -> Pipeline:
     """Of texts long enough for the largest map."""
     tokenizer = bytewise()
     sizes = {"width": 14, "heads": 7, "layers": 2, "context": 2048, "vocabulary": tokenizer.size}
-    return Speaker(build(ModelConfig(kind="decoder", **sizes), seed=5).eval(), tokenizer, tokenizer)
+    return Pipeline(build(ModelConfig(kind="decoder", **sizes), seed=5).eval(), tokenizer, tokenizer)
 
 
-def broken(path: Path) -> Speaker:
+def broken(path: Path) -> Pipeline:
     """A model that learning ruined."""
     one = load(path)
     with torch.no_grad():
@@ -104,11 +104,11 @@ def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) ->
     until(page, "document.querySelectorAll('.chip').length > 7 + 8")
     page.click(".chip >> nth=4")
     until(page, "document.querySelectorAll('.scores tr.masked').length > 0")
-    speaker = server.state.models["decoder"].pipeline
-    look = views.look(speaker, schemas.Look(model="m", text=TEXT, new=16))
+    pipeline = server.state.models["decoder"].pipeline
+    look = views.look(pipeline, schemas.Look(model="m", text=TEXT, new=16))
     target = [one for one, _ in look["tokens"][look["first"] :]] + ([look["then"]["id"]] if look["then"] else [])
     numbers = {"part": "decoder", "layer": 0, "head": 0, "place": 4}
-    block = views.block(speaker, schemas.Block(model="m", text=TEXT, target=target, **numbers))
+    block = views.block(pipeline, schemas.Block(model="m", text=TEXT, target=target, **numbers))
     until(page, f"document.querySelectorAll('.scores tr.masked').length == {sum(block['masked'])}")
     shares = page.eval_on_selector_all(
         ".scores tbody tr:not(.masked) .weight", "all => all.map(one => one.textContent)"
@@ -226,9 +226,9 @@ def test_a_head_switched_off(browser: Any, server: Serving) -> None:
     page.click(".off-table tbody tr:nth-child(1) button >> nth=3")  # the first feed-forward
     page.wait_for_selector(".off-pair")
     before, after = page.eval_on_selector_all(".off-side .said", "all => all.map(one => one.textContent)")
-    speaker = server.state.models["decoder"].pipeline
+    pipeline = server.state.models["decoder"].pipeline
     off = [{"part": "decoder", "layer": 0, "feedforward": True}]
-    told_ = views.ablate(speaker, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
+    told_ = views.ablate(pipeline, schemas.Ablate(model="m", text=TEXT, new=8, off=off))
     assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")
     page.click("[data-t=in_off_none]")
     page.wait_for_selector("[data-t=in_off_wait]")

@@ -13,18 +13,19 @@ from chumoku.cli.shared import (
     LONGEST,
     Adapter,
     Device,
+    FrequencyPenalty,
     MinP,
     Precision,
-    Presence,
-    Repetition,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
     Temperature,
     TopK,
     TopP,
-    as_line,
-    opened,
+    check_text,
+    json_line,
+    open_pipeline,
     quiet_pipe,
-    written,
 )
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.errors import LengthError
@@ -35,54 +36,64 @@ if TYPE_CHECKING:
 
 def chat(
     model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
-    system: Annotated[str | None, typer.Option(help="What the model is told before the conversation.")] = None,
-    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; else what the tokenizer knows.")] = None,
-    new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
+    system: Annotated[str | None, typer.Option(help="System message before the conversation.")] = None,
+    format: Annotated[str | None, typer.Option(help="chatml, llama3 or plain; default: from the tokenizer.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens of a reply.")] = 512,
     temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
     top_p: TopP = TOP_P,
     min_p: MinP = None,
-    repetition: Repetition = 1.0,
-    presence: Presence = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print each reply as a line of JSON.")] = False,
 ) -> None:
-    """Talk with a model. /reset begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer."""
+    """Chat with a model. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply."""
     from chumoku.decoding.chat import Message, format_for, reply
-    from chumoku.decoding.sampling import Choice
+    from chumoku.decoding.sampling import SamplingOptions
 
     quiet_pipe()
-    choice = Choice(temperature, top_k, top_p, min_p, repetition, presence, seed=seed)
-    told = [] if system is None else [Message("system", written(system, "The system's message"))]
-    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
-    form = format_for(speaker.tokenizer, format)
+    sampling = SamplingOptions(
+        temperature, top_k, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty, seed=seed
+    )
+    system_messages = [] if system is None else [Message("system", check_text(system, "The system message"))]
+    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
+    form = format_for(pipeline.tokenizer, format)
 
     def answer(history: list[Message]) -> Reply:
-        return reply(speaker.model, history, tokenizer=speaker.tokenizer, format=form, new=new, choice=choice)  # type: ignore[arg-type]
+        return reply(
+            pipeline.model,  # type: ignore[arg-type]
+            history,
+            tokenizer=pipeline.tokenizer,
+            format=form,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+        )
 
     if sys.stdin.isatty():
         import readline  # noqa: F401 - importing it gives input() its editing keys
 
-        note(f"Format {form}. /reset begins anew, /quit or Ctrl-D ends, Ctrl-C stops an answer.")
-    talk(answer, told, as_json)
+        note(f"Format {form}. /reset starts a new conversation, /quit or Ctrl-D ends, Ctrl-C stops a reply.")
+    run_chat(answer, system_messages, as_json)
 
 
-def talk(answer: Callable[[list[Message]], Reply], told: list[Message], as_json: bool) -> None:
-    """Ask and answer until there is no more."""
+def run_chat(answer: Callable[[list[Message]], Reply], system: list[Message], as_json: bool) -> None:
+    """Read messages and print replies until the input ends."""
     from chumoku.decoding.chat import Message
 
-    history = list(told)
-    for line in asked():
+    history = list(system)
+    for line in read_messages():
         if line == "/quit":
             return
         if line == "/reset":
-            history = list(told)
+            history = list(system)
             note("A new conversation.")
         elif line.startswith("/"):
-            note("There are /reset and /quit.")
+            note("The commands are /reset and /quit.")
         elif line:
             try:
                 reply = answer([*history, Message("user", line)])
@@ -90,17 +101,17 @@ def talk(answer: Callable[[list[Message]], Reply], told: list[Message], as_json:
                 note(str(error))
                 continue
             if reply.dropped:
-                note(reply.told)
-                del history[len(told) : len(told) + reply.dropped]
-            history += [Message("user", line), Message("assistant", spoken(reply, as_json))]
+                note(reply.dropped_notice)
+                del history[len(system) : len(system) + reply.dropped]
+            history += [Message("user", line), Message("assistant", show_reply(reply, as_json))]
 
 
-def asked() -> Iterator[str]:
-    """Lines, one by one; at a terminal with editing, and a line that was given up is none."""
+def read_messages() -> Iterator[str]:
+    """Lines of standard input; at a terminal with line editing, where Ctrl-C drops a line."""
     if not sys.stdin.isatty():
-        from chumoku.decoding.translate_file import arriving
+        from chumoku.decoding.translate_file import read_line_batches
 
-        for lines in arriving(sys.stdin.buffer, most=1):  # type: ignore[arg-type]
+        for lines in read_line_batches(sys.stdin.buffer, most=1):  # type: ignore[arg-type]
             yield lines[0].strip()
         return
     while True:
@@ -112,15 +123,15 @@ def asked() -> Iterator[str]:
         except KeyboardInterrupt:
             print()
         except UnicodeDecodeError:
-            note("That was no valid UTF-8.")
+            note("That was not valid UTF-8.")
 
 
-def spoken(reply: Reply, as_json: bool) -> str:
-    """Show a reply as it comes; what was shown of it, however it ended."""
-    said = ""
+def show_reply(reply: Reply, as_json: bool) -> str:
+    """Print a reply as it is generated; returns what was printed, also if it was stopped."""
+    text = ""
     try:
         for piece in reply.pieces:
-            said += piece
+            text += piece
             if not as_json:
                 sys.stdout.write(piece)
                 sys.stdout.flush()
@@ -130,8 +141,8 @@ def spoken(reply: Reply, as_json: bool) -> str:
         if not as_json:
             print()
     if as_json:
-        print(as_line(role="assistant", text=said), flush=True)
-    return said
+        print(json_line(role="assistant", text=text), flush=True)
+    return text
 
 
 def note(sentence: str) -> None:

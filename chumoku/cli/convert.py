@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Json, as_line
+from chumoku.cli.shared import KNOWN, Adapter, Json, json_line
 
 if TYPE_CHECKING:
     from chumoku.weights.certificate import Certificate
@@ -39,7 +39,7 @@ def convert(
     source = partial(chumoku.load, model, adapter=adapter) if has_adapter else model
     certificate = convert(source, out, to=to, kind=kind, name=model)
     if as_json:
-        print(as_line(out=str(out), use=usage_example(out, certificate), **certificate.as_dict()))
+        print(json_line(out=str(out), use=usage_example(out, certificate), **certificate.as_dict()))
     else:
         print_report(out, certificate_path(out), certificate)
 

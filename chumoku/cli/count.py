@@ -111,14 +111,14 @@ def config_of_recipe(name: str, tables: dict[str, Any], vocabulary: int | None) 
 def config_of_stored(model: str, changes: list[str], vocabulary: int | None) -> ModelConfig:
     """The config of a trained model."""
     from chumoku.errors import UsageError
-    from chumoku.pipeline import base_of, is_adapter
+    from chumoku.pipeline import base_model_of, is_adapter
     from chumoku.weights.open_model import read_model_config
 
     if changes or vocabulary is not None:
         word = changes[0] if changes else "--vocabulary"
         raise UsageError(f"{model} is already trained, so {word} cannot change its config.")
     path = model_path(model)
-    return read_model_config(base_of(Path(path)) if is_adapter(path) else path)
+    return read_model_config(base_model_of(Path(path)) if is_adapter(path) else path)
 
 
 def show(name: str, config: ModelConfig, counted: Count) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import Json, Precision, as_line
+from chumoku.cli.shared import Json, Precision, json_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,7 @@ def doctor(
             console.print(f"The model runs {describe_mode()}.", markup=False)
             report = examine(found, checks=checks, on_check=lambda *done: print_check(console, *done))
     if as_json:
-        print(as_line(patient=subject, **report.as_dict()))
+        print(json_line(patient=subject, **report.as_dict()))
     else:
         console.print(summarize(report), markup=False)
     if report.broken:

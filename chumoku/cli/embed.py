@@ -1,4 +1,4 @@
-"""chumoku embed: texts become vectors, and how alike they are."""
+"""chumoku embed: vectors of texts, and their similarities."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, opened, quiet_pipe, written
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, open_pipeline, quiet_pipe
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-SQUARE = 10  # texts of which each two are shown; of more, the nearest of each
+SQUARE = 10  # up to this many texts, all pairs are shown; of more, the nearest of each
 MOST = 4096
 
 
 def embed(
     model: Annotated[str, typer.Argument(help=f"An encoder: {KNOWN}.")],
     texts: Annotated[list[str] | None, typer.Argument(metavar="TEXT", help="Texts to compare.")] = None,
-    file: Annotated[Path | None, typer.Option(help="More texts: the lines of this file that are not empty.")] = None,
+    file: Annotated[Path | None, typer.Option(help="More texts: the non-empty lines of this file.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON, with the vectors.")] = False,
 ) -> None:
-    """Compare texts: the cosine of the angle between their vectors, 1 for the same direction."""
+    """Compare texts by the cosine similarity of their vectors; 1 means the same direction."""
     quiet_pipe()
-    given = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
+    given = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     if file is not None:
-        from chumoku.decoding.translate_file import texts_of
+        from chumoku.decoding.translate_file import read_lines
 
-        full = (text for text in texts_of(file) if text.strip())
-        given += itertools.islice(full, MOST + 1)  # of a file of any length, no more than is needed to refuse it
+        lines = (text for text in read_lines(file) if text.strip())
+        given += itertools.islice(lines, MOST + 1)  # one more than allowed is enough to refuse
     if not 1 <= len(given) <= MOST:
         many = f"More than {MOST:,}" if len(given) > MOST else f"{len(given):,}"
-        raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes where they have spaces.")
-    speaker = opened(model, "encoder", device=device, precision=precision, adapter=adapter)
+        raise UsageError(f"{many} texts were given; give 1 to {MOST:,}, in quotes if they have spaces.")
+    pipeline = open_pipeline(model, "encoder", device=device, precision=precision, adapter=adapter)
     from chumoku.decoding.embed import similarities
 
-    vectors = speaker.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
+    vectors = pipeline.embed(given, note=lambda sentence: typer.echo(sentence, err=True))
     alike = similarities(vectors)
     if as_json:
-        print(as_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))
+        print(json_line(texts=given, similarities=alike.tolist(), vectors=vectors.tolist()))
     elif len(given) == 1:
         print(f"A vector of {vectors.shape[1]:,} numbers. Give two texts or more to compare them, or --json to see it.")
     else:
@@ -52,7 +52,7 @@ def embed(
 
 
 def show(texts: list[str], alike: Tensor) -> None:
-    """Each two texts where they are few; of many, each with the one nearest to it."""
+    """Print all pairs of a few texts; of many texts, each with the nearest other."""
     from rich.console import Console
     from rich.table import Table
 

@@ -18,15 +18,15 @@ MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of finished translations, a line each.")],
+    model: Annotated[str, typer.Argument(help=f"A model: {KNOWN}; or a file of translations, one per line.")],
     data: Annotated[
-        list[str], typer.Argument(help="A text; for translators pairs: a table, or a source and a target file.")
+        list[str], typer.Argument(help="A text; to score translations, a table, or a source and a target file.")
     ],
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Translators: hypotheses kept at each word.")] = 4,
-    language: Annotated[str | None, typer.Option(help="Of the references; recognized when not given.")] = None,
-    tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already cut into words by spaces.")] = False,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = 4,
+    language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
+    tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
-    save: Annotated[Path | None, typer.Option(help="Write the translations here, a line each.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the translations to this file, one per line.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
@@ -34,7 +34,7 @@ def evaluate(
 ) -> None:
     """Score a language model on a text (perplexity, bits per byte), or translations (BLEU, chrF, with signatures).
 
-    With --precision, the score of the weights as they are stored stands beside it, and what was lost.
+    With --precision, the score with the weights as stored is shown too, and the difference.
     """
     import json
 
@@ -50,7 +50,7 @@ def evaluate(
         return _text(bundle, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
-        found = _scored(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
+        found = _score(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
     else:
         found = score(precision, save)
         if precision is not None:
@@ -63,12 +63,12 @@ def evaluate(
 
 
 def difference(found: dict[str, Any], stored: dict[str, Any]) -> dict[str, float]:
-    """What another precision changed: above 0 is worse for a loss, better for BLEU."""
+    """The change by another precision: above 0 is worse for a loss, better for BLEU."""
     return {key: value - stored[key] for key, value in found.items() if isinstance(value, float)}
 
 
 def show(found: dict[str, Any]) -> None:
-    """A line for each number; beside another precision's, that of the weights as stored, and what lies between."""
+    """Print a line for each number; with another precision also the stored one's number and the difference."""
     stored, changed = found.pop("stored", None), found.pop("difference", {})
     if stored is not None:
         print(f"{'':<16} {found.pop('precision'):>12} {'as stored':>12} {'difference':>12}")
@@ -117,10 +117,10 @@ def _translations(
     from chumoku.evaluation.translation import POOR, seems_swapped
 
     pairs = _pairs(files, split_in_two(columns, "--columns"))
-    said: list[str] = []
+    translations: list[str] = []
     places = range(0, len(pairs), CHUNK)
     for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):
-        said += translate(
+        translations += translate(
             bundle.model,  # type: ignore[arg-type]
             [pair.source for pair in pairs[start : start + CHUNK]],
             source_tokenizer=bundle.source_tokenizer,
@@ -129,25 +129,25 @@ def _translations(
         )
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
-        save.write_text("".join(line.replace("\n", " ") + "\n" for line in said), encoding="utf-8")
-    references = [pair.target for pair in pairs]
-    found = _scored(said, references, language, tokenized)
-    if found["bleu"] < POOR and seems_swapped(said, sources=[pair.source for pair in pairs], references=references):
-        typer.echo(f"Source and target seem to be swapped: {_other_way(files, columns)}", err=True)
+        save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    found = _score(translations, references, language, tokenized)
+    if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
+        typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)
     return found
 
 
-def _other_way(files: list[str], columns: str) -> str:
-    """What to try when sources and references are the wrong way round."""
-    told = "the translations are in the language of the sources, not in that of the references."
+def _swap_advice(files: list[str], columns: str) -> str:
+    """What to try when sources and references are swapped."""
+    problem = "the translations are in the language of the sources, not in that of the references."
     if len(files) == 2:
-        return f"{told} Try the files in the other order: {files[1]} {files[0]}."
+        return f"{problem} Try the files in the other order: {files[1]} {files[0]}."
     first, second = columns.split(",")
-    return f"{told} Try --columns {second.strip()},{first.strip()}."
+    return f"{problem} Try --columns {second.strip()},{first.strip()}."
 
 
 def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]:
-    """Every pair, duplicates and odd lengths too: a test set is not cleaned."""
+    """Every pair, including duplicates and odd lengths: a test set is not cleaned."""
     from chumoku.data.pairs import Cleaning, read_pairs
 
     pairs, report = read_pairs(files, columns=columns, cleaning=Cleaning(1 << 20, float("inf"), duplicates=True))
@@ -156,13 +156,13 @@ def _pairs(files: list[str], columns: tuple[str | int, str | int]) -> list[Pair]
     return pairs
 
 
-def _scored(said: list[str], references: list[str], language: str | None, tokenized: bool) -> dict[str, Any]:
+def _score(translations: list[str], references: list[str], language: str | None, tokenized: bool) -> dict[str, Any]:
     from chumoku.evaluation.translation import score_translations
     from chumoku.text.japanese import share_of_japanese
 
     if language is None:
         language = "ja" if share_of_japanese("".join(references[:1000])) > 0.1 else "en"
-    return score_translations(said, references, language=language, tokenized=tokenized).as_dict()
+    return score_translations(translations, references, language=language, tokenized=tokenized).as_dict()
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,4 +1,4 @@
-"""chumoku generate: a decoder goes on from a text, shown as it comes."""
+"""chumoku generate: continue a text, streamed to the terminal."""
 
 from __future__ import annotations
 
@@ -13,63 +13,65 @@ from chumoku.cli.shared import (
     LONGEST,
     Adapter,
     Device,
+    FrequencyPenalty,
     Json,
     MinP,
     Precision,
-    Presence,
-    Repetition,
+    PresencePenalty,
+    RepetitionPenalty,
     Seed,
     Temperature,
     TopK,
     TopP,
-    as_line,
-    opened,
+    check_text,
+    json_line,
+    open_pipeline,
     quiet_pipe,
-    standard_input,
-    written,
+    read_standard_input,
 )
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 
 
 def generate(
     model: Annotated[str, typer.Argument(help=f"A language model: {KNOWN}.")],
-    text: Annotated[str | None, typer.Argument(help="What to go on from; without it, standard input.")] = None,
-    new: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to write.")] = 128,
-    least: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to write.")] = 0,
+    text: Annotated[str | None, typer.Argument(help="The prompt; default: standard input.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, max=LONGEST, help="Most tokens to generate.")] = 128,
+    min_new_tokens: Annotated[int, typer.Option(min=0, max=LONGEST, help="Fewest tokens to generate.")] = 0,
     temperature: Temperature = TEMPERATURE,
     top_k: TopK = None,
     top_p: TopP = TOP_P,
     min_p: MinP = None,
-    repetition: Repetition = 1.0,
-    presence: Presence = 0.0,
+    repetition_penalty: RepetitionPenalty = 1.0,
+    presence_penalty: PresencePenalty = 0.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
     seed: Seed = 0,
-    stop: Annotated[list[str] | None, typer.Option(help="Stop before these words; may be given again.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop before this string; may be repeated.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Go on from a text, token by token. The same seed gives the same text; temperature 0 takes the likeliest."""
+    """Continue a text, token by token. The same seed gives the same text; temperature 0 is greedy."""
     quiet_pipe()
-    prompt = written(standard_input() if text is None else text)
-    speaker = opened(model, "decoder", device=device, precision=precision, adapter=adapter)
-    began = time.monotonic()
-    pieces = speaker.stream(
+    prompt = check_text(read_standard_input() if text is None else text)
+    pipeline = open_pipeline(model, "decoder", device=device, precision=precision, adapter=adapter)
+    start = time.monotonic()
+    pieces = pipeline.stream(
         prompt,
-        new=new,
-        least=least,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
         stop=stop or [],
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
-        repetition=repetition,
-        presence=presence,
+        repetition_penalty=repetition_penalty,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
         seed=seed,
     )
     if as_json:
-        said = "".join(pieces)
-        print(as_line(prompt=prompt, text=said, seconds=round(time.monotonic() - began, 3)))
+        print(json_line(prompt=prompt, text="".join(pieces), seconds=round(time.monotonic() - start, 3)))
         return
     for piece in pieces:
         sys.stdout.write(piece)

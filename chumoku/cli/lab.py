@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from chumoku.cli.shared import Json, as_line
+from chumoku.cli.shared import Json, json_line
 from chumoku.errors import UsageError, counted
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def listed(context: typer.Context, out: Out = DEFAULT, as_json: Json = False) ->
         verdict = found[0]["verdict"] if found else None
         rows.append({"id": id, "notes": list(claim.notes), "title": claim.title._asdict(), "verdict": verdict})
     if as_json:
-        print(as_line(claims=rows))
+        print(json_line(claims=rows))
         return
     for row in rows:
         print(f"{row['id']:<16} {', '.join(row['notes']):<14} {row['verdict'] or '':<16} {row['title']['en']}")
@@ -71,7 +71,7 @@ def run(
     page = report.write(out)
     if as_json:
         counts = {verdict: sum(r.verdict == verdict for r in results) for verdict in report.VERDICTS}
-        print(as_line(out=str(out), report=str(page), verdicts=counts, results=[r.as_dict() for r in results]))
+        print(json_line(out=str(out), report=str(page), verdicts=counts, results=[r.as_dict() for r in results]))
     else:
         print(told(results))
         if any(result.verdict == NOT_JUDGED for result in results):
@@ -88,7 +88,7 @@ def report_(out: Out = DEFAULT, as_json: Json = False) -> None:
     from chumoku.lab import report
 
     page = report.write(out)
-    print(as_line(report=str(page), results=len(report.gathered(out))) if as_json else page)
+    print(json_line(report=str(page), results=len(report.gathered(out))) if as_json else page)
 
 
 def allowed(quick: bool, scale: float | None) -> Budget:

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, as_line, model_path, written
+from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, model_path
 from chumoku.errors import UsageError, counted
-from chumoku.inspect_prompt import MOST, question, said
+from chumoku.inspect_prompt import MOST, generated_text, question
 
 if TYPE_CHECKING:
-    from chumoku.pipeline import Speaker
+    from chumoku.pipeline import Pipeline
     from chumoku.probe.snapshot import Seen
 
 
@@ -24,8 +24,8 @@ def look(
     out: Annotated[Path, typer.Option(help="Folder for the page and the pictures.")] = Path("look"),
     layer: Annotated[int | None, typer.Option(min=0, help="Draw this layer large, not the mean over all.")] = None,
     head: Annotated[int | None, typer.Option(min=0, help="Draw this head large, not the mean over all.")] = None,
-    new: Annotated[
-        int | None, typer.Option(min=0, max=MOST, help="Most tokens to write; a decoder's default: 8.")
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=0, max=MOST, help="Most tokens to generate; a decoder's default: 8.")
     ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
@@ -39,17 +39,17 @@ def look(
     from chumoku.probe.page import write_page
     from chumoku.probe.snapshot import see
 
-    read, target = written(text), None if to is None else written(to, "The target")
-    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
-    check(speaker, layer=layer, head=head, to=target, new=new)
-    asked, notices = question(speaker, read, target, new)
-    seen = see(speaker.model, asked)
-    names = {"model": model, "text": read, "said": said(speaker.tokenizer, asked)}
+    read, target = check_text(text), None if to is None else check_text(to, "The target")
+    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    check(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
+    asked, notices = question(pipeline, read, target, max_new_tokens)
+    seen = see(pipeline.model, asked)
+    names = {"model": model, "text": read, "said": generated_text(pipeline.tokenizer, asked)}
     page = write_page(seen, out / "look.html", **names, notices=notices)
     pictures = draw(seen, out, layer=layer, head=head)
     if as_json:
         print(
-            as_line(
+            json_line(
                 **names,
                 notices=[one for one, _ in notices],
                 **told(seen),
@@ -64,8 +64,8 @@ def look(
     print(f"\nThe page is {page}; {counted(len(pictures), 'picture')} beside it.")
 
 
-def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
-    config = speaker.config
+def check(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
+    config = pipeline.config
     least = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
     for name, asked, there in (("layer", layer, least), ("head", head, config.heads)):
         if asked is not None and asked >= there:
@@ -73,7 +73,7 @@ def check(speaker: Speaker, *, layer: int | None, head: int | None, to: str | No
     if to is not None and config.kind == "encoder":
         raise UsageError("An encoder writes nothing, so there is no target to look at. Leave --to out.")
     if new is not None and config.kind == "encoder":
-        raise UsageError("An encoder writes nothing, so there are no new tokens. Leave --new out.")
+        raise UsageError("An encoder generates nothing. Leave out --max-new-tokens.")
 
 
 def columns_of(seen: Seen) -> Sequence[str]:

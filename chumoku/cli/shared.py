@@ -1,4 +1,4 @@
-"""What the commands that ask a model share: options, and how they meet pipes."""
+"""Shared by the commands that run a model: options, standard input and pipes."""
 
 from __future__ import annotations
 
@@ -13,89 +13,94 @@ import typer
 from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
-    from chumoku.pipeline import Speaker
+    from chumoku.pipeline import Pipeline
 
 LARGEST = 1 << 24  # bytes of standard input
-LONGEST = 1 << 16  # tokens that a command writes: memory for all of them is set aside
+LONGEST = 1 << 16  # most tokens that a command generates; memory for all of them is allocated
 
 KNOWN = (
-    "a run's folder, a model's folder (ours or transformers'), a .gguf file, llama2.c's .bin, an adapter, or "
+    "a run's folder, a model's folder (of chumoku or transformers), a .gguf file, a llama2.c .bin, an adapter, or "
     "hf:owner/name"
 )
-Adapter = Annotated[Path | None, typer.Option(help="Lay this adapter (LoRA, a folder) over the model.")]
-Device = Annotated[str, typer.Option(help="Where to compute: cpu, cuda or cuda:1.")]
-Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; else as stored.")]
+Adapter = Annotated[Path | None, typer.Option(help="Merge this LoRA adapter (a folder) into the model.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:1.")]
+Precision = Annotated[str | None, typer.Option(help="Of the weights: float32, bf16, int8 or int4; default: as stored.")]
 Temperature = Annotated[
-    float, typer.Option(help="0: always the likeliest token; 1: the model's own probabilities; above 1: more random.")
+    float, typer.Option(help="0: always the most likely token; 1: the model's own probabilities; above 1: more random.")
 ]
-TopK = Annotated[int | None, typer.Option(help="Only among the k likeliest tokens.")]
+TopK = Annotated[int | None, typer.Option(help="Keep only the k most likely tokens.")]
 TopP = Annotated[
-    float, typer.Option(help="Only the likeliest tokens whose probabilities reach this sum; 1: all tokens.")
+    float, typer.Option(help="Keep only the most likely tokens whose probabilities reach this sum; 1: all tokens.")
 ]
-MinP = Annotated[float | None, typer.Option(help="Only tokens at least this share as likely as the likeliest.")]
-Repetition = Annotated[float, typer.Option(help="Above 1: tokens that were written become less likely, by division.")]
-Presence = Annotated[float, typer.Option(help="Above 0: tokens that were written become less likely, by subtraction.")]
-Seed = Annotated[int, typer.Option(help="Another seed, another text.")]
+MinP = Annotated[
+    float | None, typer.Option(help="Keep only tokens at least this times as likely as the most likely one.")
+]
+RepetitionPenalty = Annotated[float, typer.Option(help="Above 1: tokens that occurred before become less likely.")]
+PresencePenalty = Annotated[float, typer.Option(help="Subtracted from the logits of tokens that occurred before.")]
+FrequencyPenalty = Annotated[float, typer.Option(help="Subtracted from a logit each time its token was generated.")]
+Seed = Annotated[int, typer.Option(help="Seed of the random numbers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON.")]
 
 
 def model_path(model: str) -> str:
-    """The model that a name stands for: a run's folder stands for the model in it."""
-    from chumoku.pipeline import model_of_run
+    """The path of a model; for a run's folder, of the model in it."""
+    from chumoku.pipeline import resolve_run
 
-    found = str(model_of_run(model))
+    found = str(resolve_run(model))
     if found != model and Path(found).name == "best":
-        typer.echo(f"{model} has no last/ yet, because its run is not finished; {found} is used.", err=True)
+        typer.echo(f"{model} has no last/ yet, because its run is not finished; using {found}.", err=True)
     return found
 
 
-def opened(model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None) -> Speaker:
-    """The model, when it is of the kind this command needs."""
+def open_pipeline(
+    model: str, kind: str, *, device: str, precision: str | None, adapter: Path | None = None
+) -> Pipeline:
+    """The model; refuse one that is not of the kind this command needs."""
     import chumoku
     from chumoku.nn.plain import plain_formulas
     from chumoku.pipeline import ABILITIES
 
-    speaker = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
+    pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
     if plain_formulas():
-        typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Fast kernels run without it.", err=True)
-    found = speaker.config.kind
+        typer.echo("Running the plain formulas, because CHUMOKU_PLAIN is set. Unset it for the fast kernels.", err=True)
+    found = pipeline.config.kind
     if found != kind:
-        raise UsageError(f"{model} is of kind '{found}', and this command needs the kind '{kind}': {ABILITIES[found]}.")
-    return speaker
+        raise UsageError(f"{model} is of kind '{found}', but this command needs the kind '{kind}': {ABILITIES[found]}.")
+    return pipeline
 
 
 def quiet_pipe() -> None:
-    """When nobody reads our answers any more (as after `| head`), end without a word."""
+    """End without an error message when the reader of our output closes the pipe (as `| head` does)."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def written(text: str, name: str = "The text") -> str:
-    """A text that says something, in whole characters."""
+def check_text(text: str, name: str = "The text") -> str:
+    """The text; refuse one that is empty or not valid UTF-8."""
     if not text.strip():
-        raise UsageError(f"{name} is empty. Give a text, in quotes where it has spaces.")
+        raise UsageError(f"{name} is empty. Give a text, in quotes if it has spaces.")
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UsageError(f"{name} is no valid UTF-8. Write it in UTF-8.") from None
+        raise UsageError(f"{name} is not valid UTF-8.") from None
     return text
 
 
-def standard_input() -> str:
-    """All of it; a person at a terminal is told what to do instead."""
+def read_standard_input() -> str:
+    """All of standard input; refused at a terminal."""
     if sys.stdin.isatty():
-        raise UsageError("Give a text, in quotes where it has spaces, or send one to standard input.")
+        raise UsageError("Give a text, in quotes if it has spaces, or send one to standard input.")
     data = sys.stdin.buffer.read(LARGEST + 1)
     if len(data) > LARGEST:
-        raise UsageError(f"Standard input has more than {LARGEST:,} bytes, which no model reads. Shorten it.")
+        raise UsageError(f"Standard input has more than {LARGEST:,} bytes. Shorten it.")
     try:
         return data.decode("utf-8").removesuffix("\n")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(
-            f"Line {line:,} of standard input is no valid UTF-8. Write it in UTF-8 first, as in: iconv -f SHIFT_JIS "
-            "-t UTF-8."
+            f"Line {line:,} of standard input is not valid UTF-8. Convert it first, for example with: iconv -f "
+            "SHIFT_JIS -t UTF-8."
         ) from None
 
 
-def as_line(**values: Any) -> str:
+def json_line(**values: Any) -> str:
     return json.dumps(values, ensure_ascii=False)

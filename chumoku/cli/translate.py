@@ -1,4 +1,4 @@
-"""chumoku translate: sentences, lines as they come, or a file of any length."""
+"""chumoku translate: sentences, lines of standard input, or a file of any length."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from chumoku.cli.shared import (
     Device,
     Json,
     Precision,
-    as_line,
+    check_text,
+    json_line,
     model_path,
-    opened,
+    open_pipeline,
     quiet_pipe,
-    written,
 )
 from chumoku.errors import UsageError, counted
 
@@ -29,103 +29,106 @@ if TYPE_CHECKING:
 
     from chumoku.decoding.translate_file import Translate
 
-AT_ONCE = 32  # lines of standard input that wait for each other
-STEEPEST = 10  # as in decoding.beam, which is too heavy for --help
-QUIET_SECONDS = 10.0  # between lines about a file where there is no bar
+AT_ONCE = 32  # most lines of standard input translated together
+LARGEST_PENALTY = 10  # as in decoding.beam_rules, which is too slow to import for --help
+QUIET_SECONDS = 10.0  # between progress lines where there is no terminal
 
 
 def translate(
-    model: Annotated[str, typer.Argument(help=f"A translator, as runs/demo/last: {KNOWN}.")],
+    model: Annotated[str, typer.Argument(help=f"A translation model such as runs/demo/last: {KNOWN}.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT", help="Sentences; without any, lines of standard input.")
+        list[str] | None, typer.Argument(metavar="TEXT", help="Sentences; default: lines of standard input.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Translate the lines of this file (.gz too) …")] = None,
-    out: Annotated[Path | None, typer.Option(help="… into this one; interrupted, it goes on when asked again.")] = None,
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Hypotheses kept at each word.")] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Above 0 long translations gain, below 0 short ones.")] = 1.0,
+    out: Annotated[
+        Path | None, typer.Option(help="… into this one; run the same command again to continue an interrupted one.")
+    ] = None,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = 4,
+    length_penalty: Annotated[float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")] = 1.0,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
-    into: Annotated[str | None, typer.Option(help="The language, for models that know several.")] = None,
+    into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     adapter: Adapter = None,
     precision: Precision = None,
     device: Device = "cpu",
     as_json: Json = False,
 ) -> None:
-    """Translate sentences; or lines of standard input as they come; or, with --file and --out, a file of any length."""
+    """Translate sentences, lines of standard input as they arrive, or, with --file and --out, a file of any length."""
     if (file is None) != (out is None) or (file is not None and texts):
-        raise UsageError("A file is translated with --file IN --out OUT, and without other texts.")
-    if not abs(length_penalty) <= STEEPEST:
+        raise UsageError("To translate a file, give --file IN --out OUT and no other texts.")
+    if not abs(length_penalty) <= LARGEST_PENALTY:
         raise UsageError(
-            f"--length-penalty is a number from −{STEEPEST} to {STEEPEST}, and 0 prefers no length; "
-            f"{length_penalty} was given."
+            f"--length-penalty must be a number from −{LARGEST_PENALTY} to {LARGEST_PENALTY}, not {length_penalty}."
         )
     model = model_path(model)
-    sentences = [written(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
+    sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
     options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
-    speaker = opened(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
+    pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
-    def say(some: list[str]) -> list[str]:
-        return speaker.translate(some, **options)
+    def run(some: list[str]) -> list[str]:
+        return pipeline.translate(some, **options)
 
     if file is not None and out is not None:
         sums = [fingerprint(place) for place in (model, adapter) if place is not None]
         job = {"model": sums, "precision": precision, **options}
-        _file(file, out, say, job, as_json)
+        _translate_file(file, out, run, job, as_json)
     elif sentences:
         quiet_pipe()
-        show(sentences, say(sentences), as_json)
+        show(sentences, run(sentences), as_json)
     else:
         quiet_pipe()
-        _arriving(say, as_json)
+        _translate_input(run, as_json)
 
 
-def _arriving(say: Translate, as_json: bool) -> None:
-    from chumoku.decoding.translate_file import answers, arriving
+def _translate_input(run: Translate, as_json: bool) -> None:
+    from chumoku.decoding.translate_file import read_line_batches, translate_lines
 
     if sys.stdin.isatty():
-        typer.echo("A sentence a line; Ctrl-D ends.", err=True)
+        typer.echo("One sentence per line; Ctrl-D ends.", err=True)
     first = 0
-    for lines in arriving(sys.stdin.buffer, most=AT_ONCE):  # type: ignore[arg-type]
-        show(lines, answers(lines, say, first=first), as_json)
+    for lines in read_line_batches(sys.stdin.buffer, most=AT_ONCE):  # type: ignore[arg-type]
+        show(lines, translate_lines(lines, run, first=first), as_json)
         first += len(lines)
 
 
-def show(texts: list[str], said: list[str], as_json: bool) -> None:
-    for text, translation in zip(texts, said, strict=True):
-        print(as_line(text=text, translation=translation) if as_json else translation)
+def show(texts: list[str], translations: list[str], as_json: bool) -> None:
+    for text, translation in zip(texts, translations, strict=True):
+        print(json_line(text=text, translation=translation) if as_json else translation)
     sys.stdout.flush()
 
 
-def _file(file: Path, out: Path, say: Translate, job: dict[str, Any], as_json: bool) -> None:
+def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], as_json: bool) -> None:
     from chumoku.decoding.translate_file import translate_file
 
-    with Told() as told:
+    with ProgressDisplay() as display:
         try:
-            lines = translate_file(file, out, say, job=job, progress=told)
+            lines = translate_file(file, out, run, job=job, progress=display)
         except KeyboardInterrupt:
-            told.close()
+            display.close()
             typer.echo(
-                f"Stopped after {told.done:,} of {counted(told.total, 'line')}. The same command goes on.", err=True
+                f"Stopped after {display.done:,} of {counted(display.total, 'line')}. "
+                "Run the same command to continue.",
+                err=True,
             )
             raise typer.Exit(130) from None
-    seconds = round(time.monotonic() - told.began, 1)
+    seconds = round(time.monotonic() - display.start, 1)
     if as_json:
-        print(as_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
+        print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
         print(f"{counted(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
-class Told:
-    """How far a file is, on stderr: a bar, or a line now and then where there is no terminal."""
+class ProgressDisplay:
+    """Progress on stderr: a bar, or without a terminal a line now and then."""
 
     def __init__(self) -> None:
         from rich.console import Console
 
         self.console = Console(stderr=True)
-        self.began = self.spoke = time.monotonic()
+        self.start = self.last_line = time.monotonic()
         self.first = self.done = self.total = 0
         self._bar: Progress | None = None
 
-    def __enter__(self) -> Told:
+    def __enter__(self) -> ProgressDisplay:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -137,11 +140,11 @@ class Told:
         if self.total == 0:
             self._open(done, total)
         self.done, self.total = done, total
-        rate = (done - self.first) / max(time.monotonic() - self.began, 1e-9)
+        rate = (done - self.first) / max(time.monotonic() - self.start, 1e-9)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, description=f"{rate:,.1f} lines/s")
-        elif time.monotonic() - self.spoke > QUIET_SECONDS:
-            self.spoke = time.monotonic()
+        elif time.monotonic() - self.last_line > QUIET_SECONDS:
+            self.last_line = time.monotonic()
             left = format_duration((total - done) / max(rate, 1e-9))
             self.console.print(f"{done:,}/{total:,} lines, {rate:,.1f} lines/s, {left} left", highlight=False)
 
@@ -153,15 +156,15 @@ class Told:
     def _open(self, done: int, total: int) -> None:
         from chumoku.training.log import start_progress_bar
 
-        self.first, self.began = done, time.monotonic()
+        self.first, self.start = done, time.monotonic()
         if done:
-            self.console.print(f"Going on after line {done:,} of {total:,}.", highlight=False)
+            self.console.print(f"Continuing after line {done:,} of {total:,}.", highlight=False)
         if self.console.is_terminal:
             self._bar = start_progress_bar(self.console, total=total, done=done)
 
 
 def fingerprint(model: Path | str) -> str:
-    """What the model is, whatever it is called: the sum of its sealed sums, or of all its bytes."""
+    """A hash of the model's content: of its manifest of checksums, or of all its files."""
     import hashlib
 
     from chumoku.weights.checksums import MANIFEST

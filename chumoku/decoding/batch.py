@@ -1,6 +1,6 @@
-"""What all ways of decoding share: a model that only answers, and a batch that its finished rows leave.
+"""Shared by all decoding: a context manager for inference, and how a batch is compacted when rows finish.
 
-a b c d e f   and b, d are finished:   a f c e    the last rows fill the gaps, so that few are moved
+a b c d e f   and b, d are finished:   a f c e    the last rows fill the gaps, so that few rows move
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import torch
 from torch import nn
 
 from chumoku.models.model import Model
+from chumoku.text.tokenizer import Tokenizer
 
 
 @contextlib.contextmanager
-def answering(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
-    """No gradients and no dropout inside; afterwards every part is in the mode it was in.
+def inference_mode(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterator[None]:
+    """No gradients and no dropout inside; training modes are restored afterwards.
 
-    Whoever comes here for every token hands in the model's `parts`, which take longer to be found than to be asked.
+    parts     all modules of the model; given by callers for whom `model.modules()` is too slow
     """
     training = [part for part in (model.modules() if parts is None else parts) if part.training]
     for part in training:
@@ -31,8 +32,8 @@ def answering(model: Model, parts: Iterable[nn.Module] | None = None) -> Iterato
             part.training = True
 
 
-def close_ranks(staying: Sequence[int]) -> list[int]:
-    """Which of the rows `staying` (in rising order) stands at each place once the others have left."""
+def compact_rows(staying: Sequence[int]) -> list[int]:
+    """The previous row of each place, when only the rows `staying` (ascending) are left."""
     places = range(len(staying))
     present = set(staying)
     fillers = reversed([row for row in staying if row >= len(staying)])
@@ -40,5 +41,13 @@ def close_ranks(staying: Sequence[int]) -> list[int]:
 
 
 def longest(model: Model, wanted: int) -> int:
-    """How long a sequence may become: learned positions end at the model's context, others nowhere."""
+    """The most tokens of a sequence, up to `wanted`; only learned positions have a limit, the model's context."""
     return min(wanted, model.config.context) if model.config.position == "learned" else wanted
+
+
+def forbidden_tokens(model: Model, tokenizer: Tokenizer) -> list[int]:
+    """Tokens that are never generated: special tokens except the end, and ids beyond the tokenizer's vocabulary."""
+    special = {*tokenizer.specials.values(), tokenizer.roles.pad, tokenizer.roles.begin, tokenizer.roles.unknown}
+    special -= {tokenizer.roles.end, None}
+    beyond = range(tokenizer.size, model.config.vocabulary)
+    return [*sorted(token for token in special if token is not None and token < model.config.vocabulary), *beyond]

@@ -1,11 +1,11 @@
-"""Choosing for a batch: the formulas of `decoding.choosers` for rows that each have a `Choice` of their own.
+"""Sampling for a batch: the formulas of `decoding.sampling` for rows that each have their own `SamplingOptions`.
 
-    plain greedy rows       the largest of each, in one go
-    rows of one Choice      together; where k or p leave few tokens possible, only those few are looked at
-    penalties               of the tokens seen, not of all
+    greedy rows                   one argmax for all of them
+    rows with equal options       sampled together; with top_k, top_p or min_p only the most likely tokens are sorted
+    repetition, presence          applied to the tokens that were seen, not to the whole vocabulary
 
-What has to be done is planned when rows enter or leave, so a step only does it. Nothing here waits for the device: a
-row whose logits are no finite numbers gets the token −1, for whoever reads the tokens to see.
+The work is planned when rows enter or leave; a step only executes the plan. Nothing here waits for the device: a row
+whose logits are not finite gets the token −1 (INVALID).
 """
 
 from __future__ import annotations
@@ -19,202 +19,235 @@ import torch
 from torch import Tensor
 
 from chumoku.data.order import generator
-from chumoku.decoding.sampling import Choice, lessened, precise
+from chumoku.decoding.sampling import SamplingOptions, apply_frequency_penalty, penalize, widest_float
 from chumoku.decoding.top_k import first_largest, largest, reached
 from chumoku.errors import UsageError
 
-HEAD = 64  # so many of the likeliest are tried first, and sixteen times as many when they are not enough
-BROKEN = -1
+FIRST_WIDTH = 64  # most likely tokens that are tried first; sixteen times as many if they are not enough
+INVALID = -1
 
 
-class Voice:
-    """One text: how it is chosen, its random numbers, and how much of it is written."""
+class SamplerState:
+    """The sampling state of one text: its options, its random numbers, and how many tokens were generated."""
 
     def __init__(
-        self, choice: Choice, *, vocabulary: int, prompt: Sequence[int] = (), end: Sequence[int] = (), least: int = 0
+        self,
+        options: SamplingOptions,
+        *,
+        vocabulary: int,
+        prompt: Sequence[int] = (),
+        end: Sequence[int] = (),
+        min_new_tokens: int = 0,
     ) -> None:
-        self.choice, self.prompt, self.end, self.least = choice, prompt, tuple(end), least
-        self.random: np.random.Generator = generator(choice.seed, choice.row)
-        self.written = 0
-        named = {*choice.bias, *choice.forbidden, *end}
-        if wrong := [token for token in named if not 0 <= token < vocabulary]:
-            raise UsageError(
-                f"There is no token {wrong[0]} to end with, to favor or to forbid; there are {vocabulary}."
-            )
-        if choice.remembers and not prompt:
-            raise UsageError("Penalties are for tokens that were seen; give a prompt, be it a begin token alone.")
-        impossible = sum(value == -math.inf for value in choice.edits(self.end if least else ()).values())
-        if impossible == vocabulary:
-            raise UsageError(f"All {vocabulary} tokens are forbidden, so there is nothing to choose from.")
+        self.options, self.prompt, self.end, self.min_new_tokens = options, prompt, tuple(end), min_new_tokens
+        self.random: np.random.Generator = generator(options.seed, options.row)
+        self.generated = 0
+        if wrong := [token for token in {*options.bias, *options.forbidden, *end} if not 0 <= token < vocabulary]:
+            raise UsageError(f"Token {wrong[0]} (end, bias or forbidden) is not in the vocabulary of {vocabulary}.")
+        if options.penalizes_seen and not prompt:
+            raise UsageError("Penalties need a prompt of at least one token, such as the begin token.")
+        biases = options.biases(self.end if min_new_tokens else ())
+        if sum(value == -math.inf for value in biases.values()) == vocabulary:
+            raise UsageError(f"All {vocabulary} tokens are forbidden. Leave at least one possible.")
 
     @property
-    def short(self) -> bool:
+    def too_short(self) -> bool:
         """Whether the text may not end yet."""
-        return self.written < self.least and bool(self.end)
+        return self.generated < self.min_new_tokens and bool(self.end)
 
-    def edits(self) -> dict[int, float]:
-        return self.choice.edits(self.end if self.short else ())
+    def biases(self) -> dict[int, float]:
+        return self.options.biases(self.end if self.too_short else ())
 
 
 class Plan(NamedTuple):
-    """What is done to which rows; None stands for all of them."""
+    """What is done to which rows; rows = None means all rows."""
 
-    edits: list[tuple[Tensor | None, Tensor, Tensor]]  # rows, tokens, and what is added to their logits
+    biases: list[tuple[Tensor | None, Tensor, Tensor]]  # rows, tokens, and what is added to their logits
     penalties: tuple[Tensor, Tensor] | None  # repetition and presence [n, 1]
-    groups: list[tuple[Tensor | None, Choice, list[Voice]]]
-    valid: float  # for so many tokens
+    frequency: Tensor | None  # [n, 1]
+    groups: list[tuple[Tensor | None, SamplingOptions, list[SamplerState]]]
+    valid_steps: float
 
 
-class Chooser:
-    """Chooses for the rows of an engine, which enter, move and leave here as they do there."""
+class BatchSampler:
+    """Samples a token for each row of an engine. Rows are added, moved and removed here as they are there."""
 
     def __init__(self, vocabulary: int, device: torch.device) -> None:
-        self.voices: list[Voice] = []
+        self.states: list[SamplerState] = []
         self._vocabulary, self._device = vocabulary, device
-        self._seen: Tensor | None = None  # [rows, t] tokens, some of them twice; kept while any row asks for it
+        self._seen: Tensor | None = None  # [rows, t] tokens, may repeat; None unless a row has a penalty
+        self._counts: Tensor | None = None  # [rows, V] of generated tokens; None unless a row has a frequency penalty
         self._plan: Plan | None = None
-        self._age = 0
+        self._plan_steps = 0
 
-    def enter(self, voices: Sequence[Voice]) -> None:
-        """Rows behind those that are here."""
-        self.voices += voices
+    def add_rows(self, states: Sequence[SamplerState]) -> None:
+        """Append rows."""
+        self.states += states
         self._plan = None
-        if self._seen is None and not any(voice.choice.remembers for voice in voices):
+        self._add_counts(states)
+        if self._seen is None and not any(state.options.penalizes_seen for state in states):
             return
         earlier = [] if self._seen is None else self._seen.tolist()
-        # Rows that were here before and never asked have no penalty: for them any token will do.
-        earlier += [[0]] * (len(self.voices) - len(voices) - len(earlier))
-        seen = [*earlier, *([*voice.prompt] if voice.choice.remembers else [0] for voice in voices)]
+        # Earlier rows without penalties are filled with an arbitrary token.
+        earlier += [[0]] * (len(self.states) - len(states) - len(earlier))
+        seen = [*earlier, *([*state.prompt] if state.options.penalizes_seen else [0] for state in states)]
         most = max(map(len, seen))
         self._seen = torch.tensor([[*row, *row[:1] * (most - len(row))] for row in seen], device=self._device)
 
-    def take(self, rows: Sequence[int]) -> None:
-        """Row i is now what row rows[i] was; the others are gone."""
-        self.voices = [self.voices[row] for row in rows]
+    def _add_counts(self, states: Sequence[SamplerState]) -> None:
+        if self._counts is None and not any(state.options.frequency_penalty for state in states):
+            return
+        counts = torch.zeros(len(self.states), self._vocabulary, device=self._device)
+        if self._counts is not None:
+            counts[: len(self._counts)] = self._counts
+        for row, state in enumerate(states, start=len(self.states) - len(states)):
+            # The prompt of a text that was paused ends with what it had generated.
+            generated = state.prompt[len(state.prompt) - state.generated :]
+            tokens = torch.tensor([*generated], dtype=torch.int64, device=self._device)
+            counts[row] += torch.bincount(tokens, minlength=self._vocabulary)
+        self._counts = counts
+
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Row i becomes the previous row rows[i]; rows that are not listed are removed."""
+        self.states = [self.states[row] for row in rows]
         self._plan = None
+        index = torch.tensor(rows, dtype=torch.int64, device=self._device)
         if self._seen is not None:
-            remembers = any(voice.choice.remembers for voice in self.voices)
-            self._seen = self._seen[torch.tensor(rows, device=self._device)] if remembers else None
+            penalized = any(state.options.penalizes_seen for state in self.states)
+            self._seen = self._seen[index] if penalized else None
+        if self._counts is not None:
+            penalized = any(state.options.frequency_penalty for state in self.states)
+            self._counts = self._counts[index] if penalized else None
 
     @torch.inference_mode()
-    def choose(self, logits: Tensor) -> Tensor:
-        """A token for each row of [n, V], which may be overwritten; −1 where the logits are no numbers."""
-        plan = self._planned()
+    def sample(self, logits: Tensor) -> Tensor:
+        """A token for each row of [n, V], which may be overwritten; INVALID where the logits are not finite."""
+        plan = self._current_plan()
         if self._seen is not None and plan.penalties is not None:
             repetition, presence = plan.penalties
-            less = lessened(logits.gather(1, self._seen), repetition=repetition, presence=presence)
-            logits.scatter_(1, self._seen, less.to(logits.dtype))
-        for rows, tokens, values in plan.edits:
+            penalized = penalize(logits.gather(1, self._seen), repetition_penalty=repetition, presence_penalty=presence)
+            logits.scatter_(1, self._seen, penalized.to(logits.dtype))
+        if self._counts is not None and plan.frequency is not None:
+            logits = apply_frequency_penalty(logits, self._counts, frequency_penalty=plan.frequency)
+        for rows, tokens, values in plan.biases:
             if rows is None:
                 logits.index_add_(1, tokens, values.to(logits.dtype).expand(len(logits), -1))
             else:
                 logits[rows[:, None], tokens] += values.to(logits.dtype)
-        chosen = None
-        for rows, choice, voices in plan.groups:
-            part = pick(logits if rows is None else logits[rows], choice, voices)
+        sampled = None
+        for rows, options, states in plan.groups:
+            part = sample_rows(logits if rows is None else logits[rows], options, states)
             if rows is None:
-                chosen = part
+                sampled = part
             else:
-                chosen = part.new_empty(len(logits)) if chosen is None else chosen
-                chosen[rows] = part
-        if chosen is None:
-            raise UsageError("There are no rows to choose for.")
-        self._note(chosen)
-        return chosen
+                sampled = part.new_empty(len(logits)) if sampled is None else sampled
+                sampled[rows] = part
+        if sampled is None:
+            raise UsageError("There are no rows to sample.")
+        self._record(sampled)
+        return sampled
 
-    def _note(self, chosen: Tensor) -> None:
-        self._age += 1
-        for voice in self.voices:
-            voice.written += 1
+    def _record(self, sampled: Tensor) -> None:
+        self._plan_steps += 1
+        for state in self.states:
+            state.generated += 1
+        tokens = sampled.clamp(min=0)[:, None]
         if self._seen is not None:
-            self._seen = torch.cat([self._seen, chosen.clamp(min=0)[:, None]], 1)
+            self._seen = torch.cat([self._seen, tokens], 1)
+        if self._counts is not None:
+            self._counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=self._counts.dtype))
 
-    def _planned(self) -> Plan:
-        if self._plan is None or self._age >= self._plan.valid:
-            self._plan, self._age = self._make_plan(), 0
+    def _current_plan(self) -> Plan:
+        if self._plan is None or self._plan_steps >= self._plan.valid_steps:
+            self._plan, self._plan_steps = self._make_plan(), 0
         return self._plan
 
     def _make_plan(self) -> Plan:
-        edits: dict[tuple[tuple[int, float], ...], list[int]] = {}
+        biases: dict[tuple[tuple[int, float], ...], list[int]] = {}
         groups: dict[tuple[float | None, ...], list[int]] = {}
-        for row, voice in enumerate(self.voices):
-            changes = tuple(voice.edits().items())
-            if changes:
-                edits.setdefault(changes, []).append(row)
-            choice = voice.choice
-            shape = (0.0,) if choice.greedy else (choice.temperature, choice.top_k, choice.top_p, choice.min_p)
-            groups.setdefault(shape, []).append(row)
-        penalties = None
+        for row, state in enumerate(self.states):
+            additions = tuple(state.biases().items())
+            if additions:
+                biases.setdefault(additions, []).append(row)
+            options = state.options
+            key = (0.0,) if options.greedy else (options.temperature, options.top_k, options.top_p, options.min_p)
+            groups.setdefault(key, []).append(row)
+        all_options = [state.options for state in self.states]
+        penalties: tuple[Tensor, Tensor] | None = None
+        frequency: Tensor | None = None
         if self._seen is not None:
-            each = [(voice.choice.repetition, voice.choice.presence) for voice in self.voices]
-            repetition, presence = torch.tensor(each, device=self._device).unbind(1)
-            penalties = repetition[:, None], presence[:, None]
+            repetition = self._column([options.repetition_penalty for options in all_options])
+            penalties = repetition, self._column([options.presence_penalty for options in all_options])
+        if self._counts is not None:
+            frequency = self._column([options.frequency_penalty for options in all_options])
         return Plan(
-            [(self._index(rows), *self._additions(changes)) for changes, rows in edits.items()],
+            [(self._index(rows), *self._additions(additions)) for additions, rows in biases.items()],
             penalties,
-            [
-                (self._index(rows), self.voices[rows[0]].choice, [self.voices[row] for row in rows])
-                for rows in groups.values()
-            ],
-            min((voice.least - voice.written for voice in self.voices if voice.short), default=math.inf),
+            frequency,
+            [(self._index(rows), all_options[rows[0]], [self.states[row] for row in rows]) for rows in groups.values()],
+            min((state.min_new_tokens - state.generated for state in self.states if state.too_short), default=math.inf),
         )
 
-    def _index(self, rows: list[int]) -> Tensor | None:
-        return None if len(rows) == len(self.voices) else torch.tensor(rows, device=self._device)
+    def _column(self, values: list[float]) -> Tensor:
+        return torch.tensor(values, device=self._device)[:, None]
 
-    def _additions(self, changes: tuple[tuple[int, float], ...]) -> tuple[Tensor, Tensor]:
-        tokens, values = zip(*changes, strict=True)
+    def _index(self, rows: list[int]) -> Tensor | None:
+        return None if len(rows) == len(self.states) else torch.tensor(rows, device=self._device)
+
+    def _additions(self, additions: tuple[tuple[int, float], ...]) -> tuple[Tensor, Tensor]:
+        tokens, values = zip(*additions, strict=True)
         return torch.tensor(tokens, device=self._device), torch.tensor(values, device=self._device)
 
 
-def pick(logits: Tensor, choice: Choice, voices: Sequence[Voice]) -> Tensor:
-    """A token for each row of [n, V] under one choice, whose penalties and edits are done already."""
-    if choice.greedy:
+def sample_rows(logits: Tensor, options: SamplingOptions, states: Sequence[SamplerState]) -> Tensor:
+    """A token for each row of [n, V]; penalties and biases are already applied."""
+    if options.greedy:
         tokens = first_largest(logits)
         best = logits.gather(1, tokens[:, None])[:, 0]
-        return tokens.where(best.isfinite(), BROKEN)
+        return tokens.where(best.isfinite(), INVALID)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    numbers = torch.tensor([voice.random.random() for voice in voices], dtype=precise(logits.device))
+    numbers = torch.tensor([state.random.random() for state in states], dtype=widest_float(logits.device))
     points = numbers.clamp(max=1 - torch.finfo(numbers.dtype).eps / 2).to(logits.device)
     best = logits.amax(-1, keepdim=True)
-    if choice.top_k is not None:
-        tokens = among(logits, best, choice, points, min(choice.top_k, logits.shape[-1]))
-    elif choice.top_p is not None or choice.min_p is not None:
-        # Elsewhere, asking whether a few were enough would take longer than putting all in order.
+    if options.top_k is not None:
+        tokens = sample_from_top(logits, best, options, points, min(options.top_k, logits.shape[-1]))
+    elif options.top_p is not None or options.min_p is not None:
+        # On a GPU, checking whether a few tokens were enough takes longer than sorting all of them.
         few = logits.device.type == "cpu"
-        tokens = among(logits, best, choice, points, min(HEAD, logits.shape[-1]) if few else logits.shape[-1])
+        width = min(FIRST_WIDTH, logits.shape[-1]) if few else logits.shape[-1]
+        tokens = sample_from_top(logits, best, options, points, width)
     else:
-        tokens = reached(((logits - best) / choice.temperature).exp(), points)
-    # Where nothing was a number no sum exceeds anything, and the place found is none.
-    return tokens.where(best[:, 0].isfinite(), BROKEN)
+        tokens = reached(((logits - best) / options.temperature).exp(), points)
+    # If the logits are NaN, the index found is meaningless.
+    return tokens.where(best[:, 0].isfinite(), INVALID)
 
 
-def among(logits: Tensor, best: Tensor, choice: Choice, points: Tensor, width: int) -> Tensor:
-    """A token for each row from its `width` likeliest; from more of them, where a choice without top_k needs more."""
+def sample_from_top(logits: Tensor, best: Tensor, options: SamplingOptions, points: Tensor, width: int) -> Tensor:
+    """A token for each row from its `width` most likely ones; from more where top_p or min_p keep more than that."""
     top = largest(logits, width)
-    values, enough = kept((top.values - best).to(points.dtype) / choice.temperature, logits, best, choice)
+    values, enough = filter_top((top.values - best).to(points.dtype) / options.temperature, logits, best, options)
     tokens, order = top.places.sort(dim=-1)
-    drawn = reached(values.gather(1, order).exp(), points).clamp(max=width - 1)
-    chosen = tokens.gather(1, drawn[:, None])[:, 0]
-    if choice.top_k is None and width < logits.shape[-1] and not enough.all():
+    index = reached(values.gather(1, order).exp(), points).clamp(max=width - 1)
+    sampled = tokens.gather(1, index[:, None])[:, 0]
+    if options.top_k is None and width < logits.shape[-1] and not enough.all():
         rows = (~enough).nonzero()[:, 0]
         wider = min(16 * width, logits.shape[-1])
-        chosen[rows] = among(logits[rows], best[rows], choice, points[rows], wider)
-    return chosen
+        sampled[rows] = sample_from_top(logits[rows], best[rows], options, points[rows], wider)
+    return sampled
 
 
-def kept(values: Tensor, logits: Tensor, best: Tensor, choice: Choice) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens' values, largest first, −∞ where top_p or min_p say so; and whether no others stay."""
+def filter_top(values: Tensor, logits: Tensor, best: Tensor, options: SamplingOptions) -> tuple[Tensor, Tensor]:
+    """Values (descending) of the most likely tokens, −∞ where dropped; and whether no other token would be kept."""
     enough = torch.zeros(len(values), dtype=torch.bool, device=values.device)
     shares = values.exp()
-    if choice.top_p is not None:
-        # Of those that are looked at when k chose them, of all tokens otherwise.
-        whole = shares if choice.top_k is not None else ((logits - best) / choice.temperature).exp()
-        over = shares.cumsum(-1) >= choice.top_p * whole.sum(-1, keepdim=True)
+    if options.top_p is not None:
+        # p refers to the k tokens that top_k left, or to all tokens.
+        total = shares if options.top_k is not None else ((logits - best) / options.temperature).exp()
+        over = shares.cumsum(-1) >= options.top_p * total.sum(-1, keepdim=True)
         enough = over[:, -1]
         values = torch.cat([values[:, :1], values[:, 1:].masked_fill(over[:, :-1], -math.inf)], 1)
-    if choice.min_p is not None:
-        unlikely = shares < choice.min_p
+    if options.min_p is not None:
+        unlikely = shares < options.min_p
         enough = enough | unlikely[:, -1]
         values = values.masked_fill(unlikely, -math.inf)
     return values, enough

@@ -1,7 +1,7 @@
-"""The tree of a beam search: every continuation that was looked at, and what became of it.
+"""The tree of a beam search: every continuation that was considered, and what became of it.
 
 step 1        猫 −0.4 ── は −0.9 ── </s> −1.2      chosen: on the way to the best hypothesis
-              犬 −1.7 ── が −3.1                   dropped: nothing found or still searched lies behind it
+              犬 −1.7 ── が −3.1                   dropped: leads to no finished or live hypothesis
 
 logprob = log p of the token          score = log p of all tokens so far
 """
@@ -27,11 +27,11 @@ class Node:
 
 
 class Tree:
-    """Of one sentence; `grow` hears of every step, `judge` of the end."""
+    """The search tree of one sentence: call `grow` at every step and `finish` at the end."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
-        self._rows = [-1]  # the node at which each live hypothesis stands
+        self._rows = [-1]  # the node of each live hypothesis
 
     def grow(
         self,
@@ -52,16 +52,16 @@ class Tree:
             self.nodes.append(Node(parent, token, score - before, score, step, "ended" if over else "dropped"))
         self._rows = [found.get(pair, -1) for pair in kept]
 
-    def judge(self, best: Sequence[int], end: int) -> None:
-        """What became of each branch, once `best` is the hypothesis that won."""
+    def finish(self, best: Sequence[int], end: int) -> None:
+        """Set the state of every node, given the tokens of the best hypothesis."""
         ends = [place for place, node in enumerate(self.nodes) if node.state == "ended"]
         for place in [*ends, *(row for row in self._rows if row >= 0)]:
             for above in self._above(place):
                 self.nodes[above].state = "live"
-        won = [place for place in ends if [token for token in self._words(place) if token != end] == list(best)]
+        won = [place for place in ends if [token for token in self._tokens(place) if token != end] == list(best)]
         for place in ends:
             self.nodes[place].state = "ended"
-        # Of two ways to the same words, one cut and one ended, the likelier was taken for the better.
+        # Two hypotheses may have the same tokens, one cut and one ended; the more likely one won.
         for place in sorted(won, key=lambda place: -self.nodes[place].score)[:1]:
             for above in (place, *self._above(place)):
                 self.nodes[above].state = "chosen"
@@ -72,5 +72,5 @@ class Tree:
             above.append(place)
         return above
 
-    def _words(self, place: int) -> list[int]:
+    def _tokens(self, place: int) -> list[int]:
         return [self.nodes[node].token for node in reversed([place, *self._above(place)])]

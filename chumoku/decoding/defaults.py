@@ -1,8 +1,8 @@
-"""How the next token is sampled when nobody says otherwise: in Python, at the command line, on the server, on the page.
+"""Default sampling options of Python, the command line, the server and its page.
 
-Small models answer incoherently when all their probabilities count (temperature 1): a low temperature and top-p keep to
-the likely tokens and still vary. The values were chosen by reading answers of SmolLM2-135M-Instruct (docs/log.md).
-This module imports nothing, so that `--help` can show the values.
+Small models answer incoherently at temperature 1; a low temperature and top-p keep to likely tokens and still vary. The
+values were chosen by reading answers of SmolLM2-135M-Instruct (docs/log.md). This module imports nothing, so that
+`--help` can show the values.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Embedding: a text becomes a vector, and texts of like meaning become vectors of like direction.
+"""Embedding: text in, vector out; texts of similar meaning get vectors of similar direction.
 
     text → tokens + end → encoder → pooled vector [D]              BERT's own tokenizers: [CLS] tokens [SEP]
     similarity(a, b) = a · b / (‖a‖ ‖b‖)
 
-Texts of like length share a batch of rows × longest ≤ `batch_tokens`; results keep the order given. The masked-token
-head is left out: a vector needs no logits.
+Texts of similar length share a batch of rows × longest ≤ `batch_tokens`; results keep the given order. The masked-token
+head is not computed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.decoding.batch import answering
-from chumoku.decoding.translate import batches
+from chumoku.decoding.batch import inference_mode
+from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.heads import pool
 from chumoku.models.model import EncoderModel
@@ -33,18 +33,18 @@ def embed(
     batch_tokens: int = 8192,
     note: Callable[[str], object] = warnings.warn,
 ) -> Tensor:
-    """A vector for each text: [n, D], in float32, on the CPU. `note` gets a sentence when texts were cut."""
+    """A vector for each text: [n, D], in float32, on the CPU. `note` is called with a sentence if texts were cut."""
     if not isinstance(model, EncoderModel):
         raise UsageError("Embedding needs a model of kind 'encoder'.")
     rows = encode(model, texts, tokenizer, note=note)
     vectors = torch.empty(len(rows), model.config.width)
-    with answering(model):
-        for numbers in batches([len(row) for row in rows], most=batch_tokens):
-            vectors[numbers] = read(model, [rows[number] for number in numbers]).float().cpu()
+    with inference_mode(model):
+        for numbers in batches_by_length([len(row) for row in rows], most=batch_tokens):
+            vectors[numbers] = embed_batch(model, [rows[number] for number in numbers]).float().cpu()
     return vectors
 
 
-def read(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
+def embed_batch(model: EncoderModel, rows: Sequence[Sequence[int]]) -> Tensor:
     """The vectors of one batch [B, D]."""
     lengths = torch.tensor([len(row) for row in rows])
     tokens = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
@@ -61,12 +61,12 @@ def encode(
     *,
     note: Callable[[str], object] = lambda sentence: None,
 ) -> list[list[int]]:
-    """Tokens as the encoder knows them: in the frame of its tokenizer, or ended with an end token, as ours are.
+    """The tokens of each text, in the frame of its tokenizer; a tokenizer without a frame adds the end token.
 
-    Texts are cut to the config's max_seq_length where it has one, as sentence-transformers does; then `note` is told.
+    Texts are cut to the config's max_seq_length if it has one, as sentence-transformers does; then `note` is called.
     """
     if isinstance(texts, str):
-        raise UsageError("Texts are a list; one alone is a list of one.")
+        raise UsageError("texts must be a list, not one text. Put it in a list.")
     before, after = tokenizer.prefix_and_suffix
     if not before and not after and tokenizer.roles.end is not None:
         after = (tokenizer.roles.end,)
@@ -80,16 +80,16 @@ def encode(
     encoded = [[*before, *row, *after] for row in rows]
     for number, (text, row) in enumerate(zip(texts, encoded, strict=True), start=1):
         if not text.strip() or len(row) == len(before) + len(after):
-            raise UsageError(f"Text {number} is empty, so there is nothing to embed. Give one with a word in it.")
+            raise UsageError(f"Text {number} is empty. Give a text with a word in it.")
         if len(row) > model.config.context:
             raise LengthError(
-                f"Text {number} has {len(row):,} tokens with those around it, and this model reads up to "
+                f"Text {number} has {len(row):,} tokens with its frame, but this model reads up to "
                 f"{model.config.context:,}. Split it into sentences, or use a model with a larger context."
             )
     return encoded
 
 
 def similarities(vectors: Tensor) -> Tensor:
-    """The cosine between each two of n vectors: [n, n]."""
+    """The cosine of each pair of n vectors: [n, n]."""
     directions = F.normalize(vectors, dim=-1)
     return directions @ directions.T

@@ -1,4 +1,4 @@
-"""Requests to the scheduler: what is asked for, what is said of it, and a text on its way."""
+"""Requests to the scheduler: what to generate, the events that come back, and the state of a request under way."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from chumoku.decoding.batch import longest
-from chumoku.decoding.batch_sampling import Voice
+from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.fairness import Owner
 from chumoku.decoding.logprobs import Likelihood
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import LengthError, UsageError
 
-# failed: the model answered a row with no finite numbers; the others go on.
+# failed: the logits of this row were not finite; other rows go on.
 Reason = Literal["end", "length", "cancelled", "failed"]
 
 
 @dataclass(frozen=True)
 class Request:
-    """A text to be written: at most `new` tokens behind the prompt, at least `least`, up to a token of `end`.
+    """A prompt to continue.
 
-    With `logprobs`, each token comes with how likely it was, and so many of the likeliest beside it.
+    end         tokens that end the text; they are not part of it
+    source      source tokens, for encoder-decoders
+    logprobs    report the log probability of each token, and of this many of the most likely tokens there
     """
 
     prompt: Sequence[int]
-    new: int
-    choice: Choice = field(default_factory=Choice)
+    max_new_tokens: int
+    sampling: SamplingOptions = field(default_factory=SamplingOptions)
     end: Sequence[int] = ()
-    least: int = 0
+    min_new_tokens: int = 0
     source: Sequence[int] | None = None
     logprobs: int | None = None
 
 
 class Event(NamedTuple):
-    """What happened to a request: a token was written, or it is finished, or both."""
+    """A request has a new token, or is finished, or both."""
 
     number: int
     token: int | None
@@ -43,53 +45,58 @@ class Event(NamedTuple):
     likelihood: Likelihood | None = None
 
 
-class Text:
-    """A request on its way."""
+class ActiveRequest:
+    """A request that is waiting or has a row."""
 
-    def __init__(self, number: int, request: Request, owner: Owner, *, room: int, vocabulary: int) -> None:
-        self.number, self.request, self.owner, self.room = number, request, owner, room
-        self.voice = Voice(
-            request.choice, vocabulary=vocabulary, prompt=request.prompt, end=request.end, least=request.least
+    def __init__(self, number: int, request: Request, owner: Owner, *, limit: int, vocabulary: int) -> None:
+        self.number, self.request, self.owner, self.limit = number, request, owner, limit
+        self.sampler = SamplerState(
+            request.sampling,
+            vocabulary=vocabulary,
+            prompt=request.prompt,
+            end=request.end,
+            min_new_tokens=request.min_new_tokens,
         )
-        self.tokens = list(request.prompt)  # and what is written
-        self.read = 0  # of these, by the row
-        self.begun = False  # whether it ever had a row
+        self.tokens = list(request.prompt)  # the prompt and what was generated
+        self.computed = 0  # how many of them are in the cache
+        self.started = False  # whether it ever had a row
         self.finished: Reason | None = None
 
     @property
-    def unread(self) -> int:
-        return len(self.tokens) - self.read
+    def remaining(self) -> int:
+        """How many tokens are not in the cache yet."""
+        return len(self.tokens) - self.computed
 
     @property
     def cost(self) -> int:
-        """What would have to be read again."""
-        return self.read
+        """How many tokens must be computed again if this request loses its row."""
+        return self.computed
 
     def pause(self) -> None:
-        """Its row is gone; what it has written becomes part of what is read."""
-        self.read, self.voice.prompt = 0, self.tokens
+        """The row is gone; the generated tokens become part of the prompt."""
+        self.computed, self.sampler.prompt = 0, self.tokens
 
 
 def check_request(request: Request, engine: Engine) -> None:
-    """Refuse what cannot be computed, before anything else is disturbed by it."""
-    if request.new < 0 or request.least < 0 or not request.prompt:
+    """Refuse a request that the engine cannot compute."""
+    if request.max_new_tokens < 0 or request.min_new_tokens < 0 or not request.prompt:
         raise UsageError(
-            f"{request.new} new tokens, at least {request.least}, were asked for after a prompt of "
-            f"{len(request.prompt)} tokens; a prompt has 1 or more (a begin token, where there is nothing else), "
-            "and the others are 0 or more."
+            "A prompt needs 1 token or more (such as a begin token), and max_new_tokens and min_new_tokens must be 0 "
+            f"or more; they are {request.max_new_tokens} and {request.min_new_tokens}, and the prompt has "
+            f"{len(request.prompt)} tokens."
         )
     if request.logprobs is not None and request.logprobs < 0:
-        raise UsageError(f"{request.logprobs} of the likeliest tokens were asked for; give 0 or more.")
+        raise UsageError(f"logprobs must be 0 or more, not {request.logprobs}.")
     config, source = engine.model.config, request.source
     if (source is not None) != (config.kind == "encoder-decoder") or (source is not None and not source):
         raise UsageError(
-            f"A request came with a source of {len(source or ())} tokens to a model of kind '{config.kind}'; an "
-            "encoder-decoder needs one of 1 or more, and a decoder reads none."
+            f"A request came with {len(source or ())} source tokens to a model of kind '{config.kind}'. An "
+            "encoder-decoder needs 1 source token or more; a decoder has no source."
         )
     room = longest(engine.model, engine.capacity)
     sizes = engine.vocabulary, config.source_vocabulary or config.vocabulary
     for what, tokens, size in zip(("prompt", "source"), (request.prompt, source or ()), sizes, strict=True):
         if len(tokens) > room:
-            raise LengthError(f"A {what} has {len(tokens)} tokens, and there is room for {room}. Shorten it.")
+            raise LengthError(f"A {what} has {len(tokens)} tokens, but there is room for only {room}. Shorten it.")
         if tokens and not 0 <= min(tokens) <= max(tokens) < size:
-            raise UsageError(f"A {what}'s tokens are numbers from 0 to {size - 1}.")
+            raise UsageError(f"The tokens of a {what} must be numbers from 0 to {size - 1}.")

@@ -1,15 +1,16 @@
-"""The scheduler: many requests, one batch that they enter and leave at any step.
+"""The scheduler: continuous batching. Requests enter and leave one batch at any step.
 
-    waiting  →  reading  →  writing  →  finished           rows of the engine:   writing … | reading …
+    waiting  →  prefilling  →  decoding  →  finished           rows of the engine:   decoding … | prefilling …
 
-    step     read on in prompts, about `chunk` tokens shared by all who read, so that a long one delays nobody
-             choose a token for every row that writes, tell it, and let finished rows leave
-             compute what follows for the rows that stay
+    step     prefill about `chunk` tokens of prompts, shared by all prefilling rows, so that a long prompt delays nobody
+             sample a token for every decoding row, report it, and remove finished rows
+             compute the next logits of the remaining rows
 
-Memory is bounded by the engine's rows and positions, and the queue by `queue`. Rows and reading are shared as
-`fairness` says; a text that has to give up its row is read again later and goes on. A request's text is what it would
-be alone: its row sees no other, and its random numbers are its own. On a GPU the next step is under way before the
-tokens just chosen are waited for; a row that turns out to have ended has then taken one step in vain.
+Memory is bounded by the rows and positions of the engine, and the queue by `queue`. `fairness` decides how rows and
+prefill tokens are shared; a request that loses its row is prefilled again later and goes on. The text of a request
+does not depend on other requests: its row attends to no other row, and it has its own random numbers. On a GPU, the
+next step starts before the sampled tokens have arrived at the host; a row that turns out to have ended has then
+computed one step too many.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import close_ranks
-from chumoku.decoding.batch_sampling import BROKEN, Chooser
+from chumoku.decoding.batch import compact_rows
+from chumoku.decoding.batch_sampling import INVALID, BatchSampler
 from chumoku.decoding.engines.base import Engine
-from chumoku.decoding.fairness import Owner, Waiting, gives_way, settled, shares_of_owners
-from chumoku.decoding.logprobs import Likelihood, Measured
+from chumoku.decoding.fairness import Owner, WaitingQueue, keep_places, row_to_preempt, split_by_owner
+from chumoku.decoding.logprobs import Likelihood, Logprobs
+from chumoku.decoding.requests import ActiveRequest, check_request
 from chumoku.decoding.requests import Event as Event
 from chumoku.decoding.requests import Request as Request
-from chumoku.decoding.requests import Text, check_request
 from chumoku.errors import BusyError
 
 
-class Told:
-    """Tokens on their way to the host: on a GPU they travel while the next step is computed."""
+class HostTokens:
+    """A copy of tokens to the host; from a GPU it is asynchronous, while the next step is computed."""
 
     def __init__(self, tokens: Tensor) -> None:
         self._tokens = tokens
@@ -48,204 +49,214 @@ class Told:
         return self._tokens.tolist()
 
 
-def travels(tokens: Tensor) -> bool:
-    """Whether the host hears of tokens later than they are chosen."""
+def arrive_later(tokens: Tensor) -> bool:
+    """Whether the copy of tokens to the host is asynchronous."""
     return tokens.is_cuda
 
 
 class Scheduler:
-    """Requests over an engine that nobody else uses meanwhile."""
+    """Runs requests on an engine, which must not be used elsewhere at the same time.
+
+    queue     most requests that may wait for a row
+    chunk     prefill tokens per step
+    """
 
     def __init__(self, engine: Engine, *, queue: int = 1024, chunk: int = 512) -> None:
         self.engine, self.queue, self.chunk = engine, queue, chunk
-        engine.take([])
-        self._chooser = Chooser(engine.vocabulary, engine.device)
-        self._waiting: Waiting[Text] = Waiting()
-        self._writing: list[Text] = []  # rows 0 …
-        self._reading: list[Text] = []  # the rows behind them
-        self._logits: Tensor | None = None  # of the rows that write
-        self._told: list[Event] = []  # what is known before a step
+        engine.select_rows([])
+        self._sampler = BatchSampler(engine.vocabulary, engine.device)
+        self._waiting: WaitingQueue[ActiveRequest] = WaitingQueue()
+        self._decoding: list[ActiveRequest] = []  # rows 0 …
+        self._prefilling: list[ActiveRequest] = []  # the rows behind them
+        self._logits: Tensor | None = None  # of the decoding rows
+        self._events: list[Event] = []  # to be returned by the next step
         self._submitted = 0
 
     @property
     def idle(self) -> bool:
-        return not (self._waiting or self._writing or self._reading or self._told)
+        return not (self._waiting or self._decoding or self._prefilling or self._events)
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     @property
-    def begun(self) -> set[int]:
-        """The numbers of requests under way of which something was computed."""
-        return {text.number for text in (*self._waiting, *self._reading, *self._writing) if text.begun}
+    def started(self) -> set[int]:
+        """The numbers of unfinished requests for which something was computed."""
+        return {request.number for request in (*self._waiting, *self._prefilling, *self._decoding) if request.started}
 
     @property
     def nbytes(self) -> int:
         return self.engine.nbytes
 
     def submit(self, request: Request, owner: Owner = (None, None)) -> int:
-        """The number under which this request's events will come; rows are shared fairly between owners."""
+        """Add a request and return its number, which its events carry. Rows are shared fairly between owners."""
         if len(self._waiting) >= self.queue:
-            raise BusyError(f"{self.queue} requests are waiting, and no more can. Try again when some are finished.")
+            raise BusyError(f"{self.queue} requests are waiting already. Try again when some are finished.")
         check_request(request, self.engine)
         number, self._submitted = self._submitted, self._submitted + 1
-        room = min(request.new, self.engine.capacity - len(request.prompt))
-        text = Text(number, request, owner, room=room, vocabulary=self.engine.vocabulary)
-        if room:
-            self._waiting.add(text)
+        limit = min(request.max_new_tokens, self.engine.capacity - len(request.prompt))
+        active = ActiveRequest(number, request, owner, limit=limit, vocabulary=self.engine.vocabulary)
+        if limit:
+            self._waiting.add(active)
         else:
-            self._told.append(Event(number, None, "length"))
+            self._events.append(Event(number, None, "length"))
         return number
 
     def cancel(self, number: int) -> bool:
-        """Whether the request was still on its way; its last event then comes with the next step."""
-        known = (*self._waiting, *self._writing, *self._reading)
-        text = next((text for text in known if text.number == number and text.finished is None), None)
-        if text is None:
+        """Cancel a request. True if it was unfinished; its last event then comes with the next step."""
+        known = (*self._waiting, *self._decoding, *self._prefilling)
+        request = next((request for request in known if request.number == number and request.finished is None), None)
+        if request is None:
             return False
-        text.finished = "cancelled"
-        if text not in self._writing and text not in self._reading:
-            self._waiting.remove(text)
-        self._told.append(Event(number, None, "cancelled"))
+        request.finished = "cancelled"
+        if request not in self._decoding and request not in self._prefilling:
+            self._waiting.remove(request)
+        self._events.append(Event(number, None, "cancelled"))
         return True
 
     def close(self) -> None:
-        """Everything asked for is dropped, and the engine is empty."""
+        """Drop all requests and empty the engine."""
         self._waiting.clear()
-        self._writing, self._reading, self._logits, self._told = [], [], None, []
-        self._chooser.take([])
-        self.engine.take([])
+        self._decoding, self._prefilling, self._logits, self._events = [], [], None, []
+        self._sampler.select_rows([])
+        self.engine.select_rows([])
 
     @torch.inference_mode()
     def step(self) -> list[Event]:
-        """Read, choose, compute: a token for each request that writes."""
-        events, self._told = self._told, []
-        self._clear()
-        self._read()
+        """Prefill, sample, compute: one token for each decoding request."""
+        events, self._events = self._events, []
+        self._remove_before_step()
+        self._prefill()
         if self._logits is None:
             return events
-        texts = list(self._writing)
-        measured = Measured(self._logits, [text.request.logprobs for text in texts])
-        chosen = self._chooser.choose(self._logits)
-        told, late = Told(chosen), travels(chosen)
+        requests = list(self._decoding)
+        logprobs = Logprobs(self._logits, [request.request.logprobs for request in requests])
+        sampled = self._sampler.sample(self._logits)
+        tokens, late = HostTokens(sampled), arrive_later(sampled)
         if not late:
-            events += self._tell(texts, told.wait(), measured.of(chosen))
-        for text in texts:
-            # The limit is known before the token is; voices count what they have chosen.
-            if text.finished is None and text.voice.written >= text.room:
-                text.finished = "length"
-        self._go_on(chosen, late=late)
+            events += self._make_events(requests, tokens.wait(), logprobs.of(sampled))
+        for request in requests:
+            # The limit is known before the token arrives: samplers count their tokens.
+            if request.finished is None and request.sampler.generated >= request.limit:
+                request.finished = "length"
+        self._advance(sampled, late=late)
         if late:
-            events += self._tell(texts, told.wait(), measured.of(chosen))
+            events += self._make_events(requests, tokens.wait(), logprobs.of(sampled))
         return events
 
-    def _tell(self, texts: Sequence[Text], tokens: Sequence[int], likely: dict[int, Likelihood]) -> list[Event]:
+    def _make_events(
+        self, requests: Sequence[ActiveRequest], tokens: Sequence[int], likely: dict[int, Likelihood]
+    ) -> list[Event]:
         events = []
-        for row, (text, token) in enumerate(zip(texts, tokens, strict=True)):
-            if token == BROKEN or token in text.voice.end:
-                text.finished = "failed" if token == BROKEN else "end"
-                events.append(Event(text.number, None, text.finished))
+        for row, (request, token) in enumerate(zip(requests, tokens, strict=True)):
+            if token == INVALID or token in request.sampler.end:
+                request.finished = "failed" if token == INVALID else "end"
+                events.append(Event(request.number, None, request.finished))
             else:
-                over = text.voice.written >= text.room
-                text.tokens.append(token)
-                text.read += 1  # by the step that follows
-                events.append(Event(text.number, token, "length" if over else None, likely.get(row)))
+                over = request.sampler.generated >= request.limit
+                request.tokens.append(token)
+                request.computed += 1  # by the next engine step
+                events.append(Event(request.number, token, "length" if over else None, likely.get(row)))
         return events
 
-    def _go_on(self, chosen: Tensor, *, late: bool) -> None:
-        """What follows, for the rows that are not known to be finished."""
-        staying = self._leave()
+    def _advance(self, sampled: Tensor, *, late: bool) -> None:
+        """Compute the next logits of the rows that are not known to be finished."""
+        staying = self._remove_rows()
         if not staying:
             self._logits = None
             return
-        if len(staying) < len(chosen):
-            chosen = chosen[torch.tensor(staying, device=chosen.device)]
-        # Of a broken row we hear later; until then it needs some token.
-        self._logits = self.engine.step(chosen.clamp(min=0) if late else chosen)
+        if len(staying) < len(sampled):
+            sampled = sampled[torch.tensor(staying, device=sampled.device)]
+        # A row with invalid logits is noticed later; until then it needs some token.
+        self._logits = self.engine.step(sampled.clamp(min=0) if late else sampled)
 
-    def _leave(self, paused: Collection[Text] = ()) -> list[int]:
-        """Finished and paused rows go; of those that stay and write, which stands where now."""
-        count = len(self._writing)
-        going = {text for text in (*self._writing, *self._reading) if text.finished or text in paused}
-        if not going:
+    def _remove_rows(self, paused: Collection[ActiveRequest] = ()) -> list[int]:
+        """Remove finished and paused rows; the previous row of each decoding row that stays."""
+        count = len(self._decoding)
+        leaving = {request for request in (*self._decoding, *self._prefilling) if request.finished or request in paused}
+        if not leaving:
             return list(range(count))
-        staying = [row for row, text in enumerate(self._writing) if text not in going]
-        order = list(range(count)) if len(staying) == count else close_ranks(staying)
-        reading = [row for row, text in enumerate(self._reading, start=count) if text not in going]
-        reading = settled(reading, len(order))
-        self.engine.take([*order, *reading])
-        self._reading = [self._reading[row - count] for row in reading]
+        staying = [row for row, request in enumerate(self._decoding) if request not in leaving]
+        order = list(range(count)) if len(staying) == count else compact_rows(staying)
+        prefilling = [row for row, request in enumerate(self._prefilling, start=count) if request not in leaving]
+        prefilling = keep_places(prefilling, len(order))
+        self.engine.select_rows([*order, *prefilling])
+        self._prefilling = [self._prefilling[row - count] for row in prefilling]
         if len(order) < count:
-            self._chooser.take(order)
-            self._writing = [self._writing[row] for row in order]
+            self._sampler.select_rows(order)
+            self._decoding = [self._decoding[row] for row in order]
         return order
 
-    def _clear(self, paused: Collection[Text] = ()) -> None:
-        """Rows found to be finished since the last step, and those that are paused, leave before this one."""
-        before = len(self._writing)
-        order = self._leave(paused)
+    def _remove_before_step(self, paused: Collection[ActiveRequest] = ()) -> None:
+        """Remove paused rows, and rows that finished since the last step."""
+        before = len(self._decoding)
+        order = self._remove_rows(paused)
         if self._logits is not None and len(order) < before:
             self._logits = self._logits[torch.tensor(order, device=self._logits.device)] if order else None
 
-    def _read(self) -> None:
-        """About `chunk` tokens of prompts; those read to their end begin to write."""
-        planned = self._plan()
+    def _prefill(self) -> None:
+        """Compute about `chunk` tokens of prompts; rows whose prompt is complete start decoding."""
+        planned = self._plan_prefill()
         if not planned:
             return
-        entering = [text for text in planned if text not in self._reading]
+        entering = [request for request in planned if request not in self._prefilling]
         if entering:
-            for text in entering:
-                text.begun = True
-            sources = [text.request.source for text in entering if text.request.source is not None]
-            self.engine.enter(len(entering), sources or None)
-            self._reading += entering
-        pieces = [text.tokens[text.read : text.read + planned[text]] for text in self._reading]
-        for text in self._reading:
-            text.read += planned[text]
-        logits = self.engine.read(pieces, first=len(self._writing))
-        self._begin(logits)
+            for request in entering:
+                request.started = True
+            sources = [request.request.source for request in entering if request.request.source is not None]
+            self.engine.add_rows(len(entering), sources or None)
+            self._prefilling += entering
+        pieces = [
+            request.tokens[request.computed : request.computed + planned[request]] for request in self._prefilling
+        ]
+        for request in self._prefilling:
+            request.computed += planned[request]
+        logits = self.engine.prefill(pieces, first=len(self._decoding))
+        self._start_decoding(logits)
 
-    def _begin(self, logits: Tensor) -> None:
-        """Rows that are read to their end begin to write: they come to stand behind those that do."""
-        first = len(self._writing)
-        whole = [first + row for row, text in enumerate(self._reading) if not text.unread]
-        if not whole:
+    def _start_decoding(self, logits: Tensor) -> None:
+        """Move rows whose prompt is complete behind the decoding rows."""
+        first = len(self._decoding)
+        complete = [first + row for row, request in enumerate(self._prefilling) if not request.remaining]
+        if not complete:
             return
-        part = [first + row for row, text in enumerate(self._reading) if text.unread]
-        whole, part = settled(whole, first), settled(part, first + len(whole))
-        if part and [*whole, *part] != sorted([*whole, *part]):
-            self.engine.take([*range(first), *whole, *part])
-        new = logits[torch.tensor([row - first for row in whole], device=logits.device)]
+        partial = [first + row for row, request in enumerate(self._prefilling) if request.remaining]
+        complete, partial = keep_places(complete, first), keep_places(partial, first + len(complete))
+        if partial and [*complete, *partial] != sorted([*complete, *partial]):
+            self.engine.select_rows([*range(first), *complete, *partial])
+        new = logits[torch.tensor([row - first for row in complete], device=logits.device)]
         self._logits = new if self._logits is None else torch.cat([self._logits, new])
-        texts, self._reading = self._reading, [self._reading[row - first] for row in part]
-        self._writing += [texts[row - first] for row in whole]
-        self._chooser.enter([texts[row - first].voice for row in whole])
+        requests, self._prefilling = self._prefilling, [self._prefilling[row - first] for row in partial]
+        self._decoding += [requests[row - first] for row in complete]
+        self._sampler.add_rows([requests[row - first].sampler for row in complete])
 
-    def _plan(self) -> dict[Text, int]:
-        """How many tokens of which texts are read in this step; whoever is new among them waits no longer."""
-        new = self._newcomers()
-        texts = [*self._reading, *new]
-        given = shares_of_owners([text.owner for text in texts], [text.unread for text in texts], self.chunk)
-        planned = dict(zip(texts, given, strict=True))
-        left, rows = self.chunk - sum(given), [*self._writing, *texts]
-        while left > 0 and self._waiting and len(rows) < self.engine.rows:  # all of these are read to their end
-            text = self._waiting.in_order(rows)[0]
-            self._waiting.remove(text)
-            rows.append(text)
-            planned[text] = min(left, text.unread)
-            left -= planned[text]
+    def _plan_prefill(self) -> dict[ActiveRequest, int]:
+        """How many tokens of which requests are prefilled in this step; new ones are removed from the queue."""
+        new = self._admit()
+        requests = [*self._prefilling, *new]
+        given = split_by_owner(
+            [request.owner for request in requests], [request.remaining for request in requests], self.chunk
+        )
+        planned = dict(zip(requests, given, strict=True))
+        left, rows = self.chunk - sum(given), [*self._decoding, *requests]
+        while left > 0 and self._waiting and len(rows) < self.engine.rows:  # all others are prefilled completely
+            request = self._waiting.in_order(rows)[0]
+            self._waiting.remove(request)
+            rows.append(request)
+            planned[request] = min(left, request.remaining)
+            left -= planned[request]
         return planned
 
-    def _newcomers(self) -> list[Text]:
-        """A text of every owner that is reading none, while there are rows or somebody has to give one up."""
-        rows = [*self._writing, *self._reading]
-        new: list[Text] = []
-        paused: list[Text] = []
-        reading = {text.owner for text in self._reading}
-        while self._waiting and len(reading) < self.chunk:
-            for text in self._waiting.in_order(rows, without=reading):
-                other = None if len(rows) < self.engine.rows else gives_way(text, rows, spared=new)
+    def _admit(self) -> list[ActiveRequest]:
+        """One waiting request of each owner without a prefilling row, while a row is free or can be preempted."""
+        rows = [*self._decoding, *self._prefilling]
+        new: list[ActiveRequest] = []
+        paused: list[ActiveRequest] = []
+        owners = {request.owner for request in self._prefilling}
+        while self._waiting and len(owners) < self.chunk:
+            for request in self._waiting.in_order(rows, without=owners):
+                other = None if len(rows) < self.engine.rows else row_to_preempt(request, rows, spared=new)
                 if other is not None or len(rows) < self.engine.rows:
                     break
             else:
@@ -253,14 +264,14 @@ class Scheduler:
             if other is not None:
                 rows.remove(other)
                 paused.append(other)
-            self._waiting.remove(text)
-            reading.add(text.owner)
-            rows.append(text)
-            new.append(text)
-        for text in paused:
-            text.pause()
+            self._waiting.remove(request)
+            owners.add(request.owner)
+            rows.append(request)
+            new.append(request)
+        for request in paused:
+            request.pause()
         if paused:
-            self._clear(paused)
-        for text in reversed(paused):
-            self._waiting.add_first(text)
+            self._remove_before_step(paused)
+        for request in reversed(paused):
+            self._waiting.add_first(request)
         return new

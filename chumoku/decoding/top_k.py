@@ -1,10 +1,10 @@
-"""Selecting in long rows [n, V]: the largest, the k largest, the place where a sum is reached.
+"""Fast argmax, top-k and inverse-cumsum in long rows [n, V].
 
-    blocks    a row is cut into V / 64 blocks of which only the largest, or the sum, is needed at first
-    largest   the k largest lie in the k blocks whose own largest are largest
-    reached   the sum is reached in one block, and only there has it to be looked for place by place
+    blocks    a row is cut into V / 64 blocks; at first only the maximum or the sum of each block is computed
+    largest   the k largest values are in the k blocks with the largest maxima
+    reached   the cumulative sum reaches the target in one block, and only that block is searched
 
-Each does what PyTorch's own function does, and on other devices is that function. On one core of a CPU, for 32 rows of
+Each returns the same as PyTorch's function, which is used on other devices. On one core of a CPU, for 32 rows of
 16,000: the largest 0.05 ms instead of 1.0, the 8 largest 0.2 instead of 1.2, a sum in float64 0.7 instead of 3.5.
 """
 
@@ -25,15 +25,15 @@ class Largest(NamedTuple):
 
 
 def first_largest(rows: Tensor) -> Tensor:
-    """The place of each row's largest number [n]; of a number that is none, where there is one."""
+    """The index of each row's largest number [n]; of a NaN, if there is one."""
     if rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64):
-        # NumPy compares eight at a time where PyTorch carries the place along with each.
+        # NumPy's argmax is vectorized, PyTorch's is not.
         return torch.from_numpy(rows.numpy().argmax(-1))
     return rows.argmax(-1)
 
 
 def largest(rows: Tensor, k: int) -> Largest:
-    """The k largest of each row, where they are."""
+    """The k largest numbers of each row and their indices."""
     count, size = rows.shape
     if rows.device.type != "cpu" or size < 4 * BLOCK * k:
         return Largest(*rows.topk(k))
@@ -47,9 +47,9 @@ def largest(rows: Tensor, k: int) -> Largest:
 
 
 def reached(shares: Tensor, points: Tensor) -> Tensor:
-    """The first place of each row where the sum so far exceeds points [n] of the whole, 0 ≤ point < 1.
+    """The first index of each row where the cumulative sum exceeds points [n] times the total, 0 ≤ point < 1.
 
-    Points are of the precision that sums are to have.
+    The sums are computed in the dtype of `points`.
     """
     size = shares.shape[1]
     if shares.device.type != "cpu" or size < BLOCK**2:
@@ -62,6 +62,6 @@ def reached(shares: Tensor, points: Tensor) -> Tensor:
     before = F.pad(sums, (1, 0)).gather(1, block)
     inside = blocks.gather(1, block[:, :, None].expand(-1, -1, BLOCK))[:, 0].cumsum(-1, dtype=points.dtype)
     place = torch.searchsorted(inside, (goals - before).clamp(min=0), right=True)
-    # Rounding may lead past the block's own sum; its last share that is any is meant then.
+    # If rounding leads past the sum of the block, take its last nonzero share.
     last = torch.searchsorted(inside, inside[:, -1:].contiguous())
     return (block * BLOCK + torch.minimum(place, last))[:, 0]

@@ -2,8 +2,8 @@
 
 text → (language) source tokens + end → beam search from begin → tokens → text
 
-Sentences of like length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the order given. A model
-of several languages is told `into` which by a token of that language before the source.
+Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. For a
+multilingual model, the token of the target language `into` comes before the source.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from chumoku.decoding.batch import longest
-from chumoku.decoding.beam import Going, search
+from chumoku.decoding.batch import forbidden_tokens, longest
+from chumoku.decoding.beam import StillWanted, search
 from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
 from chumoku.decoding.engines.base import Engine
@@ -25,7 +25,7 @@ from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
-LOOSE = 32  # positions of an engine for each that a batch may fill
+SPARE_FACTOR = 32  # a shared engine may have this many times the positions that a batch fills
 
 
 def translate(
@@ -39,14 +39,15 @@ def translate(
     beam: int = 4,
     length_penalty: float = 1.0,
     limit: int | None = None,
-    least: int = 0,
+    min_new_tokens: int = 0,
     batch_tokens: int = 4096,
     engine: Engine | None = None,
 ) -> list[str]:
-    """The likeliest translation of each text.
+    """The most likely translation of each text.
 
-    `limit` is the most tokens of one, 2 × source + 20 when not given, and `least` the fewest. Texts of more tokens than
-    `within` are refused; when not given, only those that are longer than learned positions reach.
+    into      target language, for multilingual models
+    within    most tokens of a text; by default only learned positions limit it
+    limit     most tokens of a translation; by default 2 × source + 20
     """
     sources = encode(model, texts, source_tokenizer, into=into, within=within)
     found = hypotheses(
@@ -56,7 +57,7 @@ def translate(
         beam=beam,
         length_penalty=length_penalty,
         limit=limit,
-        least=least,
+        min_new_tokens=min_new_tokens,
         batch_tokens=batch_tokens,
         engine=engine,
     )
@@ -73,21 +74,23 @@ def hypotheses(
     best: int = 1,
     length_penalty: float = 1.0,
     limit: int | None = None,
-    least: int = 0,
+    min_new_tokens: int = 0,
     batch_tokens: int = 4096,
     engine: Engine | None = None,
-    going: Going | None = None,
+    still_wanted: StillWanted | None = None,
     tree: Tree | None = None,
 ) -> list[list[Hypothesis]]:
-    """The `best` translations of each source, as tokens; none of an empty one, or of one no longer `going`."""
-    begin, end = edges(tokenizer)
+    """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted."""
+    begin, end = begin_and_end(tokenizer)
     limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
-    made = list(batches([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows))
+    groups = list(
+        batches_by_length([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows)
+    )
     if engine is None:
-        engine = common_engine(model, made, limits, beam=beam, batch_tokens=batch_tokens)
+        engine = shared_engine(model, groups, limits, beam=beam, batch_tokens=batch_tokens)
     found: list[list[Hypothesis]] = [[] for _ in sources]
-    for numbers in made:
+    for numbers in groups:
         some = [torch.tensor(sources[number]) for number in numbers]
         rows = search(
             model,
@@ -98,11 +101,11 @@ def hypotheses(
             beam=beam,
             length_penalty=length_penalty,
             limit=[limits[number] for number in numbers],
-            least=least,
+            min_new_tokens=min_new_tokens,
             best=best,
-            forbidden=wordless(model, tokenizer),
+            forbidden=forbidden_tokens(model, tokenizer),
             engine=engine,
-            going=None if going is None else functools.partial(_still, going, numbers),
+            still_wanted=None if still_wanted is None else functools.partial(_by_number, still_wanted, numbers),
             tree=tree,
         )
         for number, row in zip(numbers, rows, strict=True):
@@ -110,32 +113,25 @@ def hypotheses(
     return found
 
 
-def _still(going: Going, numbers: Sequence[int], live: Sequence[int]) -> Sequence[bool]:
-    """The same question, by the numbers of the sentences and not by their places in a batch."""
-    return going([numbers[row] for row in live])
+def _by_number(still_wanted: StillWanted, numbers: Sequence[int], live: Sequence[int]) -> Sequence[bool]:
+    """Call `still_wanted` with the numbers of sentences, not with their rows in a batch."""
+    return still_wanted([numbers[row] for row in live])
 
 
-def wordless(model: EncoderDecoderModel, tokenizer: Tokenizer) -> list[int]:
-    """Models are built a little larger than their tokenizer, and what has no text cannot be written."""
-    begin, end = edges(tokenizer)
-    beyond = range(tokenizer.size, model.config.vocabulary)
-    return [token for token in (tokenizer.roles.pad, begin, *beyond) if token is not None and token != end]
-
-
-def edges(tokenizer: Tokenizer) -> tuple[int, int]:
-    """The tokens a translation begins and ends with."""
+def begin_and_end(tokenizer: Tokenizer) -> tuple[int, int]:
+    """The tokens that a translation begins and ends with."""
     begin, end = tokenizer.roles.begin, tokenizer.roles.end
     if begin is None or end is None:
-        raise UsageError("A translation starts with a begin token and stops at an end token; this tokenizer has none.")
+        raise UsageError("Translation needs a begin token and an end token; this tokenizer does not have both.")
     return begin, end
 
 
 def encode(
     model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None, within: int | None
 ) -> list[list[int]]:
-    """Source tokens and end, as in training; a text without tokens stays empty."""
+    """The source tokens of each text with the end token, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
-        raise UsageError("Texts are a list of sentences; one alone is a list of one.")
+        raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
     ending = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     marked = [] if into is None else tokenizer.encode("", language=into)
     sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
@@ -143,24 +139,24 @@ def encode(
         most = longest(model, len(source) if within is None else within)
         if len(source) > most:
             raise LengthError(
-                f"Text {number + 1} has {len(source):,} tokens with its end, and this model reads {most:,} at most. "
-                "Split it into sentences, or use a model with a larger context."
+                f"Text {number + 1} has {len(source):,} tokens with the end token, and this model reads {most:,} at "
+                "most. Split it into sentences, or use a model with a larger context."
             )
     return sources
 
 
-def common_engine(
-    model: EncoderDecoderModel, made: Sequence[Sequence[int]], limits: Sequence[int], *, beam: int, batch_tokens: int
+def shared_engine(
+    model: EncoderDecoderModel, groups: Sequence[Sequence[int]], limits: Sequence[int], *, beam: int, batch_tokens: int
 ) -> Engine | None:
-    """One engine for all batches; none where short and long texts would make it large, and each opens its own."""
-    rows, capacity = max(map(len, made), default=0) * beam, max(limits, default=0)
-    if not 0 < rows * capacity <= LOOSE * batch_tokens:
+    """One engine for all batches; None if it would be too large, and each batch opens its own."""
+    rows, capacity = max(map(len, groups), default=0) * beam, max(limits, default=0)
+    if not 0 < rows * capacity <= SPARE_FACTOR * batch_tokens:
         return None
     return open_engine(model, rows=rows, capacity=capacity)
 
 
-def batches(lengths: Sequence[int], *, most: int, rows: int | None = None) -> Iterator[list[int]]:
-    """Numbers of sentences of like length, longest first, rows × longest ≤ `most`; one too long for that goes alone."""
+def batches_by_length(lengths: Sequence[int], *, most: int, rows: int | None = None) -> Iterator[list[int]]:
+    """Groups of sentences of similar length, longest first, with rows × longest ≤ `most` where possible."""
     rows = len(lengths) if rows is None else rows
     batch: list[int] = []
     for number in sorted((n for n, length in enumerate(lengths) if length), key=lambda n: -lengths[n]):

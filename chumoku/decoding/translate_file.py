@@ -1,14 +1,14 @@
-"""Lines in, lines out: a file of any length, flat in memory, in order; killed anywhere, it goes on where it was.
+"""Translate a file line by line, in constant memory; an interrupted run continues where it stopped.
 
-    line n of OUT = what is said of line n of the input        a line ends at \\n, and at nothing else
-    chunk k       = lines k·c … k·c + c − 1: what is translated together follows from line numbers alone
+    line n of OUT = translation of line n of the input         only \\n ends a line
+    chunk k       = lines k·c … k·c + c − 1: the batches depend only on line numbers
 
-    a chunk       translate it  →  OUT.progress: n, and a hash of the first n lines read  →  append to OUT, fsync
-    going on      cut a torn line off OUT; the hash must still be that of the input's first n lines; translate again
-                  the chunk in which OUT ends, and append what is missing of it
+    each chunk    translate it  →  OUT.progress: n, and a hash of the first n input lines  →  append to OUT, fsync
+    continue      remove a partial last line of OUT; check that the first n input lines still have the same hash;
+                  translate the chunk in which OUT ends again, and append the missing lines
 
-So OUT is its own journal, and a run that was cut ends with the bytes of one that was not. What has not been read yet
-may be mended meanwhile.
+So an interrupted and continued run gives the same bytes as an uninterrupted one. Input lines that were not read yet may
+be edited in between.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, St
 CHUNK = 256
 READ = 1 << 16
 PROBLEMS = {
-    "invalid UTF-8": "is no valid UTF-8. Write it in UTF-8 first, as in: iconv -f SHIFT_JIS -t UTF-8",
-    "too long": f"is longer than {MAX_LINE_BYTES:,} bytes. Split it into sentences, a line each",
+    "invalid UTF-8": "is not valid UTF-8. Convert it first, for example with: iconv -f SHIFT_JIS -t UTF-8",
+    "too long": f"is longer than {MAX_LINE_BYTES:,} bytes. Split it into sentences, one per line",
 }
 Translate = Callable[[list[str]], list[str]]
 
 
-class Arriving(Protocol):
-    """A byte stream that gives what has come so far, as sys.stdin.buffer does."""
+class ByteStream(Protocol):
+    """A byte stream whose read1 returns what has arrived so far, such as sys.stdin.buffer."""
 
     def read1(self, size: int, /) -> bytes: ...
 
 
-class Note(NamedTuple):
-    """What OUT.progress says."""
+class Progress(NamedTuple):
+    """The content of OUT.progress."""
 
-    job: dict[str, Any]  # what was asked for
-    lines: int  # OUT holds no line beyond these …
-    read: str  # … which were made of input lines with this hash
+    job: dict[str, Any]  # model and options
+    lines: int  # OUT has at most this many lines …
+    read: str  # … translated from input lines with this hash
 
 
 def translate_file(
@@ -58,44 +58,45 @@ def translate_file(
     chunk: int = CHUNK,
     progress: Callable[[int, int], object] = lambda done, total: None,
 ) -> int:
-    """Write what `translate` makes of every line of `source` to `out`, or go on where an earlier call was cut.
+    """Translate every line of `source` into `out`, or continue an interrupted call. Returns the number of lines.
 
-    `job` says in plain values what decides the result (model, options): an unfinished `out` of another job is refused.
-    `progress` hears how many lines are done, of how many. Returns how many there are.
+    job         plain values that determine the result (model, options); an unfinished `out` of another job is refused
+    chunk       lines translated together
+    progress    called with the number of finished lines, and of all lines
     """
-    check(source, out)
-    total = sum(1 for _ in texts_of(source))
-    with held(out) as stream:
+    check_paths(source, out)
+    total = sum(1 for _ in read_lines(source))
+    with open_locked(out) as stream:
         done = recover(stream, source, out, dict(job))
         progress(done, total)
         digest, first = hashlib.sha256(), 0
-        texts = texts_of(source)
+        texts = read_lines(source)
         while some := list(itertools.islice(texts, chunk)):
             digest.update(_bytes(some))
             if first + len(some) > done:
-                said = answers(some, translate, name=str(source), first=first)
-                write_note(out, Note(dict(job), first + len(some), digest.hexdigest()))
-                stream.write(_bytes(said[max(0, done - first) :]))
+                translations = translate_lines(some, translate, name=str(source), first=first)
+                write_progress(out, Progress(dict(job), first + len(some), digest.hexdigest()))
+                stream.write(_bytes(translations[max(0, done - first) :]))
                 stream.flush()
                 os.fsync(stream.fileno())
                 progress(first + len(some), total)
             first += len(some)
-        note_of(out).unlink()
+        progress_path(out).unlink()
     return total
 
 
-def check(source: Path, out: Path) -> None:
-    """Files that can be read twice and written in place."""
+def check_paths(source: Path, out: Path) -> None:
+    """Refuse paths that are not two different regular files."""
     if not source.is_file():
-        found = "is no plain file" if source.exists() else "is not there"
-        raise CorpusError(f"{source} {found}. Name a file of lines, or send lines to standard input instead.")
+        problem = "is not a regular file" if source.exists() else "does not exist"
+        raise CorpusError(f"{source} {problem}. Give a text file, or send lines to standard input instead.")
     if out.exists() and not out.is_file():
-        raise UsageError(f"{out} is no plain file, so a translation cannot be written to it. Choose another.")
+        raise UsageError(f"{out} is not a regular file. Choose another file to write to.")
     if out.exists() and out.samefile(source):
-        raise UsageError(f"{out} would be read and written at once. Choose another file to write to.")
+        raise UsageError(f"{out} is also the input. Choose another file to write to.")
 
 
-def texts_of(path: Path) -> Iterator[str]:
+def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file, plain, gzipped or zipped."""
     for member in open_members(path):
         for line in read_lines(member.stream):
@@ -104,18 +105,18 @@ def texts_of(path: Path) -> Iterator[str]:
             yield line.text
 
 
-def arriving(stream: Arriving, *, most: int, name: str = "standard input") -> Iterator[list[str]]:
-    """Lines as they come, up to `most` at a time: a line that is there waits for no other."""
+def read_line_batches(stream: ByteStream, *, most: int, name: str = "standard input") -> Iterator[list[str]]:
+    """Lines as they arrive, up to `most` at a time; complete lines are returned at once."""
     rest, number = b"", 0
     while True:
         data = stream.read1(READ)
-        *whole, rest = (rest + data).split(b"\n")
+        *complete, rest = (rest + data).split(b"\n")
         if not data and rest:
-            whole, rest = [rest], b""
-        if whole and number == 0:
-            whole[0] = whole[0].removeprefix(BOM)
-        for start in range(0, len(whole), most):
-            texts, problem = decoded(whole[start : start + most])
+            complete, rest = [rest], b""
+        if complete and number == 0:
+            complete[0] = complete[0].removeprefix(BOM)
+        for start in range(0, len(complete), most):
+            texts, problem = decode_lines(complete[start : start + most])
             if texts:
                 yield texts
             number += len(texts)
@@ -127,8 +128,8 @@ def arriving(stream: Arriving, *, most: int, name: str = "standard input") -> It
             return
 
 
-def decoded(raw: list[bytes]) -> tuple[list[str], str | None]:
-    """Lines as texts, up to the first that is none, and what is wrong with that one."""
+def decode_lines(raw: list[bytes]) -> tuple[list[str], str | None]:
+    """Lines as texts, up to the first invalid one, and the problem with that one."""
     texts: list[str] = []
     for line in raw:
         try:
@@ -138,23 +139,27 @@ def decoded(raw: list[bytes]) -> tuple[list[str], str | None]:
     return texts, None
 
 
-def answers(texts: list[str], translate: Translate, *, name: str = "standard input", first: int = 0) -> list[str]:
-    """One line for each text; an empty one stays empty. `first` lines of `name` came before these."""
-    full = [text for text in texts if text.strip()]
+def translate_lines(
+    texts: list[str], translate: Translate, *, name: str = "standard input", first: int = 0
+) -> list[str]:
+    """A one-line translation of each text; empty texts stay empty. `first` lines of `name` came before these."""
+    nonempty = [text for text in texts if text.strip()]
     try:
-        said = iter(translate(full) if full else [])
+        translations = iter(translate(nonempty) if nonempty else [])
     except LengthError as error:
-        raise _named(texts, translate, error, name=name, first=first) from error
-    return [one_line(next(said)) if text.strip() else "" for text in texts]
+        raise _with_line_number(texts, translate, error, name=name, first=first) from error
+    return [one_line(next(translations)) if text.strip() else "" for text in texts]
 
 
 def one_line(text: str) -> str:
-    """Whatever anyone takes for the end of a line (\\n, \\r, U+0085, U+2028 …) becomes a space."""
+    """Replace every kind of line break (\\n, \\r, U+0085, U+2028 …) by a space."""
     return " ".join(text.splitlines())
 
 
-def _named(texts: list[str], translate: Translate, error: LengthError, *, name: str, first: int) -> LengthError:
-    """The error with the line that is too long: looked for among the longest first, where it is found at once."""
+def _with_line_number(
+    texts: list[str], translate: Translate, error: LengthError, *, name: str, first: int
+) -> LengthError:
+    """The error with the number of the line that is too long; the longest lines are tried first."""
     for place in sorted(range(len(texts)), key=lambda place: -len(texts[place])):
         try:
             translate([texts[place]])
@@ -164,8 +169,8 @@ def _named(texts: list[str], translate: Translate, error: LengthError, *, name: 
 
 
 @contextlib.contextmanager
-def held(out: Path) -> Iterator[IO[bytes]]:
-    """The file, open to be read and written, and ours alone; a run that died holds nothing."""
+def open_locked(out: Path) -> Iterator[IO[bytes]]:
+    """The file, open for reading and writing, with an exclusive lock that ends with the process."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with os.fdopen(os.open(out, os.O_RDWR | os.O_CREAT, 0o666), "r+b") as stream:
@@ -176,83 +181,80 @@ def held(out: Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         reason = error.strerror or error
         raise StorageError(
-            f"{out} cannot be written: {reason}. What it holds stands; asked again, it goes on."
+            f"{out} cannot be written: {reason}. Its lines are kept; the same call continues it."
         ) from error
 
 
 def recover(stream: IO[bytes], source: Path, out: Path, job: dict[str, Any]) -> int:
-    """How many lines of `out` stand; what stands behind them is cut away."""
-    note = read_note(out)
-    if note is None and os.fstat(stream.fileno()).st_size:
+    """The number of finished lines of `out`; anything after them is removed."""
+    progress = read_progress(out)
+    if progress is None and os.fstat(stream.fileno()).st_size:
         raise UsageError(
-            f"{out} is there already, and it is no unfinished translation. Choose another file, or remove it."
+            f"{out} already exists and is not an unfinished translation. Choose another file, or remove it."
         )
-    if note is None or note.lines == 0:  # nothing was done that could be lost
+    if progress is None or progress.lines == 0:  # nothing can be lost
         stream.truncate(0)
-        write_note(out, Note(job, 0, hashlib.sha256().hexdigest()))
+        write_progress(out, Progress(job, 0, hashlib.sha256().hexdigest()))
         return 0
-    refuse_another(note, source, out, job)
-    return whole_lines(stream, note.lines)
+    check_same_job(progress, source, out, job)
+    return keep_complete_lines(stream, progress.lines)
 
 
-def refuse_another(note: Note, source: Path, out: Path, job: dict[str, Any]) -> None:
-    """Refuse to go on with another job, or from an input whose finished part is not what it was."""
-    way_out = f"Ask as before, choose another file, or remove {out} and {note_of(out).name} to begin anew."
-    for key in sorted({*note.job, *job}):
-        before, now = note.job.get(key), job.get(key)
+def check_same_job(progress: Progress, source: Path, out: Path, job: dict[str, Any]) -> None:
+    """Refuse to continue with another job, or from an input whose finished part has changed."""
+    advice = f"Use the same options, choose another file, or remove {out} and {progress_path(out).name} to start again."
+    for key in sorted({*progress.job, *job}):
+        before, now = progress.job.get(key), job.get(key)
         if before != now:
-            raise UsageError(f"{out} is unfinished, and was begun with {key} = {before}, not {now}. {way_out}")
+            raise UsageError(f"{out} is unfinished and was started with {key} = {before}, not {now}. {advice}")
     digest = hashlib.sha256()
-    for text in itertools.islice(texts_of(source), note.lines):
+    for text in itertools.islice(read_lines(source), progress.lines):
         digest.update(_bytes([text]))
-    if digest.hexdigest() != note.read:
+    if digest.hexdigest() != progress.read:
         raise UsageError(
-            f"{out} is unfinished, and the first {note.lines:,} lines of {source} are no longer those it was made of. "
-            f"{way_out}"
+            f"{out} is unfinished, and the first {progress.lines:,} lines of {source} have changed since. {advice}"
         )
 
 
-def whole_lines(stream: IO[bytes], most: int) -> int:
-    """Cut away a torn last line, and lines beyond `most`; how many are left."""
-    kept = end = 0
+def keep_complete_lines(stream: IO[bytes], most: int) -> int:
+    """Remove a partial last line and lines beyond `most`; the number of lines left."""
+    count = end = 0
     for line in stream:
-        if kept == most or not line.endswith(b"\n"):
+        if count == most or not line.endswith(b"\n"):
             break
-        kept, end = kept + 1, end + len(line)
+        count, end = count + 1, end + len(line)
     stream.seek(end)
     stream.truncate()
-    return kept
+    return count
 
 
-def note_of(out: Path) -> Path:
+def progress_path(out: Path) -> Path:
     return out.with_name(f"{out.name}.progress")
 
 
-def read_note(out: Path) -> Note | None:
-    path = note_of(out)
+def read_progress(out: Path) -> Progress | None:
+    path = progress_path(out)
     try:
         values = json.loads(path.read_bytes())
-        note = Note(dict(values["job"]), int(values["lines"]), str(values["read"]))
-        if note.lines < 0:
-            raise ValueError(f"{note.lines} lines")
-        return note
+        progress = Progress(dict(values["job"]), int(values["lines"]), str(values["read"]))
+        if progress.lines < 0:
+            raise ValueError(f"{progress.lines} lines")
+        return progress
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise DamagedError(
-            f"{path} is damaged. Remove it and {out} to begin anew, or keep what is in {out}."
-        ) from error
+        raise DamagedError(f"{path} is damaged. Remove it and {out} to start again.") from error
 
 
-def write_note(out: Path, note: Note) -> None:
-    """Whole or not at all."""
-    path = note_of(out)
-    fresh = path.with_name(f"{path.name}.writing")
-    with fresh.open("w", encoding="utf-8") as stream:
-        json.dump(note._asdict(), stream, ensure_ascii=False, indent=1)
+def write_progress(out: Path, progress: Progress) -> None:
+    """Write atomically."""
+    path = progress_path(out)
+    temporary = path.with_name(f"{path.name}.writing")
+    with temporary.open("w", encoding="utf-8") as stream:
+        json.dump(progress._asdict(), stream, ensure_ascii=False, indent=1)
         stream.flush()
         os.fsync(stream.fileno())
-    fresh.replace(path)
+    temporary.replace(path)
 
 
 def _bytes(texts: list[str]) -> bytes:

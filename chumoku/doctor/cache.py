@@ -54,8 +54,8 @@ def run_engine(subject: Subject) -> Iterator[Finding]:
     with restore_after(model, precise=False), torch.no_grad():
         rows, later, sources = split_rows(model, batch)
         engine = open_engine(model, rows=len(rows), capacity=max(map(len, rows)) + later.shape[1] + SPARE)
-        engine.enter(len(rows), None if sources is None else [source.tolist() for source in sources])
-        found = [engine.read([row.tolist() for row in rows]).float()]
+        engine.add_rows(len(rows), None if sources is None else [source.tolist() for source in sources])
+        found = [engine.prefill([row.tolist() for row in rows]).float()]
         found += [engine.step(later[:, place]).float() for place in range(later.shape[1])]
         worst = 0.0
         for row, expected in enumerate(full_logits(model, rows, later, sources)):

@@ -1,1 +1,1 @@
-"""Scores: how good a model's answers are."""
+"""Evaluation: perplexity of texts, and scores of translations."""

@@ -1,11 +1,11 @@
-"""How well a model expects a text.
+"""Perplexity: how well a model predicts a text.
 
-    loss            Σ −log P(token | what stands before it) / tokens
-    perplexity      e^loss: as if it chose among so many equally likely tokens
+    loss            Σ −log P(token | tokens before it) / tokens
+    perplexity      e^loss: the equivalent number of equally likely tokens
     bits per byte   Σ −log₂ P / bytes: comparable between models with different tokenizers
 
-A text longer than the context is read in windows that overlap by half, so every token but those of the first window has
-at least half a context before it. An encoder guesses tokens that are hidden from it instead, the same ones every time.
+A text longer than the context is split into windows that overlap by half, so every token after the first window has at
+least half a context before it. An encoder predicts masked tokens instead, the same ones every time.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderModel, Model
 from chumoku.text import Tokenizer
 
-HIDDEN = 0.15
-ROWS_TOKENS = 1 << 13  # tokens of the windows that are read together …
-AT_ONCE = 512  # … and logits that are formed at a time
+MASKED = 0.15  # share of tokens masked for an encoder
+ROWS_TOKENS = 1 << 13  # tokens of the windows of one batch
+AT_ONCE = 512  # rows of logits computed at a time
 
 
 @dataclass(frozen=True)
 class TextScore:
     loss: float
     perplexity: float
-    bits_per_byte: float | None  # of encoders none: they do not spell a text out
-    tokens: int  # that were expected or guessed
+    bits_per_byte: float | None  # None for encoders, which do not predict the whole text
+    tokens: int  # that were predicted
     bytes: int
 
     def as_dict(self) -> dict[str, float | int | None]:
@@ -49,32 +49,32 @@ def score_text(
     tokenizer: Tokenizer,
     progress: Callable[[int], object] = lambda tokens: None,
 ) -> TextScore:
-    """Score documents one by one; `progress` hears how many tokens were read."""
+    """Score documents one by one; `progress` is called with the number of tokens of each."""
     if not isinstance(model, (DecoderModel, EncoderModel)):
-        raise UsageError("A translator is scored on pairs of sentences, not on a text.")
+        raise UsageError("A translation model is scored on pairs of sentences, not on a text.")
     if model.config.head_kind == "vector":
-        raise UsageError("This encoder gives vectors and guesses no tokens, so a text cannot be scored with it.")
+        raise UsageError("This encoder outputs vectors and predicts no tokens, so it cannot score a text.")
     total, tokens, size = 0.0, 0, 0
     with torch.inference_mode():
         for document in documents:
             ids = tokenizer.encode(document)
             if isinstance(model, DecoderModel):
-                loss, counted = _expected(model, ids, tokenizer)
+                loss, scored = _score_decoder(model, ids, tokenizer)
             else:
-                loss, counted = _guessed(model, ids, tokenizer)
-            total, tokens, size = total + loss, tokens + counted, size + len(document.encode("utf-8", "replace"))
+                loss, scored = _score_encoder(model, ids, tokenizer)
+            total, tokens, size = total + loss, tokens + scored, size + len(document.encode("utf-8", "replace"))
             progress(len(ids))
     if not tokens:
-        raise UsageError("This text has no token to be expected. Give one of two tokens or more.")
+        raise UsageError("This text has no token to predict. Give a text of two tokens or more.")
     loss = total / tokens
     bits = total / math.log(2) / size if isinstance(model, DecoderModel) else None
     return TextScore(loss, math.exp(min(loss, 700.0)), bits, tokens, size)
 
 
-def _expected(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
-    """−log P of every token of a document and of its end, after its beginning or the end of another, as in training.
+def _score_decoder(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
+    """Σ −log P of the tokens of a document with its end token, framed as in training; and the number of tokens.
 
-    The engine that generates text computes it, so that what is measured is what runs.
+    Computed by the same engine that generates text.
     """
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = [*(tokenizer.prefix_and_suffix[0] or edge), *ids, *edge]
@@ -89,13 +89,13 @@ def _expected(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tupl
 
 def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> float:
     """The sum of −log P of the last `new` labels of each row [rows, length]."""
-    engine.take([])
-    engine.enter(len(inputs))
-    known, length = inputs.shape[1] - new, inputs.shape[1]
-    if known:
-        engine.read(inputs[:, :known].tolist())
+    engine.select_rows([])
+    engine.add_rows(len(inputs))
+    context, length = inputs.shape[1] - new, inputs.shape[1]
+    if context:
+        engine.prefill(inputs[:, :context].tolist())
     total, step = 0.0, max(1, AT_ONCE // len(inputs))
-    for first in range(known, length, step):
+    for first in range(context, length, step):
         part = slice(first, min(first + step, length))
         logits = engine.extend(inputs[:, part].to(engine.device)).flatten(0, 1).float()
         total += float(F.cross_entropy(logits, labels[:, part].flatten().to(engine.device), reduction="sum"))
@@ -103,9 +103,9 @@ def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> fl
 
 
 def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Inputs and labels [rows, length], and how many of the last labels of each row are new.
+    """Inputs and labels [rows, length], and how many labels at the end of each row are new.
 
-    The first window stands alone; the others advance by half a context, and the last may overlap more.
+    The first window is alone; the others advance by half a context, and the last may overlap more.
     """
     length, step = min(context, len(ids) - 1), max(1, context // 2)
     if length < 1:
@@ -122,17 +122,17 @@ def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int
         yield row[None, -length - 1 : -1], row[None, -length:], len(ids) - 1 - covered
 
 
-def _guessed(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
+def _score_encoder(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
     mask = tokenizer.roles.mask
     if mask is None:
-        raise UsageError("This tokenizer has no mask token, so nothing can be hidden from the model.")
+        raise UsageError("This tokenizer has no mask token, so this encoder cannot be scored.")
     total, tokens = 0.0, 0
     random = np.random.default_rng(0)
     for start in range(0, len(ids), model.config.context):
         row = torch.tensor(ids[start : start + model.config.context])
-        hidden = torch.from_numpy(random.random(len(row)) < HIDDEN)
-        if hidden.any():
-            logits = model(torch.where(hidden, mask, row)[None].to(model.device)).logits[0]
-            losses = F.cross_entropy(logits.float().cpu()[hidden], row[hidden], reduction="sum")
-            total, tokens = total + float(losses), tokens + int(hidden.sum())
+        masked = torch.from_numpy(random.random(len(row)) < MASKED)
+        if masked.any():
+            logits = model(torch.where(masked, mask, row)[None].to(model.device)).logits[0]
+            losses = F.cross_entropy(logits.float().cpu()[masked], row[masked], reduction="sum")
+            total, tokens = total + float(losses), tokens + int(masked.sum())
     return total, tokens

@@ -1,9 +1,9 @@
-"""Translation scores by sacrebleu, with its signature: two numbers compare only when their signatures agree.
+"""Translation scores by sacrebleu, with its signatures: two scores are comparable only if their signatures are equal.
 
     BLEU   precision of word sequences of length 1 to 4, with a penalty for brevity
     chrF   F-score of letter sequences of length 1 to 6
 
-Japanese is cut into words before BLEU (MeCab, the extra `ja`); where words are cut otherwise, the number is another.
+Japanese is split into words before BLEU (MeCab, the extra `ja`); another word splitter gives another score.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 
 from chumoku.errors import MissingExtraError, UsageError, counted
 
-POOR = 5.0  # BLEU below which it is worth asking why
-SURE = 0.1  # how much more alike two languages must be than two others
-COMPARED = 1000  # sentences whose languages are compared
-CUTTERS = {"ja": "ja-mecab", "zh": "zh", "ko": "ko-mecab"}
+POOR = 5.0  # below this BLEU, swapped files are suspected
+MARGIN = 0.1  # of cosine similarity, to decide that two texts have the same language
+COMPARED = 1000  # sentences used to compare languages
+WORD_SPLITTERS = {"ja": "ja-mecab", "zh": "zh", "ko": "ko-mecab"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TranslationScore:
 def score_translations(
     translations: Sequence[str], references: Sequence[str], *, language: str = "en", tokenized: bool = False
 ) -> TranslationScore:
-    """Score translations into `language`. `tokenized` texts are already cut into words by spaces."""
+    """BLEU and chrF of translations into `language`. `tokenized` texts are already split into words by spaces."""
     import sacrebleu
 
     if len(translations) != len(references):
@@ -46,9 +46,9 @@ def score_translations(
         )
     if not translations:
         raise UsageError("There are no translations to score.")
-    cutter = "none" if tokenized else CUTTERS.get(language, "13a")
+    splitter = "none" if tokenized else WORD_SPLITTERS.get(language, "13a")
     try:
-        bleu = sacrebleu.BLEU(tokenize=cutter)
+        bleu = sacrebleu.BLEU(tokenize=splitter)
     except (ImportError, RuntimeError) as error:
         raise MissingExtraError(
             f"Scoring the language '{language}' needs a tokenizer. Install it with: pip install 'chumoku[ja]'."
@@ -62,13 +62,12 @@ def score_translations(
 
 
 def seems_swapped(translations: Sequence[str], *, sources: Sequence[str], references: Sequence[str]) -> bool:
-    """Whether the translations are in the language of the sources and not in that of the references.
+    """Whether the translations seem to be in the language of the sources, not in that of the references.
 
-    Languages are compared by how often each sequence of three characters occurs, which tells scripts apart and, in
-    enough text, languages of one script.
+    Languages are compared by their frequencies of character trigrams.
     """
-    said, read, wanted = (_trigrams(texts[:COMPARED]) for texts in (translations, sources, references))
-    return _cosine(said, read) > _cosine(said, wanted) + SURE
+    translation, source, reference = (_trigrams(texts[:COMPARED]) for texts in (translations, sources, references))
+    return _cosine(translation, source) > _cosine(translation, reference) + MARGIN
 
 
 def _trigrams(texts: Sequence[str]) -> Counter[str]:

@@ -21,7 +21,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.pipeline import Speaker, load
+from chumoku.pipeline import Pipeline, load
 from chumoku.server.errors import RequestError, busy_error
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.security.limits import Limits
@@ -40,7 +40,7 @@ class ServedModel:
     """One model and its worker; `pending` counts the accepted texts that are not finished."""
 
     name: str
-    pipeline: Speaker
+    pipeline: Pipeline
     limits: Limits
     lock: FairLock
     created: int = field(default_factory=lambda: int(time.time()))

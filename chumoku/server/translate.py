@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chumoku.decoding import translate
-from chumoku.decoding.batch import answering
+from chumoku.decoding.batch import inference_mode
 from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
 from chumoku.models.model import EncoderDecoderModel
@@ -105,7 +105,7 @@ class TranslationJob(Job):
             best=self.body.n,
             length_penalty=self.body.length_penalty,
             limit=self.body.max_tokens,
-            going=still_wanted,
+            still_wanted=still_wanted,
             tree=tree,
         )
         rows = iter(results)
@@ -135,7 +135,7 @@ class TranslationJob(Job):
 
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
         tokenizer = self.served.pipeline.tokenizer
-        begin, end = translate.edges(tokenizer)
+        begin, end = translate.begin_and_end(tokenizer)
         end_token = [end] if len(one.logprobs) > len(one.tokens) else []
         tokens = [
             {**token, "logprob": logprob}
@@ -156,7 +156,7 @@ def align(
     tokenizer: Tokenizer,
 ) -> dict[str, Any]:
     """Cross-attention of each target token and the most likely tokens at its position, from one more forward pass."""
-    with answering(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
+    with inference_mode(model), record(model, "decoder.blocks.*.cross_attention.weights") as tape:
         inputs = (torch.tensor([list(row)], device=model.device) for row in (source, [begin, *tokens]))
         logits = model(*inputs).logits[0, :count]
     alignment = torch.stack([weights[0].float().mean(0) for weights in tape.values()]).mean(0)[:count]
@@ -169,7 +169,7 @@ def align(
 
 
 def describe_tree(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
-    tree.judge(best.tokens, translate.edges(tokenizer)[1])
+    tree.finish(best.tokens, translate.begin_and_end(tokenizer)[1])
     nodes = [
         {
             "parent": node.parent,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from chumoku.decoding.logprobs import Likelihood
 from chumoku.decoding.scheduler import Event, Request, Scheduler
-from chumoku.decoding.stop_strings import Utterance
+from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import ChumokuError
 from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.fair_lock import FairLock
@@ -58,7 +58,7 @@ class Listener:
 class TextTask:
     """One text to generate for a listener."""
 
-    def __init__(self, listener: Listener, place: int, request: Request, utterance: Utterance, *, trim: bool) -> None:
+    def __init__(self, listener: Listener, place: int, request: Request, utterance: TextStream, *, trim: bool) -> None:
         self.listener, self.place, self.request = listener, place, request
         self._utterance, self._trim = utterance, trim
 
@@ -227,7 +227,7 @@ class Worker:
 
     def _fail_texts(self, error: Exception) -> list[tuple[TextTask, Piece]]:
         """Error pieces for the texts of the failed step; texts that had not begun wait for a new scheduler."""
-        begun = set() if self._scheduler is None else self._scheduler.begun
+        begun = set() if self._scheduler is None else self._scheduler.started
         texts = [text for number, text in self._texts.items() if number in begun]
         self._waiting.extendleft(text for number, text in reversed(self._texts.items()) if number not in begun)
         self._texts, self._scheduler = {}, None

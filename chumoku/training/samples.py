@@ -47,7 +47,7 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:
     rows = data.validation.batch(0, 0)["tokens"][:count, :PROMPT].tolist()
     end = data.tokenizer.roles.end
-    outputs = generate(model, rows, new=NEW, temperature=0.8, top_p=0.95, end=end)
+    outputs = generate(model, rows, max_new_tokens=NEW, temperature=0.8, top_p=0.95, end=end)
 
     def words(ids: list[int]) -> str:
         return _flat(data.tokenizer.decode([number for number in ids if number < data.tokenizer.size]))

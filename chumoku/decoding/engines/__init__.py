@@ -1,1 +1,1 @@
-"""Engines: what computes a decoding step (PyTorch, native library, GPU graphs)."""
+"""Engines compute decoding steps: PyTorch, the native library, or GPU graphs."""

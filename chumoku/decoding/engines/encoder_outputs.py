@@ -1,8 +1,8 @@
-"""What the rows of an encoder-decoder look at, computed once and moved along with them.
+"""Cross-attention keys and values of an encoder-decoder's rows, computed once for each source.
 
 keys, values   [rows, G, S, K] a layer, of sources whose lengths differ
 
-Rows that come from one row (the beams of a sentence) have one origin, and among them nothing has to be moved.
+Rows copied from one row (the beams of a sentence) have the same origin; nothing is moved between them.
 """
 
 from __future__ import annotations
@@ -16,26 +16,28 @@ from chumoku.models.stack import Memory
 from chumoku.nn import masks
 from chumoku.nn.cache import KeyValue
 
-SPARE = 32  # rows and positions taken beyond those needed now
+SPARE = 32  # rows and positions allocated beyond those needed now
 
 
-class Sources:
-    """What the rows of an encoder-decoder look at: keys and values a layer [rows, G, S, K], of lengths of their own."""
+class EncoderOutputs:
+    """Keys and values of each layer [rows, G, S, K], with a length for each row."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows  # at most
         self._memory: tuple[KeyValue, ...] = ()
         self._lengths: list[int] = []
-        self._origins: list[int] = []  # rows of one origin look at the same source
-        self._entered = 0
-        self._view: tuple[int, int, Memory] | None = None  # of the last step: the next asks for the same
+        self._origins: list[int] = []  # rows with the same origin have the same source
+        self._next_origin = 0
+        self._view: tuple[int, int, Memory] | None = (
+            None  # result of the last call; the next call usually has the same arguments
+        )
 
     @property
     def nbytes(self) -> int:
         return sum(part.nbytes for pair in self._memory for part in pair)
 
-    def enter(self, memory: tuple[KeyValue, ...], lengths: list[int]) -> None:
-        """These keys and values behind those of the rows before."""
+    def add_rows(self, memory: tuple[KeyValue, ...], lengths: list[int]) -> None:
+        """Append the keys and values of new rows."""
         first, count = len(self._lengths), len(lengths)
         if first:
             self._reserve(first + count, max(lengths))
@@ -45,24 +47,24 @@ class Sources:
         else:
             self._memory = memory
         self._lengths += lengths
-        self._origins += range(self._entered, self._entered + count)
-        self._entered += count
+        self._origins += range(self._next_origin, self._next_origin + count)
+        self._next_origin += count
         self._view = None
 
-    def take(self, rows: Sequence[int]) -> None:
-        """Row i goes on with what row rows[i] looked at."""
+    def select_rows(self, rows: Sequence[int]) -> None:
+        """Row i gets the keys and values of the previous row rows[i]."""
         if not self._memory:
             return
-        standing = len(self._origins)
+        count = len(self._origins)
         moves = [
             (place, row)
             for place, row in enumerate(rows)
-            if place >= standing or self._origins[place] != self._origins[row]
+            if place >= count or self._origins[place] != self._origins[row]
         ]
         if moves:
             self._reserve(len(rows), 0)
             move([part for pair in self._memory for part in pair], moves)
-        if moves or len(rows) != standing:
+        if moves or len(rows) != count:
             self._view = None
         if not rows:
             self._memory = ()
@@ -70,7 +72,7 @@ class Sources:
         self._origins = [self._origins[row] for row in rows]
 
     def memory(self, first: int, end: int) -> Memory | None:
-        """What these rows look at; a mask only where their sources differ in length."""
+        """Keys and values of rows first … end − 1, with a mask if their sources differ in length."""
         if not self._memory:
             return None
         if self._view is None or self._view[:2] != (first, end):
@@ -86,12 +88,12 @@ class Sources:
     def _reserve(self, rows: int, length: int) -> None:
         have = self._memory[0].key.shape
         if rows > have[0] or length > have[2]:
-            rows = grown(have[0], rows, most=self._rows)
-            self._memory = tuple(KeyValue(*(widened(part, rows, length) for part in pair)) for pair in self._memory)
+            rows = new_size(have[0], rows, most=self._rows)
+            self._memory = tuple(KeyValue(*(enlarge(part, rows, length) for part in pair)) for pair in self._memory)
 
 
-def widened(part: Tensor, rows: int, length: int) -> Tensor:
-    """[rows, G, S, K] with at least so many rows and places."""
+def enlarge(part: Tensor, rows: int, length: int) -> Tensor:
+    """Pad [rows, G, S, K] with zeros to at least this many rows and positions."""
     have = part.shape
     wide = part.new_zeros(max(rows, have[0]), have[1], max(length, have[2]), have[3])
     wide[: have[0], :, : have[2]] = part
@@ -99,12 +101,12 @@ def widened(part: Tensor, rows: int, length: int) -> Tensor:
 
 
 def move(parts: Sequence[Tensor], moves: Sequence[tuple[int, int]]) -> None:
-    """In each of the parts, at once: row `to` becomes what row `origin` was, for each (to, origin)."""
+    """In each part, copy row `origin` to row `to` for each (to, origin), as if all at once."""
     to, origins = torch.tensor(moves, device=parts[0].device).unbind(1)
     for part in parts:
         part.index_copy_(0, to, part.index_select(0, origins))
 
 
-def grown(have: int, needed: int, *, most: int) -> int:
-    """So much memory is taken that it seldom has to be taken again."""
+def new_size(have: int, needed: int, *, most: int) -> int:
+    """The size to allocate: at least `needed`, and large enough that it seldom has to grow."""
     return have if needed <= have else min(most, max(2 * have, needed + SPARE))

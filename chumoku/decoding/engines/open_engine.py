@@ -1,11 +1,11 @@
-"""Which engine decodes a model: the fastest of those that compute exactly what the model computes.
+"""Choose the engine for a model: the fastest that computes exactly what the model computes.
 
-    native    the library of decoding/native, on a processor
-    GPU       captured graphs of our own kernels (decoding/gpu)
-    PyTorch   the model itself, for everything else: a model with hooks, replaced or subclassed modules, adapters,
+    native    the C++ library of engines/native, on a CPU
+    GPU       CUDA graphs of our own kernels (engines/gpu)
+    PyTorch   the model itself, for everything else: models with hooks, replaced or subclassed modules, adapters,
               edits; and under chumoku.plain()
 
-While somebody records, the same engine computes, and the plain model beside it (decoding/recorded.py).
+While tensors are recorded, the PyTorch model runs beside the same engine (engines/recorded.py).
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ def _fast_engine(model: DecoderModel | EncoderDecoderModel, *, rows: int, capaci
         return None
     if changed := modification(model):
         warnings.warn(
-            f"This model differs from its config: {changed}. So the model itself decodes, in PyTorch; that is several "
-            "times slower than the engine for unchanged models.",
+            f"This model differs from its config: {changed}. It is decoded in PyTorch, which is several times slower "
+            "than the engine for unmodified models.",
             stacklevel=3,
         )
         return None
     if native:
         return NativeEngine(model, rows=rows, capacity=capacity)
-    from chumoku.decoding.engines.gpu.engine import GpuEngine  # imports Triton, which is not everywhere
+    from chumoku.decoding.engines.gpu.engine import GpuEngine  # imports Triton, which may not be installed
 
     return GpuEngine(model, rows=rows, capacity=capacity)  # type: ignore[arg-type]

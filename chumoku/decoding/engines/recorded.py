@@ -1,10 +1,10 @@
-"""Recording while text is generated: the same engine chooses every token, and the plain model shows the inside.
+"""Recording during generation: the fast engine computes the logits, and the PyTorch model beside it is recorded.
 
-    engine    computes as if nobody looked: its logits, and so every token, are the same to the last bit
-    beside    the plain model reads the same tokens over a cache of its own, so that there are tensors to record
+    engine     computes as without recording: its logits, and so every token, are the same to the last bit
+    shadow     the PyTorch model computes the same tokens with its own cache, so that there are tensors to record
 
-The logits on the tape are the engine's. Every other tensor is the plain model's; it differs from what the engine had
-inside by the rounding of sums.
+The recorded logits are the engine's. All other tensors come from the PyTorch model; they differ from the engine's
+internal values only by rounding.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from chumoku.nn.record_check import without_recording
 from chumoku.nn.tap import tap
 
 
-class Beside(TorchEngine):
-    """The plain model over a cache of its own, whose logits are those of another engine."""
+class ShadowEngine(TorchEngine):
+    """The PyTorch model with its own cache; its logits are replaced by those of another engine."""
 
-    given: Tensor  # logits of the other engine after the tokens that are read now
+    logits: Tensor  # of the other engine, for the tokens being computed
 
-    def _answer(self, hidden: Tensor) -> Tensor:
-        return tap(self.model, "logits", self.given.view(*hidden.shape[:-1], -1))
+    def _to_logits(self, hidden: Tensor) -> Tensor:
+        return tap(self.model, "logits", self.logits.view(*hidden.shape[:-1], -1))
 
 
 class RecordedEngine:
-    """An engine whose rows the plain model reads too."""
+    """An engine with a PyTorch model that computes the same rows."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.beside = Beside(engine.model, rows=engine.rows, capacity=engine.capacity)
+        self.shadow = ShadowEngine(engine.model, rows=engine.rows, capacity=engine.capacity)
         self.rows, self.capacity, self.vocabulary = engine.rows, engine.capacity, engine.vocabulary
 
     @property
@@ -55,35 +55,35 @@ class RecordedEngine:
 
     @property
     def nbytes(self) -> int:
-        return self.engine.nbytes + self.beside.nbytes
+        return self.engine.nbytes + self.shadow.nbytes
 
-    def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
+    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
         with without_recording():
-            self.engine.enter(count, sources)
-        self.beside.enter(count, sources)
+            self.engine.add_rows(count, sources)
+        self.shadow.add_rows(count, sources)
 
-    def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
+    def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
         with without_recording():
-            self.beside.given = self.engine.read(pieces, first=first)
-        self.beside.read(pieces, first=first)
-        return self.beside.given
+            self.shadow.logits = self.engine.prefill(prompts, first=first)
+        self.shadow.prefill(prompts, first=first)
+        return self.shadow.logits
 
     def step(self, tokens: Tensor) -> Tensor:
         with without_recording():
-            self.beside.given = self.engine.step(tokens)
-        self.beside.step(tokens)
-        return self.beside.given
+            self.shadow.logits = self.engine.step(tokens)
+        self.shadow.step(tokens)
+        return self.shadow.logits
 
     def extend(self, tokens: Tensor) -> Tensor:
         with without_recording():
-            self.beside.given = self.engine.extend(tokens)
-        self.beside.extend(tokens)
-        return self.beside.given
+            self.shadow.logits = self.engine.extend(tokens)
+        self.shadow.extend(tokens)
+        return self.shadow.logits
 
-    def forget(self, lengths: Sequence[int]) -> None:
-        self.engine.forget(lengths)
-        self.beside.forget(lengths)
+    def truncate(self, lengths: Sequence[int]) -> None:
+        self.engine.truncate(lengths)
+        self.shadow.truncate(lengths)
 
-    def take(self, rows: Sequence[int]) -> None:
-        self.engine.take(rows)
-        self.beside.take(rows)
+    def select_rows(self, rows: Sequence[int]) -> None:
+        self.engine.select_rows(rows)
+        self.shadow.select_rows(rows)

@@ -1,9 +1,9 @@
-"""Is a model exactly what its config builds? Only then may an engine compute from its weights alone.
+"""Check that a model is exactly what its config builds. Only then may an engine compute from its weights alone.
 
-An engine that does not call the model's own modules would silently leave out whatever was done to them. So it takes a
-model only if nothing was done: every module has the class and the settings its config gives it (a quantized matrix may
-stand for a matrix), none has a hook or a method of its own, and no function or method of these parts was replaced.
-Dropout is not compared, because decoding does without it.
+An engine that does not call the model's modules would silently ignore changes to them. So it accepts a model only if
+every module has the class and settings that the config gives it (a linear layer may be quantized), no module has a
+hook or an own method, and no function or method of the model's code was replaced. Dropout is not compared, because
+decoding has none.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ IGNORED = {"training", "dropout", "config"}
 
 
 class Part(NamedTuple):
-    """What a config says about one module."""
+    """The class and settings that a config gives to one module."""
 
     kind: type[nn.Module]
     settings: Mapping[str, Any]
 
 
 def modification(model: Model) -> str | None:
-    """The first way in which a model differs from what its config builds, as part of a sentence; None if in none."""
+    """The first difference between a model and what its config builds, as part of a sentence; None if there is none."""
     if replaced := next((name for (owner, name), code in _CODE.items() if vars(owner).get(name) is not code), None):
         return f"{replaced} was replaced"
     return changed_module(model)
 
 
 def changed_module(model: Model) -> str | None:
-    """The first module that is not what the config builds, as part of a sentence; None if all are."""
+    """The first module that differs from what the config builds, as part of a sentence; None if there is none."""
     if _hooks(vars(torch_module)["_global_forward_hooks"]) or _hooks(vars(torch_module)["_global_forward_pre_hooks"]):
         return "a forward hook for all modules is registered"
     expected, found = parts(model.config), dict(model.named_modules(remove_duplicate=False))
@@ -91,7 +91,7 @@ def _settings(module: nn.Module) -> dict[str, Any]:
 
 
 def _hooks(hooks: Mapping[int, Any]) -> bool:
-    """Whether any hook may change a result; those of `record` in debug mode only compare."""
+    """Whether any hook may change a result; the hooks of `record` in debug mode only compare."""
     return any(not getattr(hook, "only_compares", False) for hook in hooks.values())
 
 

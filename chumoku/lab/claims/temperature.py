@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.decoding.sampling import tempered
+from chumoku.decoding.sampling import apply_temperature
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, as_printed, listed
 from chumoku.lab.figures import BLUE, RED, bars, panels
 
@@ -42,7 +42,7 @@ CLAIM = Claim(
 
 def run(budget: Budget) -> Outcome:
     x = torch.tensor(INPUT, dtype=torch.float64)
-    found = {t: tempered(x, temperature=t).softmax(-1) for t in SAID}
+    found = {t: apply_temperature(x, temperature=t).softmax(-1) for t in SAID}
     numbers: dict[str, Any] = {
         "temperatures": list(SAID),
         "said": [list(s) for s in SAID.values()],

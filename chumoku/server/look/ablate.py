@@ -15,9 +15,9 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
-from chumoku.inspect_prompt import said
+from chumoku.inspect_prompt import generated_text
 from chumoku.models.model import EncoderModel
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import answer, ask, given
 from chumoku.probe.patching import Change, edits
@@ -28,7 +28,7 @@ from chumoku.server.look.shared import check_head, check_layer, json_number, pro
 BEST = 5  # candidates shown
 
 
-def ablate(pipeline: Speaker, request: schemas.Ablate, check_interrupt: Going = on) -> dict[str, Any]:
+def ablate(pipeline: Pipeline, request: schemas.Ablate, check_interrupt: Going = on) -> dict[str, Any]:
     """Text and candidates with all parts, and with some switched off."""
     changes = {address: _zero_heads(heads) for address, heads in _find_ablated(pipeline, request.off).items()}
     model = pipeline.model
@@ -47,7 +47,7 @@ def ablate(pipeline: Speaker, request: schemas.Ablate, check_interrupt: Going = 
     return {
         **{
             name: {
-                "said": said(pipeline.tokenizer, one),
+                "said": generated_text(pipeline.tokenizer, one),
                 "candidates": _top_candidates(logits[0, candidates_at], prompt) if has_logits else [],
             }
             for name, logits, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
@@ -59,7 +59,7 @@ def ablate(pipeline: Speaker, request: schemas.Ablate, check_interrupt: Going = 
     }
 
 
-def _find_ablated(pipeline: Speaker, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
+def _find_ablated(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
     """Address → heads to switch off, or None for the whole output at this address."""
     ablated: dict[str, list[int] | None] = {}
     for one in off:

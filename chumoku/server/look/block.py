@@ -18,7 +18,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import watch
 from chumoku.probe.snapshot import Asked
@@ -29,7 +29,7 @@ SHOWN = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(pipeline: Speaker, request: schemas.Block, check_interrupt: Going = on) -> dict[str, Any]:
+def block(pipeline: Pipeline, request: schemas.Block, check_interrupt: Going = on) -> dict[str, Any]:
     """Everything that one block computes at one position."""
     check_layer(pipeline, request.layer, request.part)
     check_head(pipeline, request.head)
@@ -75,7 +75,7 @@ def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: boo
     return vectors
 
 
-def _attend_head(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
+def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
     """softmax(q Kᵀ / √K) V for one query."""
     config, place = pipeline.config, request.place
     key_head = request.head * config.key_heads // config.heads
@@ -98,13 +98,13 @@ def _attend_head(pipeline: Speaker, tape: Tape, here: str, request: schemas.Bloc
     }
 
 
-def _cross_attention(pipeline: Speaker, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
+def _cross_attention(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
     return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}
 
 
-def _embedding(pipeline: Speaker, request: schemas.Block, token: int) -> dict[str, Any]:
+def _embedding(pipeline: Pipeline, request: schemas.Block, token: int) -> dict[str, Any]:
     """The token's vector and the vector of its position (None for rotary and relative positions)."""
     stack = pipeline.model.get_submodule(request.part)
     if not isinstance(stack, Stack):
@@ -120,7 +120,7 @@ def _embedding(pipeline: Speaker, request: schemas.Block, token: int) -> dict[st
     return {"token": json_numbers(embedding[:SHOWN]), "position": added}
 
 
-def _config(pipeline: Speaker) -> dict[str, Any]:
+def _config(pipeline: Pipeline) -> dict[str, Any]:
     config = pipeline.config
     return {
         **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},

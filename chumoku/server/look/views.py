@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import AddressError, UsageError
-from chumoku.inspect_prompt import Notice, longest, said, source_tokens
+from chumoku.inspect_prompt import Notice, generated_text, longest, source_tokens
 from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
-from chumoku.pipeline import Speaker
+from chumoku.pipeline import Pipeline
 from chumoku.probe import page
 from chumoku.probe.cancellation import Going, on
 from chumoku.probe.forward_pass import answer, ask, given, watch
@@ -48,7 +48,7 @@ from chumoku.server.token_text import label_tokens
 SIDE = 64  # maximal number of rows and columns shown
 
 
-def look(pipeline: Speaker, request: schemas.Look, check_interrupt: Going = on) -> dict[str, Any]:
+def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: Going = on) -> dict[str, Any]:
     """Everything that the page draws for one prompt."""
     if request.layer is None:
         room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
@@ -64,11 +64,11 @@ def look(pipeline: Speaker, request: schemas.Look, check_interrupt: Going = on) 
         if request.maps is None or one.key in request.maps
     ]
     then = None if prompt.then is None else {"id": prompt.then, "text": prompt.name(prompt.then)}
-    names = {"model": request.model, "text": request.text, "said": said(pipeline.tokenizer, prompt)}
+    names = {"model": request.model, "text": request.text, "said": generated_text(pipeline.tokenizer, prompt)}
     return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
 
 
-def tokens(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
     """Tokens of the text and of its continuation, without running the model."""
     own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
@@ -82,11 +82,11 @@ def tokens(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: G
     return {"tokens": label_tokens(prompt.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(pipeline: Speaker, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+def addresses(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
     return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(pipeline: Speaker, request: schemas.Tensor, check_interrupt: Going = on) -> dict[str, Any]:
+def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: Going = on) -> dict[str, Any]:
     """The first numbers of the tensor at an address, its shape and statistics."""
     known = tap.addresses(pipeline.model)
     if request.address not in known:
@@ -140,7 +140,7 @@ def next_tokens(pipeline: Speaker, request: schemas.Next, check_interrupt: Going
     }
 
 
-def _as_table(pipeline: Speaker, values: Tensor, request: schemas.Tensor) -> Tensor:
+def _as_table(pipeline: Pipeline, values: Tensor, request: schemas.Tensor) -> Tensor:
     """A tensor of one to three axes as a matrix; with three axes, the matrix of the requested head."""
     if values.ndim == 1:
         return values[None]

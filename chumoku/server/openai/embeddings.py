@@ -12,8 +12,8 @@ from starlette.responses import Response
 from torch import Tensor
 
 from chumoku.decoding import embed
-from chumoku.decoding.batch import answering
-from chumoku.decoding.translate import batches
+from chumoku.decoding.batch import inference_mode
+from chumoku.decoding.translate import batches_by_length
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderModel
 from chumoku.server.disconnect import cancel_on_disconnect, run_job
@@ -77,11 +77,11 @@ class EmbeddingJob(Job):
         owners = [job for job in jobs for _ in job.rows]
         rows = [row for job in jobs for row in job.rows]
         vectors = torch.zeros(len(rows), self.model.config.width)
-        with answering(self.model):
-            for numbers in batches([len(row) for row in rows], most=BATCH):
+        with inference_mode(self.model):
+            for numbers in batches_by_length([len(row) for row in rows], most=BATCH):
                 yield_turn()
                 if connected := [number for number in numbers if not owners[number].disconnected]:
-                    vectors[connected] = embed.read(self.model, [rows[number] for number in connected]).float().cpu()
+                    vectors[connected] = embed.embed_batch(self.model, [rows[number] for number in connected]).float().cpu()
         parts = torch.split(vectors, [len(job.rows) for job in jobs])
         return [encode_json(job.response(part)) for job, part in zip(jobs, parts, strict=True)]
 

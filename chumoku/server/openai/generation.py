@@ -1,6 +1,6 @@
 """Converts request bodies into scheduler requests, the same ones that `chumoku generate` and `chat` make.
 
-    prompt  × n  →  Request, Utterance        messages  × n  →  Request, Utterance
+    prompt  × n  →  Request, TextStream        messages  × n  →  Request, TextStream
 
 This tokenizes, so it runs in a reader thread. Invalid requests are found here, before a stream begins.
 """
@@ -11,11 +11,12 @@ import secrets
 from dataclasses import dataclass, replace
 
 from chumoku.decoding import chat, generate
-from chumoku.decoding.batch_sampling import Voice
+from chumoku.decoding.batch import forbidden_tokens
+from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
-from chumoku.decoding.sampling import Choice
+from chumoku.decoding.sampling import SamplingOptions
 from chumoku.decoding.scheduler import Request
-from chumoku.decoding.stop_strings import Utterance
+from chumoku.decoding.stop_strings import TextStream
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import DecoderModel
 from chumoku.server.errors import RequestError
@@ -40,7 +41,7 @@ class Plan:
     def texts(self, served: ServedModel, listener: Listener) -> list[TextTask]:
         tokenizer = served.pipeline.tokenizer
         return [
-            TextTask(listener, place, one, Utterance(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
+            TextTask(listener, place, one, TextStream(tokenizer, before=one.prompt, stop=self.stop), trim=self.trim)
             for place, one in enumerate(self.requests)
         ]
 
@@ -73,14 +74,17 @@ def require_decoder(served: ServedModel) -> DecoderModel:
 def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
     model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new, least = body.max_tokens or COMPLETION_TOKENS, body.least or 0
-    choice = sampling_of(body)
+    sampling = sampling_of(body)
     requests, tokens = [], 0
     for number, prompt in enumerate(schemas.as_list(body.prompt)):
         if isinstance(prompt, str):
-            one = generate.request(model, prompt, tokenizer=tokenizer, new=new, least=least, choice=choice)
+            one = generate.make_request(
+                model, prompt, tokenizer=tokenizer, max_new_tokens=new, min_new_tokens=least, sampling=sampling
+            )
         else:
             end = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-            one = Request(prompt, new, choice.without(generate.wordless(model, tokenizer)), end, least=least)
+            allowed = sampling.forbid(forbidden_tokens(model, tokenizer))
+            one = Request(prompt, new, allowed, end, min_new_tokens=least)
         tokens += len(one.prompt)
         requests += repeat_request(one, body.n or 1, first=number * (body.n or 1), logprobs=body.logprobs)
     for one in requests[:: body.n or 1]:
@@ -92,8 +96,15 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
     model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new = body.max_completion_tokens or body.max_tokens or CHAT_TOKENS
     messages = [("system" if one.role == "developer" else one.role, one.text) for one in body.messages]
-    turn = chat.begin(model, messages, tokenizer=tokenizer, new=new, choice=sampling_of(body), context=served.capacity)
-    one = replace(turn.request, least=body.least or 0)
+    turn = chat.make_turn(
+        model,
+        messages,
+        tokenizer=tokenizer,
+        max_new_tokens=new,
+        sampling=sampling_of(body),
+        context=served.capacity,
+    )
+    one = replace(turn.request, min_new_tokens=body.least or 0)
     check_fits(served, one)
     requests = repeat_request(one, body.n or 1, first=0, logprobs=(body.top_logprobs or 0) if body.logprobs else None)
     stop = [*turn.stop, *stop_strings(body)]
@@ -102,8 +113,8 @@ def plan_chat(served: ServedModel, body: schemas.Chat) -> Plan:
 
 def repeat_request(request: Request, n: int, *, first: int, logprobs: int | None) -> list[Request]:
     """The request n times, each with its own random numbers."""
-    choices = replace(request.choice, row=first).spread(n)
-    return [replace(request, choice=choice, logprobs=logprobs) for choice in choices]
+    options = replace(request.sampling, row=first).for_rows(n)
+    return [replace(request, sampling=one, logprobs=logprobs) for one in options]
 
 
 def check_fits(served: ServedModel, request: Request) -> None:
@@ -115,24 +126,31 @@ def check_fits(served: ServedModel, request: Request) -> None:
         )
     if not 0 <= min(request.prompt) <= max(request.prompt) < size:
         raise UsageError(f"Token ids must be from 0 to {size - 1}.")
-    if unknown := [token for token in request.choice.bias if token >= size]:
+    if unknown := [token for token in request.sampling.bias if token >= size]:
         message = f"The field 'logit_bias' names token {unknown[0]}; token ids are from 0 to {size - 1}."
         raise RequestError(400, message, param="logit_bias")
-    Voice(request.choice, vocabulary=size, prompt=request.prompt, end=request.end, least=request.least)
+    SamplerState(
+        request.sampling,
+        vocabulary=size,
+        prompt=request.prompt,
+        end=request.end,
+        min_new_tokens=request.min_new_tokens,
+    )
 
 
 def stop_strings(body: schemas.GenerationOptions) -> list[str]:
     return [body.stop] if isinstance(body.stop, str) else list(body.stop or ())
 
 
-def sampling_of(body: schemas.GenerationOptions) -> Choice:
+def sampling_of(body: schemas.GenerationOptions) -> SamplingOptions:
     """How tokens are chosen; without a seed, the seed is random."""
-    return Choice(
+    return SamplingOptions(
         temperature=TEMPERATURE if body.temperature is None else body.temperature,
         top_k=body.top_k,
         top_p=TOP_P if body.top_p is None else None if body.top_p == 1 else body.top_p,
         min_p=body.min_p,
-        repetition=1.0 if body.repetition is None else body.repetition,
+        repetition_penalty=1.0 if body.repetition is None else body.repetition,
+        frequency_penalty=asked.frequency_penalty or 0.0,
         bias=parse_logit_bias(body.logit_bias or {}),
         seed=secrets.randbits(48) if body.seed is None else body.seed,
     )

@@ -1,8 +1,8 @@
-"""Decoding on a GPU: one captured graph a step, most of it in kernels of our own.
+"""Decoding on a GPU: each step is one CUDA graph, mostly of our own kernels.
 
-weights      matrices joined as the kernels read them
-kernels      the kernels, in Triton; attention's are in `attention`
-launch       each as a function of tensors
+weights      matrices concatenated for the kernels
+kernels      the kernels, in Triton; those of attention are in `attention`
+launch       a Python function for each kernel
 engine       GpuEngine
 """
 
@@ -16,7 +16,7 @@ from chumoku.decoding.engines.gpu.weights import unsupported
 
 
 def available(model: nn.Module) -> bool:
-    """Whether this model, where it is, can be decoded by `GpuEngine`."""
+    """Whether this model, on its device, can be decoded by `GpuEngine`."""
     first = next(model.parameters(), None)
     on_gpu = first is not None and first.device.type == "cuda"
     return on_gpu and importlib.util.find_spec("triton") is not None and unsupported(model) is None

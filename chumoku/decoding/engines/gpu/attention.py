@@ -1,31 +1,31 @@
-"""Attention of new tokens, each over its own row's past, in Triton.
+"""Attention of new tokens, each over the cache of its own row, in Triton.
 
-    out = softmax(q [k₀ … k_{p−1} | k_p]ᵀ / √d_k) [v₀ … v_{p−1} | v_p]          p: where the new token stands
+    out = softmax(q [k₀ … k_{p−1} | k_p]ᵀ / √d_k) [v₀ … v_{p−1} | v_p]          p: position of the new token
 
-Queries and the new key are turned here, and the new key and value go into the cache here. Positions are read on the
-device, so one captured graph serves rows of all lengths, and of a row only its own past is read.
+Queries and the new key are rotated here, and the new key and value are written to the cache here. Positions are read on
+the device, so one CUDA graph works for rows of all lengths, and only the used part of a row is read.
 
-Several new tokens of one row are kept before any of them looks (`keep`), and then each is a new token by itself.
+For several new tokens of one row, `write_cache` writes all of them first; then each is handled like a single new token.
 
-A program is (token, key head, part): a long past is cut into parts of whole blocks, for one program alone could not ask
-for memory fast enough. Each part leaves its softmax's logarithm l and its output o; the last to arrive joins them:
+A program is (token, key head, part): a long past is split into parts of whole blocks, because one program alone cannot
+use the memory bandwidth. Each part stores the logarithm l of its softmax sum and its output o; the last one joins them:
 
     out = Σ exp(l_i) o_i / Σ exp(l_i)
 """
 
 # mypy: ignore-errors
-# Triton's language has Python's grammar and types of its own.
+# Triton's language has Python's syntax but its own types.
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from chumoku.decoding.engines.gpu.kernels import follow
+from chumoku.decoding.engines.gpu.kernels import wait_for_previous
 
 
 @triton.jit
-def turned(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: tl.constexpr):
-    """Vectors at `source`, numbered k, turned by the angles of their position: each number with its partner."""
+def rotate(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: tl.constexpr):
+    """Vectors at `source` (elements k), rotated by the angles of their position."""
     x = tl.load(source + k, inside, 0.0).to(tl.float32)
     if PAIRING != "none":
         if PAIRING == "half":
@@ -42,47 +42,47 @@ def turned(source, k, inside, cos, sin, position, WIDTH: tl.constexpr, PAIRING: 
 
 
 @triton.jit
-def keep(
+def write_cache(
     projected, cos, sin, keys, values, rows, positions, capacity,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
     BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The keys, turned, and the values of new tokens into the cache; a program is (token, key head)."""
-    follow(EARLY)
+    """Write the rotated keys and the values of new tokens to the cache; a program is (token, key head)."""
+    wait_for_previous(EARLY)
     token, group = tl.program_id(0), tl.program_id(1)
     k = tl.arange(0, BLOCK_K)
     inside = k < WIDTH
     position = tl.load(positions + token)
     new = projected + (token * (HEADS + 2 * KV_HEADS) + HEADS + group) * WIDTH
     at = ((tl.load(rows + token) * KV_HEADS + group) * capacity + position) * WIDTH + k
-    tl.store(keys + at, turned(new, k, inside, cos, sin, position, WIDTH, PAIRING), inside)
+    tl.store(keys + at, rotate(new, k, inside, cos, sin, position, WIDTH, PAIRING), inside)
     tl.store(values + at, tl.load(new + KV_HEADS * WIDTH + k, inside, 0.0), inside)
 
 
 @triton.jit
-def cut(position, PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr):
-    """Blocks of each part of a past, and how many parts that makes."""
+def split_past(position, PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr):
+    """Blocks in each part of a past, and the number of parts."""
     blocks = tl.cdiv(position, BLOCK)
     each = tl.maximum(tl.cdiv(blocks, PARTS), ALONE)
     return each, tl.maximum(tl.cdiv(blocks, each), 1)
 
 
 @triton.jit
-def itself(
-    query, new, keys, values, cos, sin, position, scale, k, kept,
+def own_score(
+    query, new, keys, values, cos, sin, position, scale, k, store,
     KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
 ):  # fmt: skip
-    """The new token's score for its own key, and its value; both go into the cache where `kept`."""
-    key = turned(new, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING).to(keys.dtype.element_ty)
+    """The new token's score for its own key, and its value; both are written to the cache if `store`."""
+    key = rotate(new, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING).to(keys.dtype.element_ty)
     value = tl.load(new + KV_HEADS * WIDTH + k, k < WIDTH, 0.0)
-    tl.store(keys + position * WIDTH + k, key, (k < WIDTH) & kept)
-    tl.store(values + position * WIDTH + k, value, (k < WIDTH) & kept)
+    tl.store(keys + position * WIDTH + k, key, (k < WIDTH) & store)
+    tl.store(values + position * WIDTH + k, value, (k < WIDTH) & store)
     return tl.sum(query.to(tl.float32) * key.to(tl.float32), 1) * scale, value.to(tl.float32)
 
 
 @triton.jit
-def look_at(query, keys, values, seen, most, total, found, scale):
-    """Largest score, sum of weights and output, after a block of keys and values too, those where `seen`."""
+def attend_block(query, keys, values, seen, most, total, found, scale):
+    """Update the largest score, the sum of weights and the output with a block of keys and values, where `seen`."""
     scores = tl.dot(query, tl.trans(keys), input_precision="ieee") * scale
     scores = tl.where(seen[None, :], scores, -float("inf"))
     larger = tl.maximum(most, tl.max(scores, 1))
@@ -93,7 +93,7 @@ def look_at(query, keys, values, seen, most, total, found, scale):
 
 
 @triton.jit
-def join(
+def join_parts(
     out, outputs, logs, parts,
     WIDTH: tl.constexpr, SHARED: tl.constexpr, PARTS: tl.constexpr, HEADS: tl.constexpr,
     BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -102,7 +102,7 @@ def join(
     part, head, k = tl.arange(0, PARTS), tl.arange(0, HEADS), tl.arange(0, BLOCK_K)
     place = part[:, None] * BLOCK_H + head[None, :]
     there = (part < parts)[:, None]
-    # Other programs wrote these: not from this processor's own cache.
+    # Written by other programs, so bypass this processor's cache.
     log = tl.load(logs + place, there, -float("inf"), cache_modifier=".cg")
     output = tl.load(outputs + place[:, :, None] * BLOCK_K + k, there[:, :, None], 0.0, cache_modifier=".cg")
     share = tl.exp(log - tl.max(log, 0)[None, :])
@@ -112,12 +112,12 @@ def join(
 
 
 @triton.jit
-def leave(
+def store_result(
     found, log, out, outputs, logs, arrived, place, part, parts, head, k,
     WIDTH: tl.constexpr, SHARED: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_S: tl.constexpr, BLOCK_H: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """What was found, where the next kernel reads it: at once, or when all parts are there."""
+    """Store the result for the next kernel: directly, or joined when all parts have arrived."""
     out += place * SHARED * WIDTH
     if parts == 1:
         tl.store(out + head * WIDTH + k, found, (head < SHARED) & (k < WIDTH))
@@ -126,10 +126,10 @@ def leave(
         logs += place * PARTS * BLOCK_H
         tl.store(outputs + (part * BLOCK_H + head) * BLOCK_K + k, found)
         tl.store(logs + part * BLOCK_H + tl.arange(0, BLOCK_H), log)
-        # Everything of this part is written before it is counted.
+        # All of this part must be written before it is counted.
         tl.debug_barrier()
         if tl.atomic_add(arrived + place, 1, sem="acq_rel") == parts - 1:
-            join(out, outputs, logs, parts, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K)
+            join_parts(out, outputs, logs, parts, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K)
             tl.store(arrived + place, 0)
 
 
@@ -143,7 +143,7 @@ def attend(
     token, group, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     SHARED: tl.constexpr = HEADS // KV_HEADS
     position = tl.load(positions + token)
-    each, parts = cut(position, PARTS, ALONE, BLOCK)
+    each, parts = split_past(position, PARTS, ALONE, BLOCK)
     if part >= parts:
         return
     start = (tl.load(rows + token) * KV_HEADS + group) * capacity * WIDTH
@@ -152,42 +152,42 @@ def attend(
     head, k = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_K)[None, :]
     s, end = part * each * BLOCK + tl.arange(0, BLOCK), tl.minimum((part + 1) * each * BLOCK, position)
     at = s.to(tl.int64)[:, None] * WIDTH + k
-    # The past is there already: its first block is asked for before the new token's query is.
+    # The past does not depend on the previous kernel, so load its first block before waiting.
     seen = (s < end)[:, None] & (k < WIDTH)
     first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
-    follow(EARLY)
+    wait_for_previous(EARLY)
     inside = (head < SHARED) & (k < WIDTH)
     new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
-    query = turned(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, WIDTH, PAIRING)
+    query = rotate(new + (group * SHARED + head) * WIDTH, k, inside, cos, sin, position, WIDTH, PAIRING)
     query = query.to(keys.dtype.element_ty)
     last = part == parts - 1
-    own, value = itself(
+    own, value = own_score(
         query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k, last & (position < capacity),
         KV_HEADS, WIDTH, PAIRING,
     )  # fmt: skip
     most = tl.where(last, own, -float("inf"))
     total = tl.where(last, tl.zeros_like(own) + 1.0, 0.0)
     found = tl.where(last, value + tl.zeros([BLOCK_H, BLOCK_K], tl.float32), 0.0)
-    most, total, found = look_at(query, first_keys, first_values, s < end, most, total, found, scale)
+    most, total, found = attend_block(query, first_keys, first_values, s < end, most, total, found, scale)
     for _ in range(part * each + 1, tl.cdiv(end, BLOCK)):
         s += BLOCK
         at += BLOCK * WIDTH
         seen = (s < end)[:, None] & (k < WIDTH)
         block_keys, block_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
-        most, total, found = look_at(query, block_keys, block_values, s < end, most, total, found, scale)
-    leave(
+        most, total, found = attend_block(query, block_keys, block_values, s < end, most, total, found, scale)
+    store_result(
         found / total[:, None], most + tl.log(total), out, outputs, logs, arrived,
         token * KV_HEADS + group, part, parts, head, k, WIDTH, SHARED, PARTS, BLOCK_S, BLOCK_H, BLOCK_K,
     )  # fmt: skip
 
 
 @triton.jit
-def look_in_lanes(
+def attend_lanes(
     query, keys, values, first_keys, first_values, s, end, least, k, scale,
     WIDTH: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """As `look_at`, for all keys s, s + BLOCK … before `end`, with a softmax of its own in each of the BLOCK lanes."""
-    # Finite, for a lane that sees nothing.
+    """Like `attend_block`, for keys s, s + BLOCK … before `end`, with a separate softmax in each of BLOCK lanes."""
+    # Finite, for lanes without keys.
     most = tl.zeros([BLOCK], tl.float32) + least
     total = tl.zeros([BLOCK], tl.float32)
     found = tl.zeros([BLOCK, BLOCK_K], tl.float32)
@@ -213,11 +213,11 @@ def attend_alone(
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, WIDTH: tl.constexpr, PAIRING: tl.constexpr,
     PARTS: tl.constexpr, ALONE: tl.constexpr, BLOCK: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The same for few tokens: a program is (token, query head, part), and its lanes wait for each other only once."""
+    """The same for few tokens: a program is (token, query head, part), and its lanes synchronize only once."""
     token, head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     SHARED: tl.constexpr = HEADS // KV_HEADS
     position = tl.load(positions + token)
-    each, parts = cut(position, PARTS, ALONE, BLOCK)
+    each, parts = split_past(position, PARTS, ALONE, BLOCK)
     if part >= parts:
         return
     group = head // SHARED
@@ -229,17 +229,17 @@ def attend_alone(
     at = s.to(tl.int64)[:, None] * WIDTH + k
     seen = (s < end)[:, None] & (k < WIDTH)
     first_keys, first_values = tl.load(keys + at, seen, 0.0), tl.load(values + at, seen, 0.0)
-    follow(EARLY)
+    wait_for_previous(EARLY)
     new = projected + token * (HEADS + 2 * KV_HEADS) * WIDTH
-    query = turned(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
+    query = rotate(new + head * WIDTH, k, k < WIDTH, cos, sin, position, WIDTH, PAIRING)
     query = query.to(keys.dtype.element_ty).to(tl.float32)
     last = part == parts - 1
-    own, value = itself(
+    own, value = own_score(
         query, new + (HEADS + group) * WIDTH, keys, values, cos, sin, position, scale, k,
         last & (head % SHARED == 0) & (position < capacity), KV_HEADS, WIDTH, PAIRING,
     )  # fmt: skip
     own = tl.where(last, tl.max(own, 0), -1e30)
-    most, total, found = look_in_lanes(
+    most, total, found = attend_lanes(
         query, keys, values, first_keys, first_values, s, end, own, k, scale, WIDTH, BLOCK, BLOCK_K
     )
     top = tl.max(most, 0)
@@ -247,7 +247,7 @@ def attend_alone(
     mine = tl.where(last, tl.exp(own - top), 0.0)
     total = tl.sum(total * share, 0) + mine
     found = (tl.sum(found * share[:, None], 0)[None, :] + mine * value) / total
-    leave(
+    store_result(
         found, tl.zeros([1], tl.float32) + top + tl.log(total), out, outputs, logs, arrived,
         token * HEADS + head, part, parts, tl.zeros([1, 1], tl.int32), k, WIDTH, 1, PARTS, 1, 1, BLOCK_K,
     )  # fmt: skip

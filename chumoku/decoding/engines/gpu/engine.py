@@ -1,12 +1,12 @@
-"""An engine whose passes are captured graphs: the device goes through one without asking the host for anything.
+"""An engine that runs CUDA graphs, so that a pass needs no interaction with the host.
 
-    step     a token for each row → a fixed place, the graph of so many rows again, logits ← a fixed place
-    pack     tokens of any rows, side by side, each with its row and position; so pieces are read, and rows extended
-    graph    embed, L × (project, attend, output, up, down), logits, the likeliest token     (`launch`)
+    step     copy a token of each row to a fixed buffer, replay the graph for that many rows, copy the logits
+    pack     tokens of any rows side by side, each with its row and position; used by prefill and extend
+    graph    embed, L × (project, attend, output, up, down), logits, the most likely token     (`launch`)
 
-One graph serves every length, for lengths are kept and counted on the device. There is a graph for 1, 2, 4 … 64, 128,
-192 … rows; what rows beyond the live ones compute is written behind their ends, where nobody reads it. Long pieces are
-read by the plain engine, whose attention does not look up the past anew for each token, into the same cache.
+One graph works for all lengths, because lengths are stored and incremented on the device. There are graphs for 1, 2, 4
+… 64, 128, 192 … rows; rows beyond the live ones write behind their ends, where nothing is read. Long prompts are
+prefilled by TorchEngine into the same cache: its attention does not read the past again for each token.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from chumoku.decoding.engines.gpu.weights import read_layers, read_logits, read_
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 
-AT_ONCE = 2 << 30  # bytes of cache that are taken before they are needed
-PACK, LEAST_PACK = 2048, 16  # tokens side by side
-NEAR = 1 << 20  # tokens × the furthest position: beyond, the plain engine is faster
+AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
+PACK, LEAST_PACK = 2048, 16  # most and fewest tokens of a pack
+NEAR = 1 << 20  # tokens × last position; beyond this, TorchEngine is faster
 GATES = {"geglu": "gelu", "swiglu": "silu"}
 
 
 T = TypeVar("T")
 
 
-class Answer(NamedTuple):
+class StepOutput(NamedTuple):
     logits: Tensor  # [rows, V]
-    likeliest: Tensor  # [rows]
+    most_likely: Tensor  # [rows]
 
 
 class Tables(NamedTuple):
-    """What depends on positions alone, for as many as the cache has."""
+    """Tensors that depend only on positions, for all positions of the cache."""
 
     places: Tensor | None  # [C, D] learned or sinusoidal
     rotation: tuple[Tensor, Tensor, str] | None  # cos and sin [C, K / 2], and the pairing
@@ -56,31 +56,31 @@ class Tables(NamedTuple):
 
 
 class GpuEngine(TorchEngine):
-    """For decoders without experts and relative positions, of floats or of whole numbers."""
+    """For decoders without experts and relative positions, with float or quantized weights."""
 
     model: DecoderModel
 
     def __init__(self, model: DecoderModel, *, rows: int, capacity: int) -> None:
         if reason := unsupported(model):
-            raise UsageError(f"This model cannot be decoded by kernels on a GPU: {reason}.")
+            raise UsageError(f"GpuEngine cannot run this model: {reason}.")
         super().__init__(model, rows=rows, capacity=capacity)
-        self._start = launch.Launcher.on(self.device)
+        self._launcher = launch.Launcher.on(self.device)
         self._layers = read_layers(model)
         stack, head = model.decoder, model.head
         self._norm = None if stack.norm is None else read_norm(stack.norm)
         self._embedding_norm = None if stack.embedding_norm is None else read_norm(stack.embedding_norm)
         self._logits = read_logits(head, stack.embedding.table)
-        self._steps: dict[int, Callable[[], Answer]] = {}
+        self._steps: dict[int, Callable[[], StepOutput]] = {}
         self._packs: dict[int, Callable[[], Tensor]] = {}
-        self._stepping = 0  # rows whose lengths a step counts on
-        self.likeliest = torch.empty(0, dtype=torch.int64, device=self.device)  # [n] of the last step's logits
+        self._stepping = 0  # number of rows whose lengths a step increments
+        self.most_likely = torch.empty(0, dtype=torch.int64, device=self.device)  # [n] of the last step's logits
         with torch.inference_mode():
             self._tokens, self._advance, self._at, self._positions = self._numbers(4, rows)
             self._rows = torch.arange(rows, device=self.device)
             self._pack = self._numbers(3, PACK)  # tokens, rows, positions
 
     def _dequantized(self) -> list[Tensor]:
-        """None: its kernels read the quantized numbers."""
+        """Nothing: the kernels read quantized weights."""
         return []
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -90,32 +90,32 @@ class GpuEngine(TorchEngine):
         longest = max(self.lengths[:count]) + 1
         with torch.inference_mode():
             self._reserve(self.live, longest)
-            self._ragged()
+            self._device_lengths()
             self._tokens[:count] = tokens
             rows = min(bucket(count), self._store.shape[2])
             if rows not in self._steps:
-                # Compiling takes a step that counts nothing on: what it writes lies behind the rows' ends.
-                self._count_on(0)
-                self._steps[rows] = self._captured(rows, lambda desk: self._step(rows, desk))
-            self._count_on(count)
-            logits, likeliest = self._steps[rows]()
-            # The next step writes over what this one left.
-            self.likeliest = likeliest[:count].clone()
-            answer = logits[:count].clone()
+                # Compiling runs a step that increments no length: what it writes lies behind the ends of the rows.
+                self._set_advance(0)
+                self._steps[rows] = self._capture(rows, lambda workspace: self._step(rows, workspace))
+            self._set_advance(count)
+            logits, most_likely = self._steps[rows]()
+            # The next step overwrites these buffers.
+            self.most_likely = most_likely[:count].clone()
+            result = logits[:count].clone()
         self.lengths[:count] = [length + 1 for length in self.lengths[:count]]
-        return answer
+        return result
 
-    def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        lengths = list(map(len, pieces))
-        starts = self.lengths[first : first + len(pieces)]
-        whole = bool(lengths) and min(lengths) > 0 and len(starts) == len(lengths)
-        if not whole or not self._near(sum(lengths), max(map(sum, zip(starts, lengths, strict=True)))):
-            return super().read(pieces, first=first)
-        tokens = torch.tensor([token for piece in pieces for token in piece], pin_memory=self._pinned)
+    def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
+        lengths = list(map(len, prompts))
+        starts = self.lengths[first : first + len(prompts)]
+        valid = bool(lengths) and min(lengths) > 0 and len(starts) == len(lengths)
+        if not valid or not self._near(sum(lengths), max(map(sum, zip(starts, lengths, strict=True)))):
+            return super().prefill(prompts, first=first)
+        tokens = torch.tensor([token for prompt in prompts for token in prompt], pin_memory=self._pinned)
         hidden = self._pass(tokens, first, starts, lengths)
         ends = self._upload([end - 1 for end in accumulate(lengths)])
         with torch.inference_mode():
-            return launch.multiply(self._start, hidden[ends], self._logits, norm=self._norm, first=True)
+            return launch.multiply(self._launcher, hidden[ends], self._logits, norm=self._norm, first=True)
 
     def extend(self, tokens: Tensor) -> Tensor:
         count, new = tokens.shape
@@ -124,22 +124,22 @@ class GpuEngine(TorchEngine):
             return super().extend(tokens)
         hidden = self._pass(tokens.flatten(), 0, starts, [new] * count)
         with torch.inference_mode():
-            logits = launch.multiply(self._start, hidden.clone(), self._logits, norm=self._norm, first=True)
+            logits = launch.multiply(self._launcher, hidden.clone(), self._logits, norm=self._norm, first=True)
         return logits.view(count, new, -1)
 
-    def take(self, rows: Sequence[int]) -> None:
+    def select_rows(self, rows: Sequence[int]) -> None:
         moves = [(place, row) for place, row in enumerate(rows) if place != row]
         apart = not {place for place, _ in moves} & {row for _, row in moves}
         right = len(rows) <= self.rows and all(0 <= row < self.live for row in rows)
         if not right or not apart:
-            super().take(rows)
+            super().select_rows(rows)
             return
         if moves:
             used = max(self.lengths[row] for _, row in moves)
             with torch.inference_mode():
                 self._reserve(len(rows), used)
                 launch.move(self._store, self._upload(moves), used)
-        # Without rows it keeps its memory, for the graphs know where that is.
+        # The cache is kept even without rows, because the graphs contain its address.
         self.lengths, self._places = [self.lengths[row] for row in rows], None
 
     def _near(self, tokens: int, furthest: int) -> bool:
@@ -151,16 +151,16 @@ class GpuEngine(TorchEngine):
         rows = [first + row for row, count in enumerate(new) for _ in range(count)]
         positions = [start + step for start, count in zip(starts, new, strict=True) for step in range(count)]
         count = len(rows)
-        size = max(LEAST_PACK, launch.power(count))
+        size = max(LEAST_PACK, launch.next_power_of_two(count))
         with torch.inference_mode():
             self._reserve(self.live, max(positions) + 1)
-            # Filled up with the last token again, which then is computed and kept several times.
+            # Padded with copies of the last token, which write the same values.
             spare = size - count
             self._pack[1:, :size] = self._upload([rows + rows[-1:] * spare, positions + positions[-1:] * spare])
             self._pack[0, :count].copy_(tokens, non_blocking=True)
             self._pack[0, count:size] = self._pack[0, count - 1]
             if size not in self._packs:
-                self._packs[size] = self._captured(size, lambda desk: self._packed(size, desk))
+                self._packs[size] = self._capture(size, lambda workspace: self._run_pack(size, workspace))
             hidden = self._packs[size]()[:count]
         for row, more in enumerate(new, start=first):
             self.lengths[row] += more
@@ -177,21 +177,21 @@ class GpuEngine(TorchEngine):
     def _upload(self, numbers: Sequence[object]) -> Tensor:
         return torch.tensor(numbers, pin_memory=self._pinned).to(self.device, non_blocking=True)
 
-    def _ragged(self) -> Tensor:
-        """The lengths where the graphs read them; behind the live rows, zeros."""
+    def _device_lengths(self) -> Tensor:
+        """The lengths in the buffer that the graphs read; zeros beyond the live rows."""
         if self._places is None:
             self._at.copy_(self._upload(self.lengths + [0] * (self.rows - self.live)))
             self._places = self._at[: self.live]
         return self._places
 
-    def _count_on(self, count: int) -> None:
+    def _set_advance(self, count: int) -> None:
         if count != self._stepping:
             self._advance[:count] = 1
             self._advance[count:] = 0
             self._stepping = count
 
     def _reserve(self, rows: int, positions: int) -> None:
-        """Graphs know where the cache is, so it should not move: all of it at once, unless that is much."""
+        """Graphs contain the address of the cache, so it is allocated at once unless it is large."""
         layers, _, _, kv_heads, _, width = self._store.shape
         if self.rows * self.capacity * layers * 2 * kv_heads * width * self._store.itemsize <= AT_ONCE:
             rows, positions = self.rows, self.capacity
@@ -202,63 +202,67 @@ class GpuEngine(TorchEngine):
             self._packs.clear()
             self._tables = Tables.of(self.model, self._store.shape[4])
 
-    def _captured(self, tokens: int, compute: Callable[[launch.Desk], T]) -> Callable[[], T]:
-        """A pass of so many tokens as a graph, where there are graphs."""
+    def _capture(self, tokens: int, compute: Callable[[launch.Workspace], T]) -> Callable[[], T]:
+        """A function that runs a pass of `tokens` tokens, as a CUDA graph if possible."""
         config = self.model.config
-        desk = launch.Desk.empty(tokens, config.heads, config.key_heads, config.head_width, device=self.device)
+        workspace = launch.Workspace.empty(
+            tokens, config.heads, config.key_heads, config.head_width, device=self.device
+        )
         if self.device.type != "cuda":
-            return lambda: compute(desk)
-        compute(desk)  # compiles
+            return lambda: compute(workspace)
+        compute(workspace)  # compiles
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            answer = compute(desk)
+            answer = compute(workspace)
 
-        def again(desk: launch.Desk = desk) -> T:
-            graph.replay()  # which reads and writes the desk: it must not be given to anyone else
+        def replay(workspace: launch.Workspace = workspace) -> T:
+            graph.replay()  # uses the workspace, which must stay allocated
             return answer
 
-        return again
+        return replay
 
-    def _step(self, rows: int, desk: launch.Desk) -> Answer:
-        """A token for each of the first rows."""
-        sight = launch.Sight(self._rows[:rows], self._positions[:rows], self._tables.rotation)
-        x = self._embed(self._tokens[:rows], sight, counted=(self._at, self._advance))
-        logits = launch.multiply(self._start, self._blocks(x, sight, desk), self._logits, norm=self._norm)
-        return Answer(logits, launch.likeliest(self._start, logits))
+    def _step(self, rows: int, workspace: launch.Workspace) -> StepOutput:
+        """One token for each of the first `rows` rows."""
+        where = launch.TokenPlaces(self._rows[:rows], self._positions[:rows], self._tables.rotation)
+        x = self._embed(self._tokens[:rows], where, counted=(self._at, self._advance))
+        logits = launch.multiply(self._launcher, self._blocks(x, where, workspace), self._logits, norm=self._norm)
+        return StepOutput(logits, launch.argmax(self._launcher, logits))
 
-    def _packed(self, size: int, desk: launch.Desk) -> Tensor:
+    def _run_pack(self, size: int, workspace: launch.Workspace) -> Tensor:
         tokens, rows, positions = self._pack[:, :size]
-        sight = launch.Sight(rows, positions, self._tables.rotation)
-        return self._blocks(self._embed(tokens, sight), sight, desk, together=True)
+        where = launch.TokenPlaces(rows, positions, self._tables.rotation)
+        return self._blocks(self._embed(tokens, where), where, workspace, together=True)
 
-    def _embed(self, tokens: Tensor, sight: launch.Sight, counted: tuple[Tensor, Tensor] | None = None) -> Tensor:
+    def _embed(self, tokens: Tensor, where: launch.TokenPlaces, counted: tuple[Tensor, Tensor] | None = None) -> Tensor:
         embedding = self.model.decoder.embedding
         table, places, factor = embedding.table, self._tables.places, embedding.factor
         x = launch.embed(
-            self._start, tokens, sight.positions, table=table, places=places, factor=factor, counted=counted
+            self._launcher, tokens, where.positions, table=table, places=places, factor=factor, counted=counted
         )
-        return x if self._embedding_norm is None else launch.normalize(self._start, x, self._embedding_norm)
+        return x if self._embedding_norm is None else launch.normalize(self._launcher, x, self._embedding_norm)
 
-    def _blocks(self, x: Tensor, sight: launch.Sight, desk: launch.Desk, *, together: bool = False) -> Tensor:
-        """Vectors [n, D] through the blocks; `together`, those of one row see each other."""
-        start, config = self._start, self.model.config
+    def _blocks(
+        self, x: Tensor, where: launch.TokenPlaces, workspace: launch.Workspace, *, together: bool = False
+    ) -> Tensor:
+        """Vectors [n, D] through the blocks; with `together`, new tokens of one row attend to each other."""
+        launcher, config = self._launcher, self.model.config
         activation, gated = GATES.get(config.feedforward, config.feedforward), config.feedforward in GATES
         pre = config.placement == "pre"
         for number, (layer, cached) in enumerate(zip(self._layers, self._store, strict=True)):
             norm = layer.attention_norm if pre else None
-            projected = launch.multiply(start, x, layer.projection, norm=norm, first=not number)
+            projected = launch.multiply(launcher, x, layer.projection, norm=norm, first=not number)
             if together:
-                launch.keep(start, projected, cached, sight, heads=config.heads)
-            heads = launch.look(start, projected, cached, sight, desk, heads=config.heads, first=together)
-            x = launch.multiply(start, heads, layer.output, residual=x)
-            x = x if pre else launch.normalize(start, x, layer.attention_norm)
+                launch.write_cache(launcher, projected, cached, where, heads=config.heads)
+            heads = launch.attend(launcher, projected, cached, where, workspace, heads=config.heads, first=together)
+            x = launch.multiply(launcher, heads, layer.output, residual=x)
+            x = x if pre else launch.normalize(launcher, x, layer.attention_norm)
             norm = layer.feedforward_norm if pre else None
-            hidden = launch.multiply(start, x, layer.up, norm=norm, activation=activation, gated=gated)
-            x = launch.multiply(start, hidden, layer.down, residual=x)
-            x = x if pre else launch.normalize(start, x, layer.feedforward_norm)
+            hidden = launch.multiply(launcher, x, layer.up, norm=norm, activation=activation, gated=gated)
+            x = launch.multiply(launcher, hidden, layer.down, residual=x)
+            x = x if pre else launch.normalize(launcher, x, layer.feedforward_norm)
         return x
 
 
 def bucket(rows: int) -> int:
-    """The number of rows of the graph that steps so many."""
-    return launch.power(rows) if rows <= 64 else -(-rows // 64) * 64
+    """The number of rows of the graph that is used for this many rows."""
+    return launch.next_power_of_two(rows) if rows <= 64 else -(-rows // 64) * 64

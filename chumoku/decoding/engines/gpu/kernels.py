@@ -1,20 +1,20 @@
-"""The kernels of a step on a GPU, in Triton; attention has a file of its own.
+"""The kernels of a step on a GPU, in Triton; those of attention are in attention.py.
 
 embed      x = E[token] · factor + P[position]; in a step, each row's length grows by one
 product    out = residual + f(W norm(x) + b)                    gated: f(W norm(x) + b) ⊙ (W' norm(x) + b')
-           the same of weights in int4, without the norm
+           the same with int4 weights, without the norm
 norm       LayerNorm or RMSNorm of each row
 activate   f(x), or f(x) ⊙ x' for the two halves of each row
-likeliest  the token of the largest logit
-move       rows of the cache go to other places
+argmax     the token of the largest logit
+move       copies rows of the cache
 
-A step with few rows reads every weight once and computes almost nothing, so the memory must never wait. Each program
-of `product` asks for its share of the weights before it waits for the kernel before it (`follow`): weights do not
-depend on what is computed, so while one kernel ends, the weights of the next are already on their way.
+A step with few rows is bound by reading every weight once, so the memory must never be idle. Each program of `product`
+loads its weights before it waits for the previous kernel (`wait_for_previous`): weights do not depend on it, so while
+one kernel ends, the weights of the next are already being loaded.
 """
 
 # mypy: ignore-errors
-# Triton's language has Python's grammar and types of its own.
+# Triton's language has Python's syntax but its own types.
 from __future__ import annotations
 
 import triton
@@ -23,8 +23,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 
 @triton.jit
-def follow(EARLY: tl.constexpr):
-    """Let the next kernel start, and wait until the one before has written everything."""
+def wait_for_previous(EARLY: tl.constexpr):
+    """Let the next kernel start, and wait until the previous one has written everything."""
     if EARLY:
         gdc_launch_dependents()
         gdc_wait()
@@ -45,8 +45,8 @@ def activation(x, KIND: tl.constexpr):
 
 
 @triton.jit
-def normalized(x, gamma, beta, inside, epsilon, WIDTH: tl.constexpr, NORM: tl.constexpr):
-    """A row x, zeros outside, as its norm makes it; still zeros outside."""
+def normalize(x, gamma, beta, inside, epsilon, WIDTH: tl.constexpr, NORM: tl.constexpr):
+    """The norm of a row x that is zero outside `inside`; the result is zero there too."""
     if NORM == "layer":
         x = tl.where(inside, x - tl.sum(x, 0) / WIDTH, 0.0)
     x = x * tl.rsqrt(tl.sum(x * x, 0) / WIDTH + epsilon) * gamma.to(tl.float32)
@@ -60,7 +60,7 @@ def embed(
     tokens, positions, lengths, advance, table, places, x, factor,
     WIDTH: tl.constexpr, PLACES: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    follow(EARLY)
+    wait_for_previous(EARLY)
     token = tl.program_id(0)
     k = tl.arange(0, BLOCK)
     inside = k < WIDTH
@@ -83,7 +83,7 @@ def product(
     NORM: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_N outputs of every row: whole rows of the weight at once, so that nothing is asked for twice."""
+    """BLOCK_N outputs of every row; whole rows of the weight are loaded at once, each only once."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     k = tl.arange(0, BLOCK_K)
     there, inside = n < OUTPUTS, k < INPUTS
@@ -94,11 +94,11 @@ def product(
         second = tl.load(weight + OUTPUTS * INPUTS + at, real, 0)
     if NORM != "none":
         by, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
-    follow(EARLY)
+    wait_for_previous(EARLY)
     for row in tl.static_range(ROWS):
         vector = tl.load(x + row * INPUTS + k, inside, 0.0).to(tl.float32)
         if NORM != "none":
-            vector = normalized(vector, by, shift, inside, epsilon, INPUTS, NORM)
+            vector = normalize(vector, by, shift, inside, epsilon, INPUTS, NORM)
         y = tl.sum(first.to(tl.float32) * vector[None, :], 1)
         if SCALED:
             y *= tl.load(scale + n, there, 0.0)
@@ -125,20 +125,20 @@ def product_int4(
     KIND: tl.constexpr, GATED: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_G: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The same for weights s q + m: Σ s (Σ q x) + m (Σ x), the inner sums over groups of 32 inputs."""
+    """The same for weights s q + m: Σ s (Σ q x) + m (Σ x), with inner sums over groups of 32 inputs."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     g, j = tl.arange(0, BLOCK_G), tl.arange(0, 16)
     there, inside = n < OUTPUTS, g < GROUPS
     real = there[:, None] & inside[None, :]
     at = n.to(tl.int64)[:, None] * GROUPS + g[None, :]
-    # A byte holds the q of an input of a group's first half, and of the one as far into its second.
+    # A byte holds q of input i of a group (low bits) and of input i + 16 (high bits).
     first = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
     s, m = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
     if GATED:
         at += OUTPUTS * GROUPS
         second = tl.load(weight + at[:, :, None] * 16 + j[None, None, :], real[:, :, None], 0)
         t, u = tl.load(scale + at, real, 0.0).to(tl.float32), tl.load(low + at, real, 0.0).to(tl.float32)
-    follow(EARLY)
+    wait_for_previous(EARLY)
     for row in tl.static_range(ROWS):
         places = x + row * GROUPS * 32 + g[:, None] * 32 + j[None, :]
         front = tl.load(places, inside[:, None], 0.0).to(tl.float32)
@@ -175,9 +175,9 @@ def norm(
     k = tl.arange(0, BLOCK)
     inside = k < WIDTH
     scale, shift = tl.load(gamma + k, inside, 0.0), tl.load(beta + k, inside, 0.0)
-    follow(EARLY)
+    wait_for_previous(EARLY)
     vector = tl.load(x + row * WIDTH + k, inside, 0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + k, normalized(vector, scale, shift, inside, epsilon, WIDTH, NORM), inside)
+    tl.store(out + row * WIDTH + k, normalize(vector, scale, shift, inside, epsilon, WIDTH, NORM), inside)
 
 
 @triton.jit
@@ -185,7 +185,7 @@ def activate(
     x, out,
     HIDDEN: tl.constexpr, KIND: tl.constexpr, GATED: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    follow(EARLY)
+    wait_for_previous(EARLY)
     row = tl.program_id(0)
     k = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = k < HIDDEN
@@ -197,12 +197,12 @@ def activate(
 
 
 @triton.jit
-def likeliest(
+def argmax(
     logits, largest, places,
     VOCABULARY: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    """The largest logit of each part of a row, and where it stands."""
-    follow(EARLY)
+    """The largest logit of each part of a row, and its index."""
+    wait_for_previous(EARLY)
     row, part = tl.program_id(0), tl.program_id(1)
     n = part * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(logits + row.to(tl.int64) * VOCABULARY + n, n < VOCABULARY, -float("inf")).to(tl.float32)
@@ -212,11 +212,11 @@ def likeliest(
 
 
 @triton.jit
-def likeliest_of_parts(
+def argmax_of_parts(
     largest, places, tokens,
     PARTS: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
-    follow(EARLY)
+    wait_for_previous(EARLY)
     row = tl.program_id(0)
     part = tl.arange(0, BLOCK)
     values = tl.load(largest + row * PARTS + part, part < PARTS, -float("inf"))
@@ -226,7 +226,7 @@ def likeliest_of_parts(
 
 @triton.jit
 def move(store, moves, rows, used, size, BLOCK: tl.constexpr):
-    """What row moves[1] of one layer's keys or values holds, for row moves[0]; `size` numbers a row and head."""
+    """Copy row moves[1] of one layer's keys or values to row moves[0]; `size` numbers per row and head."""
     part, head, number = tl.program_id(0).to(tl.int64), tl.program_id(1), tl.program_id(2)
     heads = tl.num_programs(1)
     place, row = tl.load(moves + 2 * number), tl.load(moves + 2 * number + 1)

@@ -1,9 +1,9 @@
-"""Each kernel as a function of tensors: the sizes of blocks, the grids, and for many rows the library's products.
+"""A Python function for each kernel, with its block sizes and grid; for many rows, PyTorch's matrix products.
 
-    rows ≤ FEW     `product` reads each weight once for all rows, norm and activation inside
-    more           norm, the matrix library's product (of whole numbers made floats first), activation
+    rows ≤ FEW_ROWS     the kernel `product` reads each weight once for all rows, with norm and activation fused
+    more           norm, PyTorch's product (with dequantized weights), activation
 
-Sizes are those that were fastest on an H200 for a Llama of 1.1 B and for GPT-2 124M (docs/log.md).
+Sizes were tuned on an H200 for a 1.1 B Llama and GPT-2 124M (docs/log.md).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from chumoku.decoding.engines.gpu import attention, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
 from chumoku.nn.quantized import GROUP, Int4, Int8
 
-FEW = 2
-PAST = 64  # keys looked at together
-LANES = (256, 8)  # the same for a query head alone, and its warps
-ALONE = 512  # a past of up to so many keys is not cut into parts: joining them takes longer than looking at them
-PROGRAMS, MOST_PARTS = 264, 32  # parts of all pasts together: two for each of an H200's processors
+FEW_ROWS = 2
+KEY_BLOCK = 64  # keys in one block
+LANES = (256, 8)  # keys in one block, and warps, when each query head has its own program
+ALONE = 512  # a past of up to this many keys is not split into parts, because joining them takes longer
+PROGRAMS, MOST_PARTS = 264, 32  # programs of all parts together: two for each multiprocessor of an H200
 PART = 4096  # logits compared by one program
-INT4_BYTES = 16384  # of the weights of one program, at most
+INT4_BYTES = 16384  # most bytes of weights of one program
 
 
 class Launcher(NamedTuple):
-    """How kernels start on this device: `early` lets one start while the one before it ends (Hopper and later)."""
+    """Launch options of a device. `early`: a kernel may start while the previous one ends (Hopper and later)."""
 
     early: bool
 
@@ -42,31 +42,31 @@ class Launcher(NamedTuple):
         return {"EARLY": early, "num_warps": warps, **({"launch_pdl": True} if early else {})}
 
 
-def power(size: float) -> int:
-    """The smallest power of two that is not below."""
+def next_power_of_two(size: float) -> int:
+    """The smallest power of two that is at least `size`."""
     return 1 << max(0, int(-(-size // 1)) - 1).bit_length()
 
 
-def tile(outputs: int, inputs: int, *, gated: bool, normed: bool) -> tuple[int, int, int]:
+def tile_sizes(outputs: int, inputs: int, *, gated: bool, with_norm: bool) -> tuple[int, int, int]:
     """Outputs and inputs of one program of `product`, and its warps.
 
-    A program with a norm inside computes it for its few outputs alone, so it has more threads for them.
+    A program with a norm computes the norm for its few outputs alone, so it gets more threads.
     """
-    width = power(inputs)
+    width = next_power_of_two(inputs)
     if gated:
         block = max(1, 4096 // width)
         return block, width, warps(2 * block * width / 64)
-    weights, programs = (8192, 1024) if normed else (16384, 256)
-    block = max(1, min(weights // width, power(outputs / programs + 1) // 2))
-    return block, width, warps(width / 8 if normed else block * width / 128)
+    weights, programs = (8192, 1024) if with_norm else (16384, 256)
+    block = max(1, min(weights // width, next_power_of_two(outputs / programs + 1) // 2))
+    return block, width, warps(width / 8 if with_norm else block * width / 128)
 
 
 def warps(threads: float) -> int:
-    return min(16, max(2, power(threads / 32)))
+    return min(16, max(2, next_power_of_two(threads / 32)))
 
 
 def embed(
-    start: Launcher,
+    launcher: Launcher,
     tokens: Tensor,
     positions: Tensor,
     *,
@@ -75,33 +75,33 @@ def embed(
     factor: float,
     counted: tuple[Tensor, Tensor] | None = None,
 ) -> Tensor:
-    """The vectors that enter the first block [n, D].
+    """The input vectors of the first block [n, D].
 
-    Where they stand is read from `positions`; or it is the lengths in `counted`, which then grow by its second part
-    and are left in `positions`.
+    Positions are read from `positions`; or with `counted` = (lengths, advance) they are the lengths, which are written
+    to `positions` and then incremented by `advance`.
     """
     width = table.shape[1]
     x = table.new_empty(len(tokens), width)
     lengths, advance = counted or (positions, positions)
     kernels.embed[(len(tokens),)](
         tokens, positions, lengths, advance, table, table if places is None else places, x, factor,
-        WIDTH=width, PLACES=places is not None, COUNT=counted is not None, BLOCK=power(width),
-        **start.options(first=True),
+        WIDTH=width, PLACES=places is not None, COUNT=counted is not None, BLOCK=next_power_of_two(width),
+        **launcher.options(first=True),
     )  # fmt: skip
     return x
 
 
-def normalize(start: Launcher, x: Tensor, norm: Norm) -> Tensor:
+def normalize(launcher: Launcher, x: Tensor, norm: Norm) -> Tensor:
     out = torch.empty_like(x)
     kernels.norm[(len(x),)](
         x, norm.gamma, norm.beta, out, norm.epsilon,
-        WIDTH=x.shape[1], NORM=norm.kind, BLOCK=power(x.shape[1]), **start.options(),
+        WIDTH=x.shape[1], NORM=norm.kind, BLOCK=next_power_of_two(x.shape[1]), **launcher.options(),
     )  # fmt: skip
     return out
 
 
 def multiply(
-    start: Launcher,
+    launcher: Launcher,
     x: Tensor,
     matrix: Matrix,
     *,
@@ -113,17 +113,17 @@ def multiply(
 ) -> Tensor:
     """residual + f(W norm(x) + b) for every row of x [rows, K].
 
-    The `first` one waits for all before it to be over: later kernels may then read what those wrote before waiting.
+    The `first` kernel waits until all previous ones are complete, so that later kernels may read their results at once.
     """
-    if len(x) > FEW:
-        return multiply_many(start, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
+    if len(x) > FEW_ROWS:
+        return multiply_many(launcher, x, matrix, norm=norm, activation=activation, gated=gated, residual=residual)
     if isinstance(matrix.weight, Int4):
-        x = x if norm is None else normalize(start, x, norm)
-        return multiply_int4(start, x, matrix, activation=activation, gated=gated, residual=residual, first=first)
+        x = x if norm is None else normalize(launcher, x, norm)
+        return multiply_int4(launcher, x, matrix, activation=activation, gated=gated, residual=residual, first=first)
     weight, scale = matrix.weight if isinstance(matrix.weight, Int8) else (matrix.weight, matrix.weight)
     outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
-    block, inputs, many = tile(outputs, x.shape[1], gated=gated, normed=norm is not None)
+    block, inputs, many = tile_sizes(outputs, x.shape[1], gated=gated, with_norm=norm is not None)
     kernels.product[(triton.cdiv(outputs, block),)](
         x,
         weight,
@@ -145,13 +145,13 @@ def multiply(
         RESIDUAL=residual is not None,
         BLOCK_N=block,
         BLOCK_K=inputs,
-        **start.options(warps=many, first=first),
+        **launcher.options(warps=many, first=first),
     )
     return out
 
 
 def multiply_int4(
-    start: Launcher,
+    launcher: Launcher,
     x: Tensor,
     matrix: Matrix,
     *,
@@ -163,8 +163,8 @@ def multiply_int4(
     outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
     groups = x.shape[1] // GROUP
-    size = min(INT4_BYTES, 256 * power(groups))
-    block = max(1, size // (16 * power(groups) * (2 if gated else 1)))
+    size = min(INT4_BYTES, 256 * next_power_of_two(groups))
+    block = max(1, size // (16 * next_power_of_two(groups) * (2 if gated else 1)))
     kernels.product_int4[(triton.cdiv(outputs, block),)](
         x,
         *matrix.weight,
@@ -179,14 +179,14 @@ def multiply_int4(
         BIAS=matrix.bias is not None,
         RESIDUAL=residual is not None,
         BLOCK_N=block,
-        BLOCK_G=power(groups),
-        **start.options(warps=max(1, size // 2048), first=first),
+        BLOCK_G=next_power_of_two(groups),
+        **launcher.options(warps=max(1, size // 2048), first=first),
     )
     return out
 
 
 def multiply_many(
-    start: Launcher,
+    launcher: Launcher,
     x: Tensor,
     matrix: Matrix,
     *,
@@ -196,105 +196,115 @@ def multiply_many(
     residual: Tensor | None,
 ) -> Tensor:
     if norm is not None:
-        x = normalize(start, x, norm)
+        x = normalize(launcher, x, norm)
     if residual is not None and matrix.bias is None:
         return torch.addmm(residual, x, matrix.floats(x.dtype).T)
     y = F.linear(x, matrix.floats(x.dtype), matrix.bias)
     if residual is not None:
         y += residual
-    return y if activation == "none" else activate(start, y, activation, gated=gated)
+    return y if activation == "none" else activate(launcher, y, activation, gated=gated)
 
 
-def activate(start: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor:
+def activate(launcher: Launcher, x: Tensor, kind: str, *, gated: bool) -> Tensor:
     rows, hidden = len(x), x.shape[1] // (2 if gated else 1)
     out = x.new_empty(rows, hidden)
-    block = min(1024, power(hidden))
+    block = min(1024, next_power_of_two(hidden))
     kernels.activate[(rows, triton.cdiv(hidden, block))](
-        x, out, HIDDEN=hidden, KIND=kind, GATED=gated, BLOCK=block, **start.options()
+        x, out, HIDDEN=hidden, KIND=kind, GATED=gated, BLOCK=block, **launcher.options()
     )
     return out
 
 
-class Desk(NamedTuple):
-    """Where the parts of a long past leave what they found."""
+class Workspace(NamedTuple):
+    """Buffers for the results of the parts of a long past."""
 
     outputs: Tensor
     logs: Tensor
-    arrived: Tensor  # how many parts of a row and head are there; zero between steps
+    arrived: Tensor  # number of finished parts of each row and head; zero between steps
     parts: int
     alone: bool  # a program for each query head, not for each key head
 
     @classmethod
-    def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Desk:
-        """For `rows` tokens a step."""
+    def empty(cls, rows: int, heads: int, kv_heads: int, width: int, *, device: torch.device) -> Workspace:
+        """Buffers for `rows` tokens per step."""
         alone = rows * heads <= PROGRAMS
         places = rows * (heads if alone else kv_heads)
-        parts = min(MOST_PARTS, power(max(1, PROGRAMS // places) + 1) // 2)  # a power of two
-        shape = (places, parts, 1 if alone else max(16, power(heads // kv_heads)))
-        outputs = torch.empty(*shape, max(16, power(width)), device=device)
+        parts = min(MOST_PARTS, next_power_of_two(max(1, PROGRAMS // places) + 1) // 2)  # a power of two
+        shape = (places, parts, 1 if alone else max(16, next_power_of_two(heads // kv_heads)))
+        outputs = torch.empty(*shape, max(16, next_power_of_two(width)), device=device)
         arrived = torch.zeros(places, dtype=torch.int32, device=device)
         return cls(outputs, torch.empty(shape, device=device), arrived, parts, alone)
 
 
-class Sight(NamedTuple):
-    """Where n new tokens stand: in which rows of the cache, at which positions, and how far those turn."""
+class TokenPlaces(NamedTuple):
+    """Rows and positions of n new tokens in the cache, and the rotation of all positions."""
 
     rows: Tensor  # [n]
     positions: Tensor  # [n]
     rotation: tuple[Tensor, Tensor, str] | None  # cos, sin [C, K / 2] and the pairing
 
 
-def look(
-    start: Launcher, projected: Tensor, store: Tensor, sight: Sight, desk: Desk, *, heads: int, first: bool = False
+def attend(
+    launcher: Launcher,
+    projected: Tensor,
+    store: Tensor,
+    where: TokenPlaces,
+    workspace: Workspace,
+    *,
+    heads: int,
+    first: bool = False,
 ) -> Tensor:
     """Attention of new tokens; `store` [2, rows, G, C, K] is one layer of the cache.
 
-    As the `first` it waits before it reads the past, which another kernel may just be writing.
+    As the `first` it waits before it reads the past, because a previous kernel may still be writing it.
     """
     kv_heads, capacity, width = store.shape[2:]
     out = projected.new_empty(len(projected), heads * width)
-    cos, sin, pairing = sight.rotation or (desk.logs, desk.logs, "none")
-    block, many = LANES if desk.alone else (PAST, 4)
-    tensors = projected, cos, sin, store[0], store[1], sight.rows, sight.positions
-    left = out, desk.outputs, desk.logs, desk.arrived
-    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PAIRING": pairing, "PARTS": desk.parts}
-    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": desk.outputs.shape[3]}
-    sizes |= start.options(warps=many, first=first)
-    if desk.alone:
-        attention.attend_alone[(len(projected), heads, desk.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
+    cos, sin, pairing = where.rotation or (workspace.logs, workspace.logs, "none")
+    block, many = LANES if workspace.alone else (KEY_BLOCK, 4)
+    tensors = projected, cos, sin, store[0], store[1], where.rows, where.positions
+    left = out, workspace.outputs, workspace.logs, workspace.arrived
+    sizes = {"HEADS": heads, "KV_HEADS": kv_heads, "WIDTH": width, "PAIRING": pairing, "PARTS": workspace.parts}
+    sizes |= {"ALONE": max(1, ALONE // block), "BLOCK": block, "BLOCK_K": workspace.outputs.shape[3]}
+    sizes |= launcher.options(warps=many, first=first)
+    if workspace.alone:
+        attention.attend_alone[(len(projected), heads, workspace.parts)](
+            *tensors, *left, width**-0.5, capacity, **sizes
+        )
     else:
-        sizes |= {"BLOCK_S": power(heads // kv_heads), "BLOCK_H": desk.outputs.shape[2]}
-        attention.attend[(len(projected), kv_heads, desk.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
+        sizes |= {"BLOCK_S": next_power_of_two(heads // kv_heads), "BLOCK_H": workspace.outputs.shape[2]}
+        attention.attend[(len(projected), kv_heads, workspace.parts)](*tensors, *left, width**-0.5, capacity, **sizes)
     return out
 
 
-def keep(start: Launcher, projected: Tensor, store: Tensor, sight: Sight, *, heads: int) -> None:
-    """The keys and values of new tokens into the cache, for those of one row to see each other."""
+def write_cache(launcher: Launcher, projected: Tensor, store: Tensor, where: TokenPlaces, *, heads: int) -> None:
+    """Write the keys and values of new tokens to the cache, so that tokens of one row can attend to each other."""
     kv_heads, capacity, width = store.shape[2:]
-    cos, sin, pairing = sight.rotation or (projected, projected, "none")
-    attention.keep[(len(projected), kv_heads)](
-        projected, cos, sin, store[0], store[1], sight.rows, sight.positions, capacity,
-        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, BLOCK_K=power(width), **start.options(warps=1),
+    cos, sin, pairing = where.rotation or (projected, projected, "none")
+    attention.write_cache[(len(projected), kv_heads)](
+        projected, cos, sin, store[0], store[1], where.rows, where.positions, capacity,
+        HEADS=heads, KV_HEADS=kv_heads, WIDTH=width, PAIRING=pairing, BLOCK_K=next_power_of_two(width),
+        **launcher.options(warps=1),
     )  # fmt: skip
 
 
 def move(store: Tensor, moves: Tensor, used: int) -> None:
-    """Row moves[i, 0] of the cache becomes what row moves[i, 1] is, its first `used` positions; no row is in both."""
+    """Copy the first `used` positions of row moves[i, 1] to row moves[i, 0] of the cache; no row may be in both."""
     layers, _, rows, kv_heads, capacity, width = store.shape
     kernels.move[(2 * layers, kv_heads, len(moves))](store, moves, rows, used * width, capacity * width, BLOCK=1024)
 
 
-def likeliest(start: Launcher, logits: Tensor) -> Tensor:
+def argmax(launcher: Launcher, logits: Tensor) -> Tensor:
     """The token of the largest logit of each row [rows]."""
     rows, vocabulary = logits.shape
-    block = min(PART, power(vocabulary))
+    block = min(PART, next_power_of_two(vocabulary))
     parts = triton.cdiv(vocabulary, block)
     largest = torch.empty(rows, parts, device=logits.device)
     places = torch.empty(rows, parts, dtype=torch.int32, device=logits.device)
     tokens = torch.empty(rows, dtype=torch.int64, device=logits.device)
     sizes = {"VOCABULARY": vocabulary, "PARTS": parts, "BLOCK": block}
-    kernels.likeliest[(rows, parts)](logits, largest, places, **sizes, **start.options())
-    kernels.likeliest_of_parts[(rows,)](
-        largest, places, tokens, PARTS=parts, BLOCK=power(parts), **start.options(warps=1)
+    kernels.argmax[(rows, parts)](logits, largest, places, **sizes, **launcher.options())
+    kernels.argmax_of_parts[(rows,)](
+        largest, places, tokens, PARTS=parts, BLOCK=next_power_of_two(parts), **launcher.options(warps=1)
     )
     return tokens

@@ -1,8 +1,8 @@
-"""The weights of a decoder as its kernels read them: queries, keys and values one matrix, gate and up one matrix.
+"""The weights of a decoder for its kernels: query, key and value as one matrix, gate and up as one matrix.
 
 [W_q; W_k; W_v] [H K + 2 G K, D]      [W_gate; W_up] [2 F, D]
 
-Matrices that are joined do not exist twice: the model's own parameters become views of the joined ones.
+Nothing is stored twice: the model's parameters become views of the concatenated matrices.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from chumoku.nn.norms import LayerNorm, RMSNorm
 from chumoku.nn.quantized import Int4, Int8, Quantized
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-WIDEST, WIDEST_HEAD = 1 << 15, 256  # programs hold whole rows of weights, and whole keys
+WIDEST, WIDEST_HEAD = 1 << 15, 256  # a program holds whole rows of weights, and whole keys
 
 
 class Matrix(NamedTuple):
@@ -40,7 +40,7 @@ class Matrix(NamedTuple):
 class Norm(NamedTuple):
     kind: str
     gamma: Tensor
-    beta: Tensor  # of an RMSNorm, which has none, gamma again: it is not read
+    beta: Tensor  # for RMSNorm, which has none, a copy of gamma that is not read
     epsilon: float
 
 
@@ -54,14 +54,14 @@ class Layer(NamedTuple):
 
 
 def unsupported(model: nn.Module) -> str | None:
-    """Why this model's steps have no kernels here; None where they have."""
+    """Why the kernels cannot run this model, as part of a sentence; None if they can."""
     if not isinstance(model, DecoderModel):
-        return "it is no decoder"
+        return "it is not a decoder"
     config = model.config
     if config.experts or config.position == "relative" or config.norm == "batch":
         return "it has experts, relative positions or batch norms"
     if model.dtype not in DTYPES:
-        return f"its numbers are {model.dtype}"
+        return f"its dtype is {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
@@ -81,7 +81,7 @@ def read_norm(norm: nn.Module | None) -> Norm:
         return Norm("layer", norm.gamma.detach(), norm.beta.detach(), norm.epsilon)
     if isinstance(norm, RMSNorm):
         return Norm("rms", norm.gamma.detach(), norm.gamma.detach(), norm.epsilon)
-    raise UsageError(f"A {type(norm).__name__} has no kernel for decoding on a GPU.")
+    raise UsageError(f"There is no GPU kernel for {type(norm).__name__}.")
 
 
 def read_layers(model: DecoderModel) -> list[Layer]:
@@ -91,7 +91,7 @@ def read_layers(model: DecoderModel) -> list[Layer]:
 def read_layer(block: Block) -> Layer:
     attention, feed = block.attention, block.feedforward
     if not isinstance(feed, FeedForward):
-        raise UsageError("Experts have no kernel for decoding on a GPU.")
+        raise UsageError("There is no GPU kernel for experts.")
     return Layer(
         read_norm(block.attention_norm),
         matrix([attention.query, attention.key, attention.value]),
@@ -103,14 +103,14 @@ def read_layer(block: Block) -> Layer:
 
 
 def matrix(parts: Sequence[nn.Linear | Quantized]) -> Matrix:
-    """Several linear maps of one input as one."""
+    """Several linear layers of the same input as one matrix."""
     biases = [part.bias for part in parts if part.bias is not None]
-    bias = joined(biases) if biases else None
+    bias = concatenate(biases) if biases else None
     stored = [part.stored_weight for part in parts if isinstance(part, Quantized)]
     if stored:
-        made = type(stored[0])(*(joined(tensors) for tensors in zip(*stored, strict=True)))
-        return Matrix(made, bias)  # type: ignore[arg-type]
-    return Matrix(joined([part.weight for part in parts if isinstance(part, nn.Linear)]), bias)
+        weight = type(stored[0])(*(concatenate(tensors) for tensors in zip(*stored, strict=True)))
+        return Matrix(weight, bias)  # type: ignore[arg-type]
+    return Matrix(concatenate([part.weight for part in parts if isinstance(part, nn.Linear)]), bias)
 
 
 def read_logits(head: nn.Module, table: Tensor) -> Matrix:
@@ -121,8 +121,8 @@ def read_logits(head: nn.Module, table: Tensor) -> Matrix:
     return Matrix((table if weight is None else weight).detach(), None if bias is None else bias.detach())
 
 
-def joined(parameters: Sequence[Tensor]) -> Tensor:
-    """Parameters below each other in one tensor, of which they are views from now on."""
+def concatenate(parameters: Sequence[Tensor]) -> Tensor:
+    """Concatenate parameters along the first axis; they become views of the result."""
     first, count = parameters[0].detach(), sum(len(one) for one in parameters)
     ends = [one.data_ptr() + one.nbytes for one in parameters]
     follow = all(one.data_ptr() == end for one, end in zip(parameters[1:], ends, strict=False))
@@ -130,7 +130,7 @@ def joined(parameters: Sequence[Tensor]) -> Tensor:
     same = len({one.untyped_storage().data_ptr() for one in parameters}) == 1
     if follow and whole and same:
         return first.as_strided((count, *first.shape[1:]), first.stride())
-    # Outside inference mode, or these parameters could never be trained again.
+    # Outside inference mode, because inference tensors could not be trained again.
     with torch.inference_mode(False), torch.no_grad():
         together = torch.cat([one.detach() for one in parameters])
         parts = torch.split(together, [len(one) for one in parameters])

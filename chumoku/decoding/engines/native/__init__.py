@@ -1,1 +1,1 @@
-"""The native engine: a decoder's whole step as one call into a small C++ library, compiled once on each machine."""
+"""The native engine: a decoder step is one call into a small C++ library, compiled once on each machine."""

@@ -9,7 +9,7 @@
 
 namespace {
 
-// Lane l of the sum of a's neighbors where bit D of l is 0, of b's where it is 1.
+// Lane l is the sum of two lanes of a if bit D of l is 0, of b if it is 1.
 template <int D> Floats fold(Floats a, Floats b) {
     Words here, there;
     for (unsigned l = 0; l < LANES; l++) {
@@ -19,16 +19,16 @@ template <int D> Floats fold(Floats a, Floats b) {
     return __builtin_shuffle(a, b, here) + __builtin_shuffle(a, b, there);
 }
 
-// Vectors 0, D, 2 D … of partial sums, folded until lane l of the first is the sum of vector l.
-template <int D> Floats folded(Floats* part) {
+// Add up the lanes of vectors 0, D, 2 D …: lane l of the result is the sum of vector l.
+template <int D> Floats fold_all(Floats* part) {
     if constexpr (D == LANES) return part[0];
     else {
         for (int t = 0; t < LANES; t += 2 * D) part[t] = fold<D>(part[t], part[t + D]);
-        return folded<2 * D>(part);
+        return fold_all<2 * D>(part);
     }
 }
 
-// q · k for as many keys at once as there are lanes.
+// q · k for LANES keys at once.
 inline Floats dots(const float* query, const float* const* keys, int width) {
     Floats part[LANES] = {};
     int i = 0;
@@ -36,13 +36,13 @@ inline Floats dots(const float* query, const float* const* keys, int width) {
         Floats q = load<Floats>(query + i);
         for (int t = 0; t < LANES; t++) part[t] = fma(q, load<Floats>(keys[t] + i), part[t]);
     }
-    Floats sums = folded<1>(part);
+    Floats sums = fold_all<1>(part);
     for (; i < width; i++)
         for (int t = 0; t < LANES; t++) sums[t] += query[i] * keys[t][i];
     return sums;
 }
 
-// out[h] = Σ_t s[h][t] v[t] for S heads, four registers of a head's numbers at a time.
+// out[h] = Σ_t s[h][t] v[t] for S heads, four registers of each head at a time.
 template <int S, class At>
 void mix(const float* scores, int stride, int length, const At& value, int width, float* out) {
     int i = 0;
@@ -66,9 +66,10 @@ void mix(const float* scores, int stride, int length, const At& value, int width
         }
 }
 
-// `shared` queries of `width` numbers each, over `length` positions. `at(t)` says where position t's keys begin.
+// Attention of `shared` queries [width] over `length` positions. at(t) points to the keys of position t, and `values`
+// further on are its values.
 template <class At>
-void look(const float* query, int shared, int width, int length, size_t values, const At& at, float* out) {
+void attend(const float* query, int shared, int width, int length, size_t values, const At& at, float* out) {
     thread_local std::vector<float> space;
     int stride = (length + LANES - 1) / LANES * LANES;
     space.resize(size_t(shared) * stride);

@@ -1,9 +1,9 @@
-"""The library: step.cpp and its headers, compiled once for this processor and kept in the user's cache.
+"""The library: step.cpp and its headers, compiled once for this processor and stored in the user's cache folder.
 
     NAME.so       NAME = sha256(source, flags, compiler, processor)[:16]
-    NAME.sha256   of its content: a library that is not this user's own file, or not as it was compiled, is not loaded
+    NAME.sha256   hash of NAME.so: a library of another user, or one that was changed, is not loaded
 
-Without a compiler there is no library and nothing is lost but speed; `why_not` says why. CHUMOKU_NATIVE=0 does without.
+Without a compiler there is no library, and decoding is slower (`why_not` says why). CHUMOKU_NATIVE=0 turns it off.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 SOURCE = FOLDER / "step.cpp"
-# Arithmetic is done as it is written, so that a row's numbers never depend on the rows beside it.
+# No contraction or reassociation, so that the results of a row never depend on other rows.
 FLAGS = (
     *("-O3", "-std=c++20", "-shared", "-fPIC", "-pthread"),
     *("-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"),
 )
 SECONDS = 300
-SUM = ".sha256"
+CHECKSUM = ".sha256"
 
 
 class Missing(Exception):
-    """Why there is no library."""
+    """The library is not available; the message says why."""
 
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    """The library, compiled if need be; None where that cannot be."""
+    """The library, compiled if necessary; None if it is not available."""
     try:
-        return ctypes.CDLL(str(_built()))
+        return ctypes.CDLL(str(_build()))
     except (Missing, OSError):
         return None
 
 
 def why_not() -> str | None:
-    """A sentence on why there is no library; None where there is one."""
+    """A sentence that says why there is no library; None if there is one."""
     if library() is not None:
         return None
     try:
-        ctypes.CDLL(str(_built()))
+        ctypes.CDLL(str(_build()))
     except (Missing, OSError) as error:
-        return f"{error} Decoding on the processor runs without it, slower."
+        return f"{error} Decoding on a CPU works without it, but slower."
     return None
 
 
-def _built() -> Path:
+def _build() -> Path:
     if os.environ.get("CHUMOKU_NATIVE") == "0":
-        raise Missing("CHUMOKU_NATIVE=0 switches the native library off.")
+        raise Missing("CHUMOKU_NATIVE=0 disables the native library.")
     compiler = next(filter(None, map(shutil.which, (os.environ.get("CXX", "c++"), "g++", "clang++"))), None)
     if compiler is None:
-        raise Missing("There is no C++ compiler here (c++, g++ or clang++) to make the native library with.")
+        raise Missing("The native library needs a C++ compiler (c++, g++ or clang++), and none was found.")
     native = _for_this_processor()
     version = _run([compiler, "--version"]).stdout
     sources = [path.read_bytes() for path in (SOURCE, *sorted(FOLDER.glob("*.h")))]
@@ -72,12 +72,14 @@ def _built() -> Path:
 
 
 def _intact(target: Path) -> bool:
-    """Whether this is a file of this user that nobody else can write, with the content that was compiled."""
+    """Whether this file belongs to this user, is not writable by others, and has the content that was compiled."""
     try:
         found = target.lstat()
         if not stat.S_ISREG(found.st_mode) or _others_may_write(found):
             return False
-        return target.with_suffix(SUM).read_text(encoding="ascii") == hashlib.sha256(target.read_bytes()).hexdigest()
+        return (
+            target.with_suffix(CHECKSUM).read_text(encoding="ascii") == hashlib.sha256(target.read_bytes()).hexdigest()
+        )
     except (OSError, ValueError):
         return False
 
@@ -89,39 +91,39 @@ def _others_may_write(found: os.stat_result) -> bool:
 
 
 def _compile(command: list[str], target: Path) -> None:
-    """Into a file of its own, which then takes its name at once: others may be compiling too."""
-    handle, made = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    """Compile into a temporary file and rename it, because other processes may compile too."""
+    handle, temporary = tempfile.mkstemp(suffix=".so", dir=target.parent)
     os.close(handle)
     try:
-        done = _run([*command, str(SOURCE), "-o", made])
+        done = _run([*command, str(SOURCE), "-o", temporary])
         if done.returncode:
-            said = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
-            raise Missing(f"{command[0]} did not compile the native library: {''.join(said)[:200]}")
-        content = Path(made).read_bytes()
-        os.replace(made, target)
-        Path(made).write_text(hashlib.sha256(content).hexdigest(), encoding="ascii")
-        os.replace(made, target.with_suffix(SUM))
+            lines = done.stderr.decode("utf-8", "replace").strip().splitlines()[:1]
+            raise Missing(f"{command[0]} did not compile the native library: {''.join(lines)[:200]}")
+        content = Path(temporary).read_bytes()
+        os.replace(temporary, target)
+        Path(temporary).write_text(hashlib.sha256(content).hexdigest(), encoding="ascii")
+        os.replace(temporary, target.with_suffix(CHECKSUM))
     finally:
-        Path(made).unlink(missing_ok=True)
+        Path(temporary).unlink(missing_ok=True)
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[bytes]:
     try:
         return subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
     except subprocess.TimeoutExpired as error:
-        raise Missing(f"{command[0]} took more than {SECONDS} seconds over the native library.") from error
+        raise Missing(f"{command[0]} took more than {SECONDS} seconds to compile the native library.") from error
 
 
 def _folder() -> Path:
-    """A folder that nobody else can write into: what lies there is run."""
+    """The cache folder. Only this user may write there, because the library in it is executed."""
     try:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    except RuntimeError as error:  # a user whom the system does not know
-        raise Missing("There is no home folder to keep the native library in; XDG_CACHE_HOME can name one.") from error
+    except RuntimeError as error:  # the user has no entry in the system
+        raise Missing("There is no home folder for the native library. Set XDG_CACHE_HOME to a folder.") from error
     folder = Path(cache) / "chumoku"
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     if _others_may_write(folder.stat()):
-        raise Missing(f"{folder} can be written by others, so no native library is kept or run there.")
+        raise Missing(f"{folder} is writable by other users, so the native library is not stored there.")
     return folder
 
 
@@ -130,7 +132,7 @@ def _for_this_processor() -> str:
 
 
 def _processor() -> bytes:
-    """What the compiler will look at when it is told to compile for this processor."""
+    """The properties of this processor that the compiler uses."""
     try:
         lines = Path("/proc/cpuinfo").read_bytes().splitlines()
     except OSError:

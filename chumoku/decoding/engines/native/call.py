@@ -1,7 +1,7 @@
-"""Calls into the library: a stack goes through once for some tokens, wherever each of them stands.
+"""Calls into the library: one pass through a stack for tokens of any rows and positions.
 
-A token is (row, position, seen): whose it is, where its keys and values go, and how many positions it looks at. One new
-token for each of many rows, a prompt, a whole source in an encoder: all are tokens in one call.
+A token is (row, position, visible): its row, its position, and how many positions it attends to. One new token for each
+of many rows, a prompt, or a whole source in an encoder are all tokens of one call.
 """
 
 from __future__ import annotations
@@ -24,128 +24,132 @@ from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.quantized import Quantized, QuantizedEmbedding
 
-PIECE = 1 << 22  # bytes that one thread looks through at a time
+CHUNK = 1 << 22  # bytes that one thread hashes at a time
 
 
 class Weights:
-    """A model's matrices in the library's order, once they are `ready`."""
+    """A model's matrices, packed for the library. `wait` returns when packing is complete."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel) -> None:
         lanes = _library().lanes()
         self.decoder = Packed(model.decoder, model.config, model.head, lanes=lanes)
-        # PyTorch's products of many tokens are faster, except for quantized matrices.
+        # For the encoder's many tokens PyTorch is faster, except with quantized matrices.
         quantized = any(isinstance(module, Quantized) for module in model.modules())
         self.encoder: Packed | None = None
         if quantized and isinstance(model, EncoderDecoderModel):
             self.encoder = Packed(model.encoder, model.config, None, lanes=lanes)
-        self._filling: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
-        """Pack them in a thread of its own, and come back when it is at it."""
-        begun = threading.Event()
+    def start(self) -> None:
+        """Pack in another thread; returns when that thread is running."""
+        started = threading.Event()
 
-        def fill() -> None:
-            begun.set()
-            with contextlib.suppress(ChumokuError):  # who comes for them hears of it
-                self._fill()
+        def pack() -> None:
+            started.set()
+            with contextlib.suppress(ChumokuError):  # raised again by `wait`
+                self._pack()
 
-        self._filling = threading.Thread(target=fill, daemon=True)
-        self._filling.start()
-        begun.wait()
+        self._thread = threading.Thread(target=pack, daemon=True)
+        self._thread.start()
+        started.wait()
 
-    def ready(self) -> Weights:
-        if self._filling is not None:
-            self._filling.join()
-            self._filling = None
-        self._fill()  # what is left, as in a process forked meanwhile
+    def wait(self) -> Weights:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        self._pack()  # the rest, for example after a fork while packing
         return self
 
-    def _fill(self) -> None:
-        filled(self.decoder)
+    def _pack(self) -> None:
+        pack_all(self.decoder)
         if self.encoder is not None:
-            filled(self.encoder)
+            pack_all(self.encoder)
 
 
-def filled(packed: Packed) -> Packed:
-    """Carry out what is left to pack, all of it in one call."""
+def pack_all(packed: Packed) -> Packed:
+    """Pack all matrices that are not packed yet, in one call."""
     if packed.packings:
-        work("pack", len(packed.packings), (Packing * len(packed.packings))(*packed.packings))
-        packed.done()
+        call_library("pack", len(packed.packings), (Packing * len(packed.packings))(*packed.packings))
+        packed.clear_packings()
     return packed
 
 
-class Past(NamedTuple):
-    """Where keys and values lie: [L, 2, R, C, G·K], in which of its rows each row's positions are, and the sources."""
+class CacheTensors(NamedTuple):
+    """Keys and values [L, 2, R, C, G·K] in R slots, the slot of each position of each row, and the encoded sources."""
 
     store: Tensor
     origin: Tensor  # [R, C], int32
-    memory: Sequence[Tensor] = ()  # a row's source [L, 2, S, G·K]
+    memory: Sequence[Tensor] = ()  # cross-attention keys and values of each row [L, 2, S, G·K]
 
 
 class Tokens(NamedTuple):
-    """New tokens: which they are, whose, where they stand, how many positions they see, and where their keys go."""
+    """New tokens: ids, rows, positions, number of visible positions, and slots for their keys and values."""
 
     tokens: Sequence[int]
     row: Sequence[int]
     position: Sequence[int]
-    seen: Sequence[int]
-    home: Sequence[int]  # a row of the past
+    visible: Sequence[int]
+    slot: Sequence[int]
 
 
-class Same:
-    """A tensor, equal to itself alone; held, so that no other takes its place in memory."""
+class TensorIdentity:
+    """Compares a tensor by identity, and keeps it alive, so that its id is not reused."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.tensor = tensor
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and self.tensor is other.tensor
+        return isinstance(other, TensorIdentity) and self.tensor is other.tensor
 
     def __hash__(self) -> int:
         return id(self.tensor)
 
 
 _weights: weakref.WeakKeyDictionary[Model, tuple[object, Weights]] = weakref.WeakKeyDictionary()
-_crew: tuple[tuple[int, int], int] | None = None
-_one_at_a_time = threading.Lock()  # the crew goes through one piece of work, whoever brings it
+_pool: tuple[tuple[int, int], int] | None = None
+_lock = threading.Lock()  # the thread pool executes one call at a time
 
 
 def weights(model: DecoderModel | EncoderDecoderModel) -> Weights:
-    """The model's matrices, packed once for as long as they stay what they are."""
+    """The model's packed matrices; they are packed again only if they have changed."""
     known, state = _weights.get(model), fingerprint(model)
     if known is None or known[0] != state:
         known = _weights[model] = (state, Weights(model))
-    return known[1].ready()
+    return known[1].wait()
 
 
 def prepare(model: Model) -> None:
-    """Begin to pack the matrices of a model that will be asked soon, where it can run here at all."""
+    """Start packing the matrices of a model in the background, if the library can run it."""
     if isinstance(model, DecoderModel | EncoderDecoderModel) and model not in _weights and unsupported(model) is None:
-        made = Weights(model)
-        _weights[model] = (fingerprint(model), made)
-        made.begin()
+        packed = Weights(model)
+        _weights[model] = (fingerprint(model), packed)
+        packed.start()
 
 
 def fingerprint(model: Model) -> list[object]:
-    """What every tensor holds. PyTorch counts changes in place too, but not those of its fused optimizers.
+    """Hashes of all tensors. (PyTorch's version counter misses the changes of its fused optimizers.)
 
-    Whole numbers are not trained: of them it is enough to know that they are the same tensors, unchanged.
+    Quantized weights are not trained: for them, identity and version counter are enough.
     """
-    wholes = [module for module in model.modules() if isinstance(module, Quantized | QuantizedEmbedding)]
-    fixed = [part for module in wholes for part in module.stored_weight]
+    quantized = [module for module in model.modules() if isinstance(module, Quantized | QuantizedEmbedding)]
+    fixed = [part for module in quantized for part in module.stored_weight]
     known = {id(tensor) for tensor in fixed if not tensor.is_inference()}
     tensors = [t.detach().contiguous() for t in (*model.parameters(), *model.buffers()) if id(t) not in known]
-    pieces = [(t.data_ptr() + at, min(PIECE, t.nbytes - at)) for t in tensors for at in range(0, t.nbytes, PIECE)]
-    addresses, sizes = (kind * len(pieces) for kind in (ctypes.c_void_p, ctypes.c_size_t))
-    found = (ctypes.c_uint64 * len(pieces))()
-    work("fingerprints", len(pieces), addresses(*(p[0] for p in pieces)), sizes(*(p[1] for p in pieces)), found)
-    return [*((Same(t), t._version) for t in fixed if id(t) in known), *(t.data_ptr() for t in tensors), *found]
+    chunks = [(t.data_ptr() + at, min(CHUNK, t.nbytes - at)) for t in tensors for at in range(0, t.nbytes, CHUNK)]
+    addresses, sizes = (kind * len(chunks) for kind in (ctypes.c_void_p, ctypes.c_size_t))
+    found = (ctypes.c_uint64 * len(chunks))()
+    call_library("fingerprints", len(chunks), addresses(*(p[0] for p in chunks)), sizes(*(p[1] for p in chunks)), found)
+    return [
+        *((TensorIdentity(t), t._version) for t in fixed if id(t) in known),
+        *(t.data_ptr() for t in tensors),
+        *found,
+    ]
 
 
 def unsupported(model: Model) -> str | None:
     """Why the library cannot run a model of this config, precision and device, as part of a sentence; None if it can.
 
-    Whether the model is what its config says is another question (decoding/unmodified.py).
+    Whether the model is unmodified is checked elsewhere (engines/unmodified.py).
     """
     if not isinstance(model, DecoderModel | EncoderDecoderModel):
         return "it has no decoder"
@@ -161,39 +165,39 @@ def unsupported(model: Model) -> str | None:
 def _library() -> ctypes.CDLL:
     library = build.library()
     if library is None:
-        raise ChumokuError(build.why_not() or "There is no native library.")
+        raise ChumokuError(build.why_not() or "The native library is not available.")
     return library
 
 
-def crew() -> ctypes.c_void_p:
-    """The threads, as many as PyTorch uses; a forked process has to have its own."""
-    global _crew
+def thread_pool() -> ctypes.c_void_p:
+    """The thread pool, with as many threads as PyTorch uses; a forked process gets its own."""
+    global _pool
     key = (os.getpid(), torch.get_num_threads())
-    if _crew is None or _crew[0] != key:
+    if _pool is None or _pool[0] != key:
         library = _library()
-        library.crew_open.restype = ctypes.c_void_p
-        if _crew is not None and _crew[0][0] == key[0]:
-            library.crew_close(ctypes.c_void_p(_crew[1]))
-            _crew = None
-        opened = library.crew_open(key[1])
+        library.pool_open.restype = ctypes.c_void_p
+        if _pool is not None and _pool[0][0] == key[0]:
+            library.pool_close(ctypes.c_void_p(_pool[1]))
+            _pool = None
+        opened = library.pool_open(key[1])
         if opened is None:
-            raise TooLargeError(f"The system gives no {key[1]} threads. Ask for fewer with torch.set_num_threads.")
-        _crew = key, opened
-    return ctypes.c_void_p(_crew[1])
+            raise TooLargeError(f"The system cannot start {key[1]} threads. Use fewer, with torch.set_num_threads.")
+        _pool = key, opened
+    return ctypes.c_void_p(_pool[1])
 
 
-def work(name: str, *arguments: object) -> None:
-    """Have the crew do one piece of the library's work; who comes meanwhile waits."""
-    with _one_at_a_time:
-        failed = getattr(_library(), name)(crew(), *arguments)
+def call_library(name: str, *arguments: object) -> None:
+    """Call a function of the library with the thread pool; calls from other threads wait."""
+    with _lock:
+        failed = getattr(_library(), name)(thread_pool(), *arguments)
     if failed:
-        raise TooLargeError("There is no memory to work in for so many tokens at once. Ask for fewer.")
+        raise TooLargeError("There is not enough memory for so many tokens at once. Use fewer.")
 
 
 def _unlock() -> None:
-    """In a forked process nobody is at work, whatever the lock says."""
-    global _one_at_a_time
-    _one_at_a_time = threading.Lock()
+    """After a fork, no thread of the child holds the lock."""
+    global _lock
+    _lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -204,49 +208,50 @@ def run(
     packed: Packed,
     stack: Stack,
     new: Tokens,
-    past: Past,
-    asked: Sequence[int],
+    cache: CacheTensors,
+    outputs: Sequence[int],
     rotation: tuple[Tensor, Tensor] | None,
 ) -> Tensor:
-    """The logits (of an encoder, the vectors) after the tokens asked for.
+    """The logits (for an encoder, the hidden vectors) of the tokens with indices `outputs`.
 
-    `rotation` is cos and sin of rotary positions, for every position that the tokens have.
+    rotation    cos and sin of rotary positions, up to the largest position
     """
     count, end = len(new.tokens), max(new.position) + 1
-    # One tensor, since each costs as much as a small product.
-    numbers = torch.tensor([*new, [*asked, *[0] * (count - len(asked))]], dtype=torch.int32)
-    _, row, position, seen, home, wanted = (numbers.data_ptr() + 4 * count * place for place in range(len(numbers)))
+    # One tensor for all, because creating a tensor costs as much as a small product.
+    numbers = torch.tensor([*new, [*outputs, *[0] * (count - len(outputs))]], dtype=torch.int32)
+    _, row, position, visible, slot, output_tokens = (
+        numbers.data_ptr() + 4 * count * place for place in range(len(numbers))
+    )
     x = stack.embed(numbers[:1], numbers[2:3], end, None)[0].contiguous()
-    outputs = packed.fields.logits.outputs or x.shape[1]
-    answer = torch.empty(len(asked), outputs)
+    logits = torch.empty(len(outputs), packed.fields.logits.outputs or x.shape[1])
     cos, sin = (None, None) if rotation is None else (part.data_ptr() for part in rotation)
-    addresses = (ctypes.c_void_p * len(past.memory))(*(source.data_ptr() for source in past.memory))
-    lengths = (ctypes.c_int32 * len(past.memory))(*(source.shape[2] for source in past.memory))
+    addresses = (ctypes.c_void_p * len(cache.memory))(*(source.data_ptr() for source in cache.memory))
+    lengths = (ctypes.c_int32 * len(cache.memory))(*(source.shape[2] for source in cache.memory))
     batch = Batch(
         count=count,
         row=row,
         position=position,
-        seen=seen,
-        home=home,
+        visible=visible,
+        slot=slot,
         cos=cos,
         sin=sin,
         x=x.data_ptr(),
-        store=past.store.data_ptr(),
-        rows=past.store.shape[2],
-        capacity=past.store.shape[3],
-        origin=past.origin.data_ptr(),
+        store=cache.store.data_ptr(),
+        rows=cache.store.shape[2],
+        capacity=cache.store.shape[3],
+        origin=cache.origin.data_ptr(),
         memory=ctypes.cast(addresses, ctypes.c_void_p),
         memory_length=ctypes.cast(lengths, ctypes.c_void_p),
-        asked=len(asked),
-        wanted=wanted,
-        logits=answer.data_ptr(),
+        outputs=len(outputs),
+        output_tokens=output_tokens,
+        logits=logits.data_ptr(),
     )
-    work("step", ctypes.byref(packed.fields), ctypes.byref(batch))
-    return answer
+    call_library("step", ctypes.byref(packed.fields), ctypes.byref(batch))
+    return logits
 
 
-def encoded(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Sequence[int]]) -> list[Tensor]:
-    """What cross-attention looks at, for each source [L, 2, S, G·K]."""
+def encode_sources(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The cross-attention keys and values of each source [L, 2, S, G·K]."""
     lengths = list(map(len, sources))
     states = _states(model, sources) if packed.encoder is None else _native_states(model, packed.encoder, sources)
     layers = []
@@ -254,14 +259,14 @@ def encoded(model: EncoderDecoderModel, packed: Weights, sources: Sequence[Seque
         parts = [torch.empty(len(states), product.outputs) for product in products]
         for product, part in zip(products, parts, strict=True):
             pointers = (ctypes.c_void_p(states.data_ptr()), ctypes.c_void_p(part.data_ptr()))
-            work("product", ctypes.byref(product), len(states), *pointers)
+            call_library("product", ctypes.byref(product), len(states), *pointers)
         layers.append(torch.cat(parts, dim=1).view(len(states), 2, -1).transpose(0, 1))
     together = torch.stack(layers)  # [L, 2, all tokens, G·K]
     return [part.contiguous() for part in torch.split(together, lengths, dim=2)]
 
 
 def _states(model: EncoderDecoderModel, sources: Sequence[Sequence[int]]) -> Tensor:
-    """The encoder's vectors of all sources' tokens, one after the other [tokens, D], as PyTorch computes them."""
+    """The encoder's vectors of the tokens of all sources, concatenated [tokens, D], computed by PyTorch."""
     table = torch.nn.utils.rnn.pad_sequence([torch.tensor(source) for source in sources], batch_first=True)
     real = torch.arange(table.shape[1]) < torch.tensor([len(source) for source in sources])[:, None]
     states: Tensor = model.encoder(table, mask=None if real.all() else real)
@@ -269,7 +274,7 @@ def _states(model: EncoderDecoderModel, sources: Sequence[Sequence[int]]) -> Ten
 
 
 def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence[Sequence[int]]) -> Tensor:
-    """The same by the library: every token of a source sees all of it."""
+    """The same, computed by the library: every token of a source attends to all of it."""
     count, longest = len(sources), max(map(len, sources))
     row = [number for number, source in enumerate(sources) for _ in source]
     position = [place for source in sources for place in range(len(source))]
@@ -277,8 +282,8 @@ def _native_states(model: EncoderDecoderModel, packed: Packed, sources: Sequence
     new = Tokens(tokens, row, position, [len(sources[number]) for number in row], row)
     wide = model.config.key_heads * model.config.head_width
     store = torch.empty(model.config.encoder_depth, 2, count, longest, wide)
-    past = Past(store, torch.empty(count, longest, dtype=torch.int32))
-    return run(packed, model.encoder, new, past, range(len(tokens)), rotation(model.encoder, longest))
+    cache = CacheTensors(store, torch.empty(count, longest, dtype=torch.int32))
+    return run(packed, model.encoder, new, cache, range(len(tokens)), rotation(model.encoder, longest))
 
 
 def rotation(stack: Stack, positions: int) -> tuple[Tensor, Tensor] | None:

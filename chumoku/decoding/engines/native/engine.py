@@ -1,10 +1,10 @@
-"""The native engine: rows of keys and values that never move.
+"""The native engine: keys and values are never moved when rows are reordered.
 
-    store    [L, 2, R, C, G·K]     keys and values, each row's new ones in its home
-    origin   [R, C]                in which home a row's position lies
+    store    [L, 2, R, C, G·K]     keys and values; R slots of C positions. New ones of a row go to its own slot
+    origin   [R, C]                for each position of a row, the slot that holds it
 
-When beams change places only `origin` does: a row goes on from another's past by reading it where it lies, and writes
-what comes in a home of its own. Cross-attention's keys and values lie beside, once for each source.
+When beams are reordered, only `origin` changes: a row reads the past of another row from that row's slot, and writes to
+its own. The keys and values of cross-attention are stored separately, once for each source.
 """
 
 from __future__ import annotations
@@ -15,18 +15,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from chumoku.decoding.batch import answering
-from chumoku.decoding.engines.native.call import Past, Tokens, encoded, rotation, run, unsupported, weights
+from chumoku.decoding.batch import inference_mode
+from chumoku.decoding.engines.native.call import (
+    CacheTensors,
+    Tokens,
+    encode_sources,
+    rotation,
+    run,
+    unsupported,
+    weights,
+)
 from chumoku.decoding.engines.rows import Rows
 from chumoku.errors import TooLargeError, UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 
 AT_ONCE = 256  # tokens in one call
-FIRST = 512  # positions whose angles are computed at first; then twice as many, and so on
+FIRST = 512  # positions whose rotation angles are computed first; doubled when more are needed
 
 
 class NativeEngine(Rows):
-    """Decoding on the processor, a whole step in one call."""
+    """Decoding on a CPU; a whole step is one call into the C++ library."""
 
     def __init__(self, model: DecoderModel | EncoderDecoderModel, *, rows: int, capacity: int) -> None:
         if reason := unsupported(model):
@@ -36,19 +44,19 @@ class NativeEngine(Rows):
         self._weights = weights(model)
         wide = config.key_heads * config.head_width
         try:
-            # Memory that is not yet written costs nothing, and is never read.
+            # Uninitialized memory takes no space until it is written, and is not read before.
             self._store = torch.empty(config.decoder_depth, 2, rows, self.capacity, wide)
         except RuntimeError as error:
             raise TooLargeError(
-                f"Keys and values of {rows:,} rows of {self.capacity:,} tokens are more than this machine's memory "
-                "holds. Ask for fewer tokens, or for fewer rows at once."
+                f"Keys and values of {rows:,} rows of {self.capacity:,} tokens do not fit this machine's memory. "
+                "Ask for fewer tokens, or for fewer rows at once."
             ) from error
         self._origin = torch.zeros(rows, self.capacity, dtype=torch.int32)
-        self._homes: list[int] = []
-        self._shared = False  # whether a past may be several rows'
-        self._memory: list[Tensor] = []  # a row's source
+        self._slots: list[int] = []
+        self._shared = False  # whether rows may share cached positions
+        self._memory: list[Tensor] = []  # cross-attention keys and values of each row
         self._rotation = rotation(model.decoder, min(FIRST, self.capacity))
-        # The modules that a step calls; all others are only weights to it.
+        # The modules that a step calls; of all others it uses only the weights.
         self._called = (model.decoder, *(part for name, part in model.decoder.named_modules() if "blocks" not in name))
 
     @property
@@ -56,19 +64,19 @@ class NativeEngine(Rows):
         sources = {source.data_ptr(): source.nbytes for source in self._memory}
         return self._store.nbytes + self._origin.nbytes + sum(sources.values())
 
-    def enter(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
-        self.check_entering(count, sources)
+    def add_rows(self, count: int, sources: Sequence[Sequence[int]] | None = None) -> None:
+        self.check_new_rows(count, sources)
         if sources and isinstance(self.model, EncoderDecoderModel):
-            with answering(self.model, self._parts):
-                self._memory += encoded(self.model, self._weights, sources)
+            with inference_mode(self.model, self._parts):
+                self._memory += encode_sources(self.model, self._weights, sources)
         self.lengths += [0] * count
-        self._house([*self._homes, *[None] * count])
+        self._assign_slots([*self._slots, *[None] * count])
 
-    def read(self, pieces: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
-        self.check_reading(pieces, first)
-        tokens = [token for piece in pieces for token in piece]
-        rows = [first + number for number, piece in enumerate(pieces) for _ in piece]
-        ends = list(itertools.accumulate(map(len, pieces)))
+    def prefill(self, prompts: Sequence[Sequence[int]], *, first: int = 0) -> Tensor:
+        self.check_prompts(prompts, first)
+        tokens = [token for prompt in prompts for token in prompt]
+        rows = [first + number for number, prompt in enumerate(prompts) for _ in prompt]
+        ends = list(itertools.accumulate(map(len, prompts)))
         return self._run(tokens, rows, [end - 1 for end in ends])
 
     def step(self, tokens: Tensor) -> Tensor:
@@ -82,73 +90,73 @@ class NativeEngine(Rows):
         rows = [row for row in range(count) for _ in range(new)]
         return self._run(tokens.flatten().tolist(), rows, list(range(count * new))).view(count, new, -1)
 
-    def forget(self, lengths: Sequence[int]) -> None:
+    def truncate(self, lengths: Sequence[int]) -> None:
         self.check_lengths(lengths)
         if self._shared:
-            self._settle()  # what is written next must not be another's past
+            self._copy_to_own_slots()  # new tokens must not overwrite positions of other rows
         self.lengths = list(lengths)
 
-    def take(self, rows: Sequence[int]) -> None:
-        self.check_taking(rows)
-        # Rows that share a past need homes of their own. While all rows are of one length, nobody's past lies where any
-        # of them will write, and each place keeps its home; else the first to come of a row keeps its.
+    def select_rows(self, rows: Sequence[int]) -> None:
+        self.check_selection(rows)
+        # Rows that share positions need their own slots. If all rows have the same length, no cached position lies
+        # where any of them will write, and each place keeps its slot; otherwise the first copy of a row keeps the slot.
         shared, alike = len(set(rows)) < len(rows), len(set(self.lengths)) == 1
         if shared and alike:
-            homes = [self._homes[place] if place < self.live else None for place in range(len(rows))]
+            slots = [self._slots[place] if place < self.live else None for place in range(len(rows))]
         else:
             firsts = {row: place for place, row in reversed(list(enumerate(rows)))}
-            homes = [self._homes[row] if firsts[row] == place else None for place, row in enumerate(rows)]
+            slots = [self._slots[row] if firsts[row] == place else None for place, row in enumerate(rows)]
         self._shared = self._shared or shared
         self.lengths = [self.lengths[row] for row in rows]
         used = max(self.lengths, default=0)
         self._origin[: len(rows), :used] = self._origin[list(rows), :used]
         self._memory = [self._memory[row] for row in rows] if self._memory else []
-        self._house(homes)
+        self._assign_slots(slots)
 
-    def _house(self, homes: Sequence[int | None]) -> None:
-        """A home for each row: the one it has, or one in which nobody's past lies."""
-        self._homes = [-1 if home is None else home for home in homes]
-        missing = [place for place, home in enumerate(homes) if home is None]
+    def _assign_slots(self, slots: Sequence[int | None]) -> None:
+        """Give each row a slot: the one it has, or one that holds no position in use."""
+        self._slots = [-1 if slot is None else slot for slot in slots]
+        missing = [place for place, slot in enumerate(slots) if slot is None]
         if not missing:
             return
-        empty = [home for home in range(self.rows) if home not in set(homes)]
-        pasts = {home for row, length in enumerate(self.lengths) for home in set(self._origin[row, :length].tolist())}
-        free = [home for home in empty if home not in pasts]
+        empty = [slot for slot in range(self.rows) if slot not in set(slots)]
+        used = {slot for row, length in enumerate(self.lengths) for slot in set(self._origin[row, :length].tolist())}
+        free = [slot for slot in empty if slot not in used]
         enough = len(free) >= len(missing)
-        for place, home in zip(missing, free if enough else empty, strict=False):
-            self._homes[place] = home
+        for place, slot in zip(missing, free if enough else empty, strict=False):
+            self._slots[place] = slot
         if not enough:
-            self._settle()
+            self._copy_to_own_slots()
 
-    def _settle(self) -> None:
-        """Copy every row's past into its own home."""
+    def _copy_to_own_slots(self) -> None:
+        """Copy all cached positions of each row into its own slot."""
         used = max(self.lengths, default=0)
-        homes, steps = torch.tensor(self._homes), torch.arange(used)
+        slots, steps = torch.tensor(self._slots), torch.arange(used)
         origin = self._origin[: self.live, :used]
         for part in self._store.flatten(0, 1):
-            part[homes, :used] = part[origin.long(), steps]
-        origin[:] = homes[:, None]
+            part[slots, :used] = part[origin.long(), steps]
+        origin[:] = slots[:, None]
         self._shared = False
 
     def _run(self, tokens: list[int], rows: list[int], wanted: list[int]) -> Tensor:
-        """Read tokens, each behind what its row has; the logits after those wanted [n, V]."""
+        """Append each token to its row; the logits after the `wanted` ones [n, V]."""
         self.check_unobserved()
         parts = [self._call(tokens, rows, start, wanted) for start in range(0, len(tokens), AT_ONCE)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _call(self, tokens: list[int], rows: list[int], start: int, wanted: list[int]) -> Tensor:
         tokens, rows = tokens[start : start + AT_ONCE], rows[start : start + AT_ONCE]
-        asked = [place - start for place in wanted if start <= place < start + len(tokens)]
+        outputs = [place - start for place in wanted if start <= place < start + len(tokens)]
         lengths, places = list(self.lengths), []
         for row in rows:
             places.append(lengths[row])
             lengths[row] += 1
-        new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._homes[row] for row in rows])
-        past = Past(self._store, self._origin, self._memory)
+        new = Tokens(tokens, rows, places, [place + 1 for place in places], [self._slots[row] for row in rows])
+        cache = CacheTensors(self._store, self._origin, self._memory)
         stack = self.model.decoder
         if self._rotation is not None and max(lengths) > len(self._rotation[0]):
             self._rotation = rotation(stack, min(2 * max(lengths), self.capacity))
-        with answering(self.model, self._called):
-            said = run(self._weights.decoder, stack, new, past, asked, self._rotation)
+        with inference_mode(self.model, self._called):
+            logits = run(self._weights.decoder, stack, new, cache, outputs, self._rotation)
         self.lengths = lengths
-        return said
+        return logits

@@ -1,11 +1,11 @@
-"""Weights in the order in which step.cpp reads them: blocks of n outputs, as many as its registers have lanes.
+"""Weights in the memory layout of step.cpp: blocks of n outputs, where n is the number of lanes of a register.
 
     float32   [N/n][K][n]              int8-groups   [N/n][K/32], of each group [8][n][4], s [n]
     bf16      [N/n][K/2][n][2]         int4          [N/n][K/32], of each group [4][n][4], s [n], m [n]
     int8      [N/n][K/4][n][4]
 
-Here it is only said what lies where and is to come where; packing.h does it, all matrices in one call (`call.Weights`).
-The structures below are those of step.cpp, field by field.
+This module only describes sources and targets; packing.h copies, all matrices in one call (`call.Weights`). The ctypes
+structures below must have the same fields as the structs in structs.h.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.quantized import GROUP, Bf16, Int8, Quantized, StoredWeight
 
-INPUTS = 64  # products of int8 take so many at a time
+INPUTS = 64  # int8 inputs are padded to a multiple of this
 KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
-SIGNS = 0x80808080  # the signs of four int8: flipped, q is q + 128, which the library does where it needs that
+SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
 
@@ -79,11 +79,11 @@ class StackFields(ctypes.Structure):
 class Batch(ctypes.Structure):
     _fields_ = (
         ("count", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("row", "position", "seen", "home", "cos", "sin", "x", "store")),
+        *((name, ctypes.c_void_p) for name in ("row", "position", "visible", "slot", "cos", "sin", "x", "store")),
         *((name, ctypes.c_int32) for name in ("rows", "capacity")),
         *((name, ctypes.c_void_p) for name in ("origin", "memory", "memory_length")),
-        ("asked", ctypes.c_int32),
-        *((name, ctypes.c_void_p) for name in ("wanted", "logits")),
+        ("outputs", ctypes.c_int32),
+        *((name, ctypes.c_void_p) for name in ("output_tokens", "logits")),
     )
 
 
@@ -104,17 +104,17 @@ class Packing(ctypes.Structure):
 
 
 class Packed:
-    """A stack, and the output matrix behind it where there is one, as step.cpp wants them.
+    """A stack, and its output matrix if it has one, as structures for step.cpp.
 
-    Their matrices come when `packings` have been carried out.
+    The matrices are filled when the `packings` have been executed.
     """
 
     def __init__(self, stack: Stack, config: ModelConfig, output: nn.Module | None, *, lanes: int) -> None:
         self._lanes = lanes
-        # What the pointers point to. Small things lie apart: whoever first writes to a large page waits for all of it.
+        # Memory that the pointers refer to. Small tensors are separate, because the first write to a huge page is slow.
         self._memory, self._small = Memory(), Memory()
         self.packings: list[Packing] = []
-        self._sources: list[Tensor] = []  # what these will read
+        self._sources: list[Tensor] = []  # kept alive until they are packed
         blocks = [block for block in stack.blocks if isinstance(block, Block)]
         layers = (Layer * len(blocks))(*map(self._layer, blocks))
         self.fields = StackFields(
@@ -133,7 +133,7 @@ class Packed:
             last=self._norm(stack.norm),
             logits=Product() if output is None else self._output(output, stack.embedding),
         )
-        # Cross-attention's keys and values of a source, of all layers.
+        # Cross-attention projections of keys and values, of all layers.
         self.memory = [self._products([c.key, c.value]) for b in blocks if (c := b.cross_attention) is not None]
 
     def _layer(self, block: Block) -> Layer:
@@ -155,13 +155,13 @@ class Packed:
 
     def _norm(self, norm: nn.Module | None) -> Norm:
         if isinstance(norm, LayerNorm):
-            return Norm(1, norm.epsilon, self._keep(norm.gamma.float()), self._keep(norm.beta.float()))
+            return Norm(1, norm.epsilon, self._copy(norm.gamma.float()), self._copy(norm.beta.float()))
         if isinstance(norm, RMSNorm):
-            return Norm(2, norm.epsilon, self._keep(norm.gamma.float()), None)
+            return Norm(2, norm.epsilon, self._copy(norm.gamma.float()), None)
         if isinstance(norm, BatchNorm):
-            # Its averages are fixed, so it is a scale and a shift.
+            # Its statistics are fixed, so it is a scale and a shift.
             by = norm.gamma.float() / (norm.variance.float() + norm.epsilon).sqrt()
-            return Norm(3, 0.0, self._keep(by), self._keep(norm.beta.float() - norm.mean.float() * by))
+            return Norm(3, 0.0, self._copy(by), self._copy(norm.beta.float() - norm.mean.float() * by))
         return Norm()
 
     def _output(self, output: nn.Module, embedding: Embedding) -> Product:
@@ -175,11 +175,11 @@ class Packed:
         return self._product([linear])
 
     def _products(self, parts: Sequence[nn.Linear | Quantized]) -> list[Product]:
-        """Products of one input, their outputs side by side: neighbors of one kind are one product."""
+        """Products of the same input with outputs side by side; consecutive parts of one kind become one product."""
         return [self._product(list(alike)) for _, alike in itertools.groupby(parts, key=kind_of)]
 
     def _product(self, parts: Sequence[nn.Linear | Quantized]) -> Product:
-        """One product of the parts' outputs side by side; all of one kind."""
+        """One product for parts of one kind, with their outputs side by side."""
         kind, inputs = kind_of(parts[0]), parts[0].in_features
         biases = [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
         biased = any(part.bias is not None for part in parts)
@@ -190,19 +190,21 @@ class Packed:
             KINDS[kind],
             outputs,
             inputs,
-            self._weight(weights, FORMS[kind](inputs), outputs),
+            self._weight(weights, LAYOUTS[kind](inputs), outputs),
             self._scale(weights),
-            self._keep(torch.cat(biases)) if biased else None,
+            self._copy(torch.cat(biases)) if biased else None,
         )
 
-    def _weight(self, weights: Sequence[Weight], form: Form, outputs: int) -> int:
-        """Where these weights will be, below each other; what is to be done for it joins `packings`."""
+    def _weight(self, weights: Sequence[Weight], layout: Layout, outputs: int) -> int:
+        """The address where these weights will be, concatenated; adds the packing that puts them there."""
         lanes = self._lanes
-        to = self._memory.room(-(-outputs // lanes) * form.groups * (form.words * 4 + form.halves * 2) * lanes)
+        to = self._memory.allocate(
+            -(-outputs // lanes) * layout.groups * (layout.words * 4 + layout.halves * 2) * lanes
+        )
         sources = (Source * len(weights))(*map(self._source, weights))
         blocks = sum(-(-packing.outputs // lanes) for packing in self.packings[-1:])
         before = blocks + sum(packing.first for packing in self.packings[-1:])
-        self.packings.append(Packing(sources, len(sources), outputs, *form, before, to))
+        self.packings.append(Packing(sources, len(sources), outputs, *layout, before, to))
         return to
 
     def _source(self, weight: Weight) -> Source:
@@ -215,49 +217,49 @@ class Packed:
 
     def _scale(self, weights: Sequence[Weight]) -> int | None:
         scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8)]
-        return self._keep(torch.cat(scales)) if len(scales) == len(weights) else None
+        return self._copy(torch.cat(scales)) if len(scales) == len(weights) else None
 
-    def done(self) -> None:
-        """Nothing is left to pack, and nothing to be read any more."""
+    def clear_packings(self) -> None:
+        """Release the sources after packing."""
         self.packings, self._sources = [], []
 
-    def _keep(self, tensor: Tensor) -> int:
-        return self._small.keep(tensor.detach())
+    def _copy(self, tensor: Tensor) -> int:
+        return self._small.copy(tensor.detach())
 
 
 class Memory:
-    """Tensors one behind the other, in large pages where the system has them: a step reads all of them once."""
+    """Allocates tensors in huge pages if the system has them, because a step reads all of them once."""
 
     REGION = 1 << 26
-    # Memory that other processes could share, which is what one gets unasked, has no large pages.
+    # The default, shared memory, has no huge pages.
     OWN = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 
     def __init__(self) -> None:
         self._regions: list[mmap.mmap] = []
         self._used = self.REGION
 
-    def keep(self, tensor: Tensor) -> int:
-        """Copy a tensor here, and say where it lies."""
-        place = self.room(tensor.nbytes)
+    def copy(self, tensor: Tensor) -> int:
+        """Copy a tensor here and return its address."""
+        place = self.allocate(tensor.nbytes)
         ctypes.memmove(place, tensor.contiguous().data_ptr(), tensor.nbytes)
         return place
 
-    def room(self, size: int) -> int:
-        """Where there are so many bytes, all of them zeros."""
+    def allocate(self, size: int) -> int:
+        """The address of `size` zero bytes."""
         size = -(-size // 64) * 64
         if not self._regions or self._used + size > len(self._regions[-1]):
             self._regions.append(mmap.mmap(-1, max(size, self.REGION), **self.OWN))
             self._used = 0
             if hasattr(mmap, "MADV_HUGEPAGE"):
-                with contextlib.suppress(OSError):  # a kernel without them
+                with contextlib.suppress(OSError):  # the kernel has none
                     self._regions[-1].madvise(mmap.MADV_HUGEPAGE)
         place = torch.frombuffer(self._regions[-1], dtype=torch.uint8, offset=self._used).data_ptr()
         self._used += size
         return place
 
 
-class Form(NamedTuple):
-    """How a row is cut: groups, of each so many bytes in so many words, halves behind them, and bits turned round."""
+class Layout(NamedTuple):
+    """Layout of a row: groups; bytes and words of each group; 16-bit numbers after it; bits to invert."""
 
     groups: int
     bytes: int
@@ -266,12 +268,12 @@ class Form(NamedTuple):
     flip: int = 0
 
 
-FORMS = {
-    "float32": lambda inputs: Form(1, 4 * inputs, inputs),
-    "bf16": lambda inputs: Form(1, 2 * inputs, -(-inputs // 2)),
-    "int8": lambda inputs: Form(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
-    "int8-groups": lambda inputs: Form(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
-    "int4": lambda inputs: Form(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
+LAYOUTS = {
+    "float32": lambda inputs: Layout(1, 4 * inputs, inputs),
+    "bf16": lambda inputs: Layout(1, 2 * inputs, -(-inputs // 2)),
+    "int8": lambda inputs: Layout(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
+    "int8-groups": lambda inputs: Layout(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
+    "int4": lambda inputs: Layout(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
 }
 
 

@@ -1,17 +1,18 @@
-// Weights into the order that products.h reads: the rows of n = LANES outputs, word by word, the words of all n side by side.
+// Packs weights in the order that products.h reads: the rows of n = LANES outputs, word by word, the words of all n rows
+// side by side.
 //
-//     rows [n][groups][words]  →  [groups] × ([words][n], then n 16-bit floats of the rows' scales, then of their shifts)
+//     rows [n][groups][words]  →  [groups] × ([words][n], then n 16-bit scales, then n 16-bit shifts)
 //
-// Floats are words; two bf16, four int8 and eight q of 4 bits are too, so every kind of weight is packed by the same loop.
-// Where a row ends inside a word, or before the last one, zeros follow.
+// A word is one float, two bf16, four int8 or eight int4, so every kind of weight is packed by the same loop. Rows are
+// padded with zeros.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#include "crew.h"
-#include "described.h"
+#include "thread_pool.h"
+#include "structs.h"
 #include "vectors.h"
 
 namespace {
@@ -35,7 +36,7 @@ Words column(const uint8_t* from, int64_t row) {
 #endif
 }
 
-// Rows `first` … of one source into lanes `lane` … of a block.
+// Pack rows `first` … of one source into lanes `lane` … of a block.
 void pack_rows(const Packing& p, const Source& s, int first, int lane, int count, uint8_t* block) {
     size_t size = p.words * sizeof(Words) + p.halves * 2 * LANES;
     uint32_t flip = OFFSET ? p.flip : 0;
@@ -43,9 +44,9 @@ void pack_rows(const Packing& p, const Source& s, int first, int lane, int count
     for (int g = 0; g < p.groups; g++, block += size) {
         uint32_t* to = reinterpret_cast<uint32_t*>(block) + lane;
         const uint8_t* from = rows + g * s.group;
-        int quick = count == LANES && s.row < (1 << 26) ? p.bytes / 4 : 0;
-        for (int w = 0; w < quick; w++) store(to + w * LANES, column(from + w * 4, s.row) ^ flip);
-        for (int w = quick; w < p.words; w++)
+        int fast = count == LANES && s.row < (1 << 26) ? p.bytes / 4 : 0;
+        for (int w = 0; w < fast; w++) store(to + w * LANES, column(from + w * 4, s.row) ^ flip);
+        for (int w = fast; w < p.words; w++)
             for (int r = 0; r < count; r++) to[w * LANES + r] = word(from + r * s.row, w * 4, p.bytes) ^ flip;
         uint8_t* half = block + p.words * sizeof(Words) + lane * 2;
         for (int r = 0; r < count; r++) {
@@ -55,7 +56,7 @@ void pack_rows(const Packing& p, const Source& s, int first, int lane, int count
     }
 }
 
-// One block of LANES outputs, whose rows may be of several sources. What lies beyond the last row stays what it was: zeros.
+// Pack one block of LANES outputs, whose rows may come from several sources. Rows beyond the last stay zero.
 void pack_block(const Packing& p, int block) {
     size_t size = size_t(p.groups) * (p.words * sizeof(Words) + p.halves * 2 * LANES);
     int begin = block * LANES, end = std::min(p.outputs, begin + LANES), first = 0;

@@ -1,9 +1,9 @@
-// Products: y[o] = Σ_i W[o, i] x[i] + b[o]
+// Matrix-vector products: y[o] = Σ_i W[o, i] x[i] + b[o]
 //
-// Weights lie in blocks of as many outputs as a register has lanes (n = 16, or 4 on ARM), so that a register holds one sum
-// for each of them and nothing is ever added up across a register:
+// Weights are stored in blocks of as many outputs as a register has lanes (n = 16, or 4 on ARM), so that a register holds
+// one sum for each output and no sum across a register is needed:
 //
-//     float32, bf16   [N/n][K][n]                products of floats
+//     float32, bf16   [N/n][K][n]                multiplied as floats
 //     int8            [N/n][K/4][n][4]           q; one step for all inputs of a row
 //     int8-groups     [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
 //     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
@@ -17,19 +17,19 @@
 #include <unistd.h>
 #endif
 
-#include "crew.h"
-#include "described.h"
+#include "thread_pool.h"
+#include "structs.h"
 #include "vectors.h"
 
 namespace {
 
-int padded(int inputs) { return (inputs + 63) / 64 * 64; }
+int pad_to_64(int inputs) { return (inputs + 63) / 64 * 64; }
 
-constexpr float LEVELS = 32512;  // an input is one of the whole numbers −LEVELS … LEVELS, times its group's step
-constexpr float TINY = 1e-30f;   // a group whose largest input is not above this counts as zeros
+constexpr float LEVELS = 32512;  // inputs are quantized to integers −LEVELS … LEVELS times the step of their group
+constexpr float TINY = 1e-30f;   // a group whose largest input is not above this becomes zeros
 
-// The inputs of a product, in the form its weights want: floats, or x ≈ step · (256 high + low) for each group of them
-// (nn/quantized.py has the formula). The high halves of EIGHT rows lie before their low halves, as a tile wants them.
+// The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
+// (the formula is in nn/quantized.py). The high halves of EIGHT rows come before their low halves, as tiles need them.
 struct Inputs {
     int stride = 0, groups = 0;
     std::vector<float> floats, step, shift;
@@ -37,7 +37,7 @@ struct Inputs {
     std::vector<int32_t> from_high, from_low;
 
     void reserve(int count, int inputs) {
-        stride = padded(inputs);
+        stride = pad_to_64(inputs);
         groups = stride / GROUP;
         size_t rows = (count + EIGHT - 1) / EIGHT * EIGHT;  // whole tiles are read
         floats.resize(rows * stride);
@@ -56,7 +56,7 @@ struct Inputs {
         int group = product.kind == INT8 ? stride : GROUP;
         for (int g = 0; g < stride / group; g++) quantize(r, g, group);
     }
-    // Inputs `from` … `to` of a row, which is formed in parts by several threads.
+    // The same for inputs `from` … `to` of a row, for rows that several threads convert in parts.
     void form_part(int r, const Product& product, int from, int to) {
         if (to == product.inputs) std::fill(row(r) + to, row(r) + stride, 0.0f);
         if (product.kind >= INT8_GROUPS)
@@ -66,7 +66,7 @@ struct Inputs {
         size_t first = size_t(g) * group, place = size_t(r) * groups + g;
         const float* from = row(r) + first;
         int8_t *to_high = const_cast<int8_t*>(high(r)) + first, *to_low = const_cast<int8_t*>(low(r)) + first;
-        // Magnitudes compare as their bits do, and NaN is above them all, so that it is not lost.
+        // Compare magnitudes by their bits: NaN is then the largest and is not lost.
         Ints far = {};
         for (int i = 0; i < group; i += LANES) {
             Ints size = load<Ints>(from + i) & 0x7fffffff;
@@ -89,19 +89,19 @@ struct Inputs {
             sum_low += lows[i];
         }
         step[place] = top / LEVELS;
-        // What weights stored with OFFSET added give too much; and step · Σ x, for weights with a shift of their own.
+        // Corrections for weights stored with OFFSET added, and step · Σ x for weights with a shift.
         from_high[place] = -OFFSET * sum_high;
         from_low[place] = -OFFSET * sum_low;
         shift[place] = step[place] * float(sum_high * 256 + sum_low);
     }
 };
 
-// Ask for what is needed in a moment: the processor's own guesses end at every page.
+// Prefetch: the hardware prefetcher stops at every page.
 inline void ahead(const void* from, int bytes) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + AHEAD + i);
 }
 
-// R rows against B blocks of LANES outputs, the sums of which stay in registers.
+// R rows times B blocks of LANES outputs; the sums stay in registers.
 template <int R, int B> struct Sums {
     Floats of[B][R] = {};
 };
@@ -118,7 +118,7 @@ template <int R, int B> void multiply_float32(const Product& p, int block, const
         }
 }
 
-// Two inputs' bf16 in a word: the upper half of a float is the bf16 itself.
+// A word holds two bf16: a bf16 is the upper half of a float.
 template <int R, int B> void multiply_bf16(const Product& p, int block, const float* x, int stride, Sums<R, B>& sums) {
     const Words* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Words*>(p.weight) + size_t(block + b) * ((p.inputs + 1) / 2);
@@ -135,8 +135,8 @@ template <int R, int B> void multiply_bf16(const Product& p, int block, const fl
         }
 }
 
-// Weights · inputs in whole numbers, back in floats.
-inline Floats scaled(Ints high, Ints low, Floats channel, float step) {
+// Integer products of weights and inputs, converted to floats.
+inline Floats scale_sums(Ints high, Ints low, Floats channel, float step) {
     Floats dots = fma(__builtin_convertvector(high, Floats), spread(256.0f), __builtin_convertvector(low, Floats));
     return dots * channel * step;
 }
@@ -166,7 +166,7 @@ template <int R, int B> void multiply_int8(const Product& p, int block, const In
     for (int b = 0; b < B; b++) {
         Floats channel = load<Floats>(p.scale + (block + b) * LANES);
         for (int r = 0; r < R; r++)
-            sums.of[b][r] = scaled(high[b][r], low[b][r], channel, in.step[size_t(first + r) * in.groups]);
+            sums.of[b][r] = scale_sums(high[b][r], low[b][r], channel, in.step[size_t(first + r) * in.groups]);
     }
 }
 
@@ -197,7 +197,7 @@ inline Ints dot16(Ints sums, const Bytes* w, int8x16_t x) {
     return high * 256 + low;
 }
 
-// A group of a block: 32 q of each output, as bytes, its scales and, with q of 4 bits, its shifts.
+// A group of a block: 32 q of each output as bytes, the scales, and with 4-bit q the shifts.
 template <bool FOUR> struct Group {
     static constexpr int WORDS = FOUR ? 4 : 8, SIZE = WORDS * sizeof(Bytes) + (FOUR ? 4 : 2) * LANES;
     Bytes q[8];
@@ -213,8 +213,8 @@ template <bool FOUR> struct Group {
         scale = from_halves(w + WORDS * sizeof(Bytes));
         shift = FOUR ? from_halves(w + WORDS * sizeof(Bytes) + 2 * LANES) : Floats{};
     }
-    // The sums of a row, with this group's: W x ≈ Σ scale · step · dots + shift · step · Σ x
-    [[gnu::always_inline]] Floats added(Floats sums, Ints dots, const Inputs& in, size_t place) const {
+    // Add this group to the sums of a row: W x ≈ Σ scale · step · dots + shift · step · Σ x
+    [[gnu::always_inline]] Floats add_to(Floats sums, Ints dots, const Inputs& in, size_t place) const {
         sums = fma(scale, __builtin_convertvector(dots, Floats) * in.step[place], sums);
         return FOUR ? fma(shift, spread(in.shift[place]), sums) : sums;
     }
@@ -223,7 +223,7 @@ template <bool FOUR> struct Group {
     }
 };
 
-// 32 inputs at a time, with q of 4 bits and a shift, or q of 8 bits.
+// 32 inputs at a time, with 4-bit q and a shift, or 8-bit q.
 template <int R, int B, bool FOUR>
 void multiply_groups(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
     const uint8_t* w[B];
@@ -238,12 +238,12 @@ void multiply_groups(const Product& p, int block, const Inputs& in, int first, S
                 size_t place = size_t(first + r) * in.groups + g, at = r * size_t(in.stride) + g * GROUP;
                 Ints high = {}, low = {};
                 if (!FOUR) high += in.from_high[place], low += in.from_low[place];
-                sums.of[b][r] = group.added(sums.of[b][r], dot_group(high, low, group.q, h + at, l + at), in, place);
+                sums.of[b][r] = group.add_to(sums.of[b][r], dot_group(high, low, group.q, h + at, l + at), in, place);
             }
         }
 }
 
-// Where results go: y = W x + b, or y += it.
+// Where results go: y = W x + b, or y += W x + b.
 struct Output {
     float* y;
     int stride;
@@ -287,28 +287,28 @@ void multiply_some(const Product& p, int block, const Inputs& in, int first, int
 }
 
 #if defined(__AMX_INT8__) && defined(__linux__)
-// Processors with matrix tiles multiply 16 rows by 16 outputs over 64 inputs at once. Linux asks to be asked first.
-bool tiles_there() {
-    static const bool there = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
-    return there;
+// AMX tiles multiply 16 rows by 16 outputs over 64 inputs at once. On Linux a process must request permission first.
+bool tiles_available() {
+    static const bool available = syscall(SYS_arch_prctl, 0x1023, 18) == 0;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return available;
 }
 
-// Tiles 0 … 3 hold sums, 4 … 7 inputs and weights; of groups, 4 holds 32 inputs and 5 and 6 their weights.
+// Tiles 0 … 3 hold sums, 4 … 7 inputs and weights; for groups, 4 holds 32 inputs, and 5 and 6 their weights.
 void tiles_begin(bool groups) {
     struct Form {
         uint8_t palette = 1, start = 0, reserved[14] = {};
         uint16_t columns[16] = {64, 64, 64, 64, 64, 64, 64, 64};
         uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
     };
-    // static: of one on the stack the compiler would see no use, and leave it empty
+    // static: the compiler would optimize away one on the stack
     static const Form wide, narrow{.columns = {64, 64, 64, 64, 32, 64, 64, 64}, .rows = {16, 16, 16, 16, 16, 8, 8, 8}};
     _tile_loadconfig(groups ? &narrow : &wide);
 }
 
-// What a tile of sums holds: EIGHT rows' products with their high halves, then with their low halves.
+// A tile of sums: the products of EIGHT rows' high halves, then of their low halves.
 typedef int32_t TileSums[2][EIGHT][LANES];
 
-// EIGHT rows against four blocks of outputs.
+// EIGHT rows times four blocks of outputs.
 void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
     int stride = in.stride;
     const uint8_t* w[4];
@@ -342,12 +342,12 @@ void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, i
             size_t place = size_t(first + r) * in.groups;
             Ints high = load<Ints>(sums[b][0][r]) + in.from_high[place];
             Ints low = load<Ints>(sums[b][1][r]) + in.from_low[place];
-            out.write(p, block + b, first + r, scaled(high, low, channel, in.step[place]));
+            out.write(p, block + b, first + r, scale_sums(high, low, channel, in.step[place]));
         }
     }
 }
 
-// EIGHT rows against two blocks, group by group.
+// EIGHT rows times two blocks, group by group.
 template <bool FOUR>
 void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
     const uint8_t *w = Group<FOUR>::of(p, block), *v = Group<FOUR>::of(p, block + blocks - 1);
@@ -357,7 +357,7 @@ void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs&
     for (int g = 0; g < p.inputs / GROUP; g++) {
         alignas(64) const Group<FOUR> group[2] = {Group<FOUR>(w + size_t(g) * Group<FOUR>::SIZE),
                                                   Group<FOUR>(v + size_t(g) * Group<FOUR>::SIZE)};
-        std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not know that tiles read memory
+        std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler does not see that tile loads read memory
         _tile_zero(0);
         _tile_zero(1);
         _tile_loadd(4, x + g * GROUP, in.stride);
@@ -373,35 +373,35 @@ void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs&
                 size_t place = size_t(first + r) * in.groups + g;
                 Ints high = load<Ints>(dots[b][0][r]), low = load<Ints>(dots[b][1][r]);
                 if (!FOUR) high += in.from_high[place], low += in.from_low[place];
-                sums[b][r] = group[b].added(sums[b][r], high * 256 + low, in, place);
+                sums[b][r] = group[b].add_to(sums[b][r], high * 256 + low, in, place);
             }
     }
     for (int b = 0; b < blocks; b++)
         for (int r = 0; r < rows; r++) out.write(p, block + b, first + r, sums[b][r]);
 }
 #else
-bool tiles_there() { return false; }
+bool tiles_available() { return false; }
 void tiles_begin(bool) {}
 void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
 template <bool> void multiply_group_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
 #endif
 
-// Whether inputs can be formed in parts of this size: int8 needs the largest of all of them first.
-bool formed_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.kind > INT8 && part % GROUP == 0); }
+// Whether a row of inputs can be converted in parts of this size: int8 needs the maximum of the whole row first.
+bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.kind > INT8 && part % GROUP == 0); }
 
-// How many rows go through one kernel: as many sums as stay in registers.
+// Rows per kernel call: as many sums as fit in registers.
 int rows_at_once(const Product& p, bool tiles) {
     if (tiles) return EIGHT;
     return p.kind == INT8 ? ROWS / 2 : ROWS;
 }
 
-void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool tiles = p.kind >= INT8 && count > 1 && tiles_there(), grouped = p.kind >= INT8_GROUPS;
+void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
+    bool tiles = p.kind >= INT8 && count > 1 && tiles_available(), grouped = p.kind >= INT8_GROUPS;
     int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
-    // A few of these an item: taking one costs more than a small block does.
-    int each = std::max(1, std::min(2, blocks / (crew.size * 16 * BLOCKS))) * 2 * BLOCKS;
+    // Several blocks per item: taking an item costs more than computing a small block.
+    int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;
     if (tiles) tiles_begin(grouped);
-    crew.each((blocks + each - 1) / each, [&](int item) {
+    pool.each((blocks + each - 1) / each, [&](int item) {
         int end = std::min(blocks, (item + 1) * each);
         for (int r = 0; r < count; r += rows) {
             int some = std::min(rows, count - r);
@@ -415,7 +415,7 @@ void multiply(Crew& crew, const Product& p, const Inputs& in, int count, const O
                 }
                 continue;
             }
-            if (!grouped && some == 1)  // one row leaves registers free
+            if (!grouped && some == 1)  // with one row, more registers are free
                 for (; b + 2 * BLOCKS <= end; b += 2 * BLOCKS) multiply_rows<1, 2 * BLOCKS>(p, b, in, r, out);
             if (!grouped)
                 for (; b + BLOCKS <= end; b += BLOCKS) multiply_some<BLOCKS>(p, b, in, r, some, out);

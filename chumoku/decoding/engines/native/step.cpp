@@ -1,9 +1,9 @@
-// One step of a decoder stack on a processor: vectors of new tokens in, logits out.
+// One step of a decoder stack on a CPU: embeddings of new tokens in, logits out.
 //
 //     x ← x + attention(norm(x)),  x ← x + cross(norm(x)),  x ← x + feedforward(norm(x))       pre; post: norm(x + f(x))
 //
-// The whole step is one call. All threads go through it together (crew.h); its products are in products.h, looking back
-// in attention.h. pack.py packs the weights and call.py calls; nothing here allocates more than working space.
+// The whole step is one call, executed by all threads together (thread_pool.h). Matrix products are in products.h,
+// attention in attention.h. pack.py prepares the weights and call.py makes the call. Only working space is allocated here.
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "attention.h"
-#include "crew.h"
-#include "described.h"
+#include "thread_pool.h"
+#include "structs.h"
 #include "packing.h"
 #include "products.h"
 #include "vectors.h"
@@ -24,7 +24,7 @@ namespace {
 struct Worker {
     const Stack& stack;
     const Batch& batch;
-    Crew& crew;
+    ThreadPool& pool;
     Inputs &in, &hidden;
     std::vector<float>&projected, &gates;
 
@@ -47,12 +47,12 @@ struct Worker {
         for (int i = 0; i < width; i++) y[i] = (x[i] - mean) * by * norm.gamma[i] + (norm.beta ? norm.beta[i] : 0.0f);
     }
 
-    // What a sub-layer reads: norm(x) before it, or x after the norm of the sub-layer before.
-    void prepare(const Norm& norm, const Product& product, const Norm* behind) {
+    // The input of a sub-layer: norm(x), or with post-norm x after the norm of the previous sub-layer.
+    void prepare(const Norm& norm, const Product& product, const Norm* previous) {
         int width = stack.width;
-        crew.each(batch.count, [&](int r) {
+        pool.each(batch.count, [&](int r) {
             float* x = batch.x + size_t(r) * width;
-            if (behind) normalize(*behind, width, x, x);
+            if (previous) normalize(*previous, width, x, x);
             if (stack.post) std::memcpy(in.row(r), x, width * sizeof(float));
             else normalize(norm, width, x, in.row(r));
             in.form(r, product);
@@ -65,23 +65,23 @@ struct Worker {
         const float *cos = batch.cos + from, *sin = batch.sin + from;
         int step = stack.half ? 1 : 2, apart = stack.half ? pairs : 1;
         for (int i = 0; i < pairs; i++) {
-            float &a = head[i * step], &b = head[i * step + apart], turned = a * cos[i] - b * sin[i];
+            float &a = head[i * step], &b = head[i * step + apart], rotated = a * cos[i] - b * sin[i];
             b = a * sin[i] + b * cos[i];
-            a = turned;
+            a = rotated;
         }
     }
 
     float* place(int layer, int which, int token) {
         int row = batch.row[token], position = batch.position[token], wide = stack.kv_heads * stack.head_width;
-        size_t home = batch.origin[size_t(row) * batch.capacity + position];
-        return batch.store + (((size_t(layer) * 2 + which) * batch.rows + home) * batch.capacity + position) * wide;
+        size_t slot = batch.origin[size_t(row) * batch.capacity + position];
+        return batch.store + (((size_t(layer) * 2 + which) * batch.rows + slot) * batch.capacity + position) * wide;
     }
 
     void self_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G, wide = (stack.heads + 2 * G) * width;
         multiply_all(l.attention, in, {projected.data(), wide, false});
-        crew.each(batch.count, [&](int r) {
+        pool.each(batch.count, [&](int r) {
             float* query = projected.data() + size_t(r) * wide;
             float* key = query + stack.heads * width;
             if (batch.cos)
@@ -91,98 +91,98 @@ struct Worker {
         });
         size_t one = size_t(batch.rows) * batch.capacity * G * width;
         const float* keys = batch.store + size_t(layer) * 2 * one;
-        bool parts = formed_in_parts(l.output, shared * width);
-        crew.each(batch.count * G, [&](int item) {
+        bool parts = can_form_in_parts(l.output, shared * width);
+        pool.each(batch.count * G, [&](int item) {
             int r = item / G, g = item % G;
             const int32_t* origin = batch.origin + size_t(batch.row[r]) * batch.capacity;
             auto at = [&](int t) { return keys + ((size_t(origin[t]) * batch.capacity + t) * G + g) * width; };
-            look(projected.data() + size_t(r) * wide + g * shared * width, shared, width, batch.seen[r], one, at,
+            attend(projected.data() + size_t(r) * wide + g * shared * width, shared, width, batch.visible[r], one, at,
                  in.row(r) + g * shared * width);
             if (parts) in.form_part(r, l.output, g * shared * width, (g + 1) * shared * width);
         });
-        if (!parts) formed(l.output, in);
-        multiply(crew, l.output, in, batch.count, {batch.x, stack.width, true});
+        if (!parts) form_all(l.output, in);
+        multiply(pool, l.output, in, batch.count, {batch.x, stack.width, true});
     }
 
     void cross_attention(int layer) {
         const Layer& l = stack.layer[layer];
         int width = stack.head_width, G = stack.kv_heads, shared = stack.heads / G;
-        multiply(crew, l.cross_query, in, batch.count, {projected.data(), stack.width, false});
-        bool parts = formed_in_parts(l.cross_output, shared * width);
-        crew.each(batch.count * G, [&](int item) {
+        multiply(pool, l.cross_query, in, batch.count, {projected.data(), stack.width, false});
+        bool parts = can_form_in_parts(l.cross_output, shared * width);
+        pool.each(batch.count * G, [&](int item) {
             int r = item / G, g = item % G, length = batch.memory_length[batch.row[r]];
             size_t one = size_t(length) * G * width;
             const float* keys = batch.memory[batch.row[r]] + size_t(layer) * 2 * one;
             auto at = [&](int t) { return keys + (size_t(t) * G + g) * width; };
-            look(projected.data() + size_t(r) * stack.width + g * shared * width, shared, width, length, one, at,
+            attend(projected.data() + size_t(r) * stack.width + g * shared * width, shared, width, length, one, at,
                  in.row(r) + g * shared * width);
             if (parts) in.form_part(r, l.cross_output, g * shared * width, (g + 1) * shared * width);
         });
-        if (!parts) formed(l.cross_output, in);
-        multiply(crew, l.cross_output, in, batch.count, {batch.x, stack.width, true});
+        if (!parts) form_all(l.cross_output, in);
+        multiply(pool, l.cross_output, in, batch.count, {batch.x, stack.width, true});
     }
 
     void feed_forward(int layer) {
         const Layer& l = stack.layer[layer];
         int F = stack.hidden, wide = F * (1 + stack.gated);
         multiply_all(l.up, in, {gates.data(), wide, false});
-        // Rows in pieces of a few groups, since a step has often one row.
+        // Rows are divided into parts of a few groups, since a step often has only one row.
         int pieces = (F + 8 * GROUP - 1) / (8 * GROUP);
-        bool parts = formed_in_parts(l.down, GROUP);
-        crew.each(batch.count * pieces, [&](int item) {
+        bool parts = can_form_in_parts(l.down, GROUP);
+        pool.each(batch.count * pieces, [&](int item) {
             int r = item / pieces, from = item % pieces * 8 * GROUP, to = std::min(F, from + 8 * GROUP);
             const float *gate = gates.data() + size_t(r) * wide, *up = gate + F;
             float* h = hidden.row(r);
             for (int i = from; i < to; i += LANES) {
-                Floats value = activated(stack.activation, load<Floats>(gate + i));
+                Floats value = activate(stack.activation, load<Floats>(gate + i));
                 store(h + i, stack.gated ? value * load<Floats>(up + i) : value);
             }
             if (parts) hidden.form_part(r, l.down, from, to);
         });
-        if (!parts) formed(l.down, hidden);
-        multiply(crew, l.down, hidden, batch.count, {batch.x, stack.width, true});
+        if (!parts) form_all(l.down, hidden);
+        multiply(pool, l.down, hidden, batch.count, {batch.x, stack.width, true});
     }
 
-    // Products of the same inputs, their outputs side by side. The inputs are in the form that the first one wants.
+    // Products of the same inputs, with their outputs side by side. The inputs have the format of the first product.
     template <int N> void multiply_all(const Product (&products)[N], Inputs& inputs, Output out) {
         for (int i = 0; i < N && products[i].outputs; i++) {
-            if (i) formed(products[i], inputs);
-            multiply(crew, products[i], inputs, batch.count, out);
+            if (i) form_all(products[i], inputs);
+            multiply(pool, products[i], inputs, batch.count, out);
             out.y += products[i].outputs;
         }
     }
 
-    void formed(const Product& product, Inputs& inputs) {
-        crew.each(batch.count, [&](int r) { inputs.form(r, product); });
+    void form_all(const Product& product, Inputs& inputs) {
+        pool.each(batch.count, [&](int r) { inputs.form(r, product); });
     }
 
     void logits() {
-        crew.each(batch.asked, [&](int r) {
-            const float* x = batch.x + size_t(batch.wanted[r]) * stack.width;
+        pool.each(batch.outputs, [&](int r) {
+            const float* x = batch.x + size_t(batch.output_tokens[r]) * stack.width;
             const Norm& last = stack.post ? stack.layer[stack.layers - 1].feed_norm : stack.last;
             normalize(last, stack.width, x, in.row(r));
             if (stack.logits.outputs) in.form(r, stack.logits);
             else std::memcpy(batch.logits + size_t(r) * stack.width, in.row(r), stack.width * sizeof(float));
         });
         int outputs = stack.logits.outputs;
-        if (outputs) multiply(crew, stack.logits, in, batch.asked, {batch.logits, outputs, false});
+        if (outputs) multiply(pool, stack.logits, in, batch.outputs, {batch.logits, outputs, false});
     }
 
     void step() {
-        const Norm* behind = nullptr;
+        const Norm* previous = nullptr;
         for (int layer = 0; layer < stack.layers; layer++) {
             const Layer& l = stack.layer[layer];
-            prepare(l.attention_norm, l.attention[0], behind);
+            prepare(l.attention_norm, l.attention[0], previous);
             self_attention(layer);
-            behind = stack.post ? &l.attention_norm : nullptr;
+            previous = stack.post ? &l.attention_norm : nullptr;
             if (stack.cross) {
-                prepare(l.cross_norm, l.cross_query, behind);
+                prepare(l.cross_norm, l.cross_query, previous);
                 cross_attention(layer);
-                behind = stack.post ? &l.cross_norm : nullptr;
+                previous = stack.post ? &l.cross_norm : nullptr;
             }
-            prepare(l.feed_norm, l.up[0], behind);
+            prepare(l.feed_norm, l.up[0], previous);
             feed_forward(layer);
-            behind = stack.post ? &l.feed_norm : nullptr;
+            previous = stack.post ? &l.feed_norm : nullptr;
         }
         logits();
     }
@@ -192,13 +192,13 @@ struct Worker {
 
 extern "C" {
 
-// None where the system gives no more threads.
-void* crew_open(int size) try {
-    return new Crew(size);
+// Null if the system cannot create the threads.
+void* pool_open(int size) try {
+    return new ThreadPool(size);
 } catch (const std::exception&) {
     return nullptr;
 }
-void crew_close(void* crew) { delete static_cast<Crew*>(crew); }
+void pool_close(void* pool) { delete static_cast<ThreadPool*>(pool); }
 int lanes() { return LANES; }
 int sizes(int which) {
     const int all[] = {sizeof(Product), sizeof(Norm), sizeof(Layer), sizeof(Stack), sizeof(Batch),
@@ -206,28 +206,28 @@ int sizes(int which) {
     return all[which];
 }
 
-// Both return 0, or 1 where there is no memory for what they work in; then nothing was done.
+// Returns 0, or 1 without doing anything if there is no memory for the working space; so does `product`.
 int step(void* threads, const Stack* stack, const Batch* batch) try {
-    Crew& crew = *static_cast<Crew*>(threads);
-    // Working space stays for the next step of whichever thread calls.
+    ThreadPool& pool = *static_cast<ThreadPool*>(threads);
+    // Working space is kept for the next step of the calling thread.
     thread_local Inputs in, hidden;
     thread_local std::vector<float> projected, gates;
-    int most = std::max(batch->count, batch->asked);
+    int most = std::max(batch->count, batch->outputs);
     in.reserve(most, stack->width);
     hidden.reserve(batch->count, stack->hidden);
     projected.resize(size_t(batch->count) * (stack->heads + 2 * stack->kv_heads) * stack->head_width);
-    // Whole vectors are read, the last of them past the end.
+    // Whole vectors are read, so the last one may read past the end.
     gates.resize(size_t(batch->count) * stack->hidden * (1 + stack->gated) + LANES);
     for (int i = 0; i < batch->count; i++)
-        batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->home[i];
-    Worker worker{*stack, *batch, crew, in, hidden, projected, gates};
-    crew.run([&] { worker.step(); });
+        batch->origin[size_t(batch->row[i]) * batch->capacity + batch->position[i]] = batch->slot[i];
+    Worker worker{*stack, *batch, pool, in, hidden, projected, gates};
+    pool.run([&] { worker.step(); });
     return 0;
 } catch (const std::exception&) {
     return 1;
 }
 
-// A number that changes with any of the bytes and with their order: 8 sums side by side, each times 31.
+// A hash of the bytes: 8 interleaved sums, each multiplied by 31.
 static uint64_t fingerprint(const uint8_t* bytes, size_t size) {
     uint64_t sums[8] = {size}, found = 0;
     for (; size >= sizeof sums; bytes += sizeof sums, size -= sizeof sums)
@@ -237,17 +237,17 @@ static uint64_t fingerprint(const uint8_t* bytes, size_t size) {
     return found;
 }
 int fingerprints(void* threads, int count, const uint8_t* const* bytes, const size_t* size, uint64_t* found) {
-    Crew& crew = *static_cast<Crew*>(threads);
-    crew.run([&] { crew.each(count, [&](int i) { found[i] = fingerprint(bytes[i], size[i]); }); });
+    ThreadPool& pool = *static_cast<ThreadPool*>(threads);
+    pool.run([&] { pool.each(count, [&](int i) { found[i] = fingerprint(bytes[i], size[i]); }); });
     return 0;
 }
 
-// Several matrices in one go; a block of any of them is an item, so that nobody waits between two.
+// Pack several matrices. The items are blocks of all matrices, so that no thread waits between two matrices.
 int pack(void* threads, int count, const Packing* packings) {
-    Crew& crew = *static_cast<Crew*>(threads);
+    ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     const Packing& last = packings[count - 1];
-    crew.run([&] {
-        crew.each(last.first + (last.outputs + LANES - 1) / LANES, [&](int item) {
+    pool.run([&] {
+        pool.each(last.first + (last.outputs + LANES - 1) / LANES, [&](int item) {
             auto later = [](int i, const Packing& p) { return i < p.first; };
             const Packing& p = *(std::upper_bound(packings, packings + count, item, later) - 1);
             pack_block(p, item - p.first);
@@ -258,15 +258,15 @@ int pack(void* threads, int count, const Packing* packings) {
 
 // y [count, N] of x [count, K]
 int product(void* threads, const Product* p, int count, const float* x, float* y) try {
-    Crew& crew = *static_cast<Crew*>(threads);
+    ThreadPool& pool = *static_cast<ThreadPool*>(threads);
     thread_local Inputs in;
     in.reserve(count, p->inputs);
-    crew.run([&, &in = in] {
-        crew.each(count, [&](int r) {
+    pool.run([&, &in = in] {
+        pool.each(count, [&](int r) {
             std::memcpy(in.row(r), x + size_t(r) * p->inputs, p->inputs * sizeof(float));
             in.form(r, *p);
         });
-        multiply(crew, *p, in, count, {y, p->outputs, false});
+        multiply(pool, *p, in, count, {y, p->outputs, false});
     });
     return 0;
 } catch (const std::exception&) {

@@ -1,7 +1,7 @@
-// Registers of LANES numbers, and the few functions that every part of a step needs on them.
+// SIMD registers of LANES numbers, and the functions on them.
 //
-// Results must not depend on how many rows are computed together, so no arithmetic is left to the compiler's choice: the
-// library is compiled without contraction and reassociation, and a fused multiply-add is written as `fma`.
+// Results must not depend on how many rows are computed together. So the library is compiled without contraction and
+// reassociation, and a fused multiply-add is written explicitly as `fma`.
 #pragma once
 
 #include <cmath>
@@ -21,7 +21,7 @@ constexpr int LANES = 4, BLOCKS = 4, ROWS = 4;  // 16-byte registers, 32 of them
 constexpr int LANES = 16, BLOCKS = 2, ROWS = 8;  // 64-byte registers, 32 of them
 #endif
 #if defined(__ARM_FEATURE_DOTPROD)
-constexpr int OFFSET = 0;  // int8 weights are stored as they are: the processor multiplies signed by signed bytes
+constexpr int OFFSET = 0;  // int8 weights are stored unchanged: the processor multiplies signed by signed bytes
 #else
 constexpr int OFFSET = 128;  // int8 weights are stored with 128 added: unsigned by signed bytes
 #endif
@@ -42,7 +42,7 @@ template <class V> inline void store(void* to, V v) { std::memcpy(to, &v, sizeof
 
 inline Floats spread(float value) { return value - Floats{}; }
 
-// a · b + c, rounded once where the processor can do that.
+// a · b + c, rounded once if the processor has a fused multiply-add.
 inline Floats fma(Floats a, Floats b, Floats c) {
 #if defined(__AVX512F__)
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
@@ -88,19 +88,19 @@ inline Ints dot4(Ints sums, Bytes w, const int8_t* x) {
 // The upper four bits of every byte.
 inline Bytes upper_four(Bytes bytes) {
 #if defined(__GFNI__) && defined(__AVX512F__)
-    // One instruction: every bit of the result is one of the byte's bits (rows of an 8 × 8 matrix of bits).
+    // One instruction: the product of every byte with an 8 × 8 bit matrix that shifts it by four.
     return (Bytes)_mm512_gf2p8affine_epi64_epi8((__m512i)bytes, _mm512_set1_epi64(0x1020408000000000), 0);
 #else
     return bytes >> 4;
 #endif
 }
 
-// Of two numbers the smaller or larger; NaN where `value` is NaN, whatever the bound is.
+// The smaller or larger of two numbers; NaN if `value` is NaN.
 inline Floats at_most(Floats value, Floats bound) { return value > bound ? bound : value; }
 inline Floats at_least(Floats value, Floats bound) { return value < bound ? bound : value; }
 inline Floats magnitude(Floats a) { return (Floats)((Ints)a & 0x7fffffff); }
 
-// The nearest whole numbers: added to 1.5 · 2²³, a float has no room for anything behind the point.
+// Round to the nearest integer: a float above 2²³ has no fractional bits.
 inline Ints nearest(Floats x) { return (Ints)(x + 12582912.0f) - 0x4b400000; }
 
 // eˣ to 1e-7: 2ⁿ · e^r with |r| ≤ ln 2 / 2. NaN stays NaN; ∞ where PyTorch has ∞, 0 below −87.
@@ -125,7 +125,7 @@ inline Floats error_function(Floats x) {
 }
 
 enum Activation { RELU, GELU, GELU_TANH, SILU };
-inline Floats activated(int kind, Floats x) {
+inline Floats activate(int kind, Floats x) {
     switch (kind) {
         case RELU: return at_least(x, Floats{});
         case GELU: return 0.5f * x * (1.0f + error_function(x * 0.707106781f));

@@ -1,4 +1,4 @@
-// Threads that go through a step together: each phase is cut into items that whoever is free takes, and a barrier stands
+// A thread pool for one step: each phase is divided into items, free threads take the next item, and there is a barrier
 // between phases.
 #pragma once
 
@@ -8,29 +8,29 @@
 
 namespace {
 
-// A crew of threads that goes through one piece of work together.
-class Crew {
+class ThreadPool {
   public:
-    explicit Crew(int size) : size(size) {
+    explicit ThreadPool(int size) : size(size) {
         try {
             for (int i = 1; i < size; i++) threads.emplace_back([this] { wait_for_work(); });
         } catch (...) {
-            // A thread that is still running when its object is destroyed would end the whole process.
-            dismiss();
+            // Destroying a running std::thread would end the process.
+            stop();
             throw;
         }
     }
-    ~Crew() { dismiss(); }
+    ~ThreadPool() { stop(); }
+    // Call `work` in every thread.
     template <class Work> void run(const Work& work) {
         call = [](const void* w) { (*static_cast<const Work*>(w))(); };
         argument = &work;
         finished = 0;
         begin();
         work();
-        // What the work stands on may be gone once this returns.
-        patiently([this] { return finished == size - 1; });
+        // `work` may refer to the caller's stack, so wait for all threads.
+        wait_until([this] { return finished == size - 1; });
     }
-    // Items 0 … count−1, each taken by one thread; all are done when anyone goes on.
+    // Call item(0) … item(count − 1), each in one thread; all are done when this returns.
     template <class Item> void each(int count, const Item& item) {
         for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < count;) item(i);
         barrier();
@@ -38,8 +38,8 @@ class Crew {
     const int size;
 
   private:
-    void dismiss() {
-        leaving = true;
+    void stop() {
+        stopping = true;
         begin();
         for (auto& thread : threads) thread.join();
     }
@@ -52,7 +52,7 @@ class Crew {
         for (unsigned seen = 0;;) {
             round.wait(seen);
             seen = round.load();
-            if (leaving) return;
+            if (stopping) return;
             call(argument);
             finished++;
         }
@@ -65,16 +65,16 @@ class Crew {
             turns.fetch_add(1);
             return;
         }
-        patiently([&] { return turns != turn; });
+        wait_until([&] { return turns != turn; });
     }
-    // Spinning is quickest while everyone has a core; whoever waits long gives its own away.
-    template <class Happened> void patiently(const Happened& happened) {
-        for (int spins = 0; !happened(); spins++)
+    // Spinning is fastest while every thread has a core; after a while, yield.
+    template <class Condition> void wait_until(const Condition& condition) {
+        for (int spins = 0; !condition(); spins++)
             if (spins > 20000) std::this_thread::yield();
     }
     std::atomic<unsigned> round{0}, turns{0};
     std::atomic<int> arrived{0}, next{0}, finished{0};
-    std::atomic<bool> leaving{false};
+    std::atomic<bool> stopping{false};
     void (*call)(const void*) = nullptr;
     const void* argument = nullptr;
     std::vector<std::thread> threads;

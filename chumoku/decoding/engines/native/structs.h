@@ -1,0 +1,55 @@
+// Structures filled by pack.py and call.py. The ctypes structures in pack.py must have the same fields.
+#pragma once
+
+#include <cstdint>
+
+enum Kind { FLOAT32, BF16, INT8, INT8_GROUPS, INT4 };
+struct Product {
+    int32_t kind, outputs, inputs;
+    const void* weight;
+    const float *scale, *bias;
+};
+enum NormKind { NONE, LAYER, RMS, AFFINE };
+struct Norm {
+    int32_t kind;
+    float epsilon;
+    const float *gamma, *beta;
+};
+struct Layer {
+    Norm attention_norm, cross_norm, feed_norm;
+    Product attention[3], output, cross_query, cross_output, up[2], down;  // parts of different kinds are separate products
+};
+struct Stack {
+    int32_t layers, width, heads, kv_heads, head_width, hidden, activation, gated, post, half, cross;
+    const Layer* layer;
+    Norm last;
+    Product logits;  // if it has no outputs, the hidden vectors are returned
+};
+struct Batch {
+    int32_t count;                  // new tokens
+    const int32_t *row, *position;  // of each token
+    const int32_t* visible;         // how many positions each token attends to
+    const int32_t* slot;            // the slot of the store where its keys and values go
+    const float *cos, *sin;         // [positions, K/2], or null
+    float* x;                       // [count, D]: the embeddings; overwritten
+    float* store;                   // keys and values [L, 2, R, C, G·K] in R slots
+    int32_t rows, capacity;
+    int32_t* origin;                // [R, C]: for each position of a row, the slot that holds it
+    const float* const* memory;     // cross-attention keys and values of each row [L, 2, S, G·K]
+    const int32_t* memory_length;
+    int32_t outputs;                // number of tokens whose logits are returned
+    const int32_t* output_tokens;   // and which
+    float* logits;                  // [outputs, V], or [outputs, D]
+};
+struct Source {  // rows of weights as stored, with strides in bytes from row to row and from group to group
+    const uint8_t *q, *scale, *low;
+    int64_t row, group, scale_row, scale_group, low_row, low_group;
+    int32_t rows;
+};
+struct Packing {
+    const Source* source;
+    int32_t sources, outputs, groups, bytes, words, halves;  // bytes and words of a group, and 16-bit numbers after it
+    uint32_t flip;                                           // bits of every word that are inverted
+    int32_t first;                                           // number of blocks of the packings before
+    uint8_t* to;
+};
