@@ -26,8 +26,6 @@ from serving import Serving, serving, wait_until_idle
 
 from chumoku.server.security.limits import Limits
 
-from chumoku.server.security.limits import Limits
-
 SLOWEST = 10.0
 LOOK = {"model": "writer", "text": "the cat", "new": 2}
 VALID: dict[str, dict[str, Any]] = {

@@ -15,7 +15,6 @@ import httpx
 from chumoku.pipeline import Pipeline, load
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.models import ServedModel
-from chumoku.server.models import Served
 from chumoku.server.run import Server, bind_socket, make_server
 from chumoku.server.security.limits import Limits
 from chumoku.server.state import ServerState

@@ -254,7 +254,7 @@ def test_large_responses_are_encoded_in_a_reader(server: Serving, monkeypatch: p
     assert (large["choices"], large["usage"]) == (small["choices"], small["usage"])
 
 
-def test_embeddings_equal_the_pipeline(client: openai.OpenAI, server: Serving, pipelines: dict[str, Speaker]) -> None:
+def test_embeddings_equal_the_pipeline(client: openai.OpenAI, server: Serving, pipelines: dict[str, Pipeline]) -> None:
     texts = ["猫", "a longer text, which is cut into more", "one"]
     expected = pipelines["encoder"].embed(texts).numpy()
     answer = client.embeddings.create(model="encoder", input=texts)  # as base64

@@ -15,8 +15,6 @@ from serving import serving, wait_until_idle
 
 from chumoku.server.security.limits import Limits
 
-from chumoku.server.security.limits import Limits
-
 
 @pytest.fixture(scope="module")
 def load() -> ModuleType:

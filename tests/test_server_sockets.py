@@ -19,8 +19,6 @@ from serving import KEY, Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
 
-from chumoku.server.security.limits import Limits
-
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"
 LONG = b"Content-Length: 1000000\r\n\r\n"

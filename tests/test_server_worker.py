@@ -31,8 +31,6 @@ from chumoku.errors import MissingExtraError, UsageError
 from chumoku.server.fair_lock import FairLock
 from chumoku.server.models import name_models, pick_name
 from chumoku.server.security.limits import Limits
-from chumoku.server.models import free_name, named
-from chumoku.server.security.limits import Limits
 from chumoku.server.worker import adjust_chunk
 
 LIMITS = Limits(rows=3, queue=5)

@@ -14,7 +14,6 @@ MAX_NAME = 80  # characters of a client's field name shown in messages
 # OpenAI fields that this server knows but does not support.
 UNSUPPORTED = {
     "presence_penalty": "only 0 is supported; use 'repetition' above 1 to make repeated tokens less likely",
-    "frequency_penalty": "only 0 is supported; use 'repetition' above 1 to make repeated tokens less likely",
     "echo": "only false is supported",
     "suffix": "only null is supported: these models cannot fill in the middle",
     "response_format": 'only {"type": "text"} is supported',

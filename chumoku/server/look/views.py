@@ -118,7 +118,7 @@ def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: Going =
     }
 
 
-def next_tokens(pipeline: Speaker, request: schemas.Next, check_interrupt: Going = on) -> dict[str, Any]:
+def next_tokens(pipeline: Pipeline, request: schemas.Next, check_interrupt: Going = on) -> dict[str, Any]:
     """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
     kind = pipeline.config.kind
     if isinstance(pipeline.model, EncoderModel):

@@ -61,7 +61,7 @@ class GenerationOptions(ModelRequest):
     stream_options: StreamOptions | None = None
     logit_bias: Bias | None = None
     presence_penalty: OnlyZero = None
-    frequency_penalty: OnlyZero = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     user: Annotated[str, Field(max_length=1024)] | None = None
 
 
