@@ -193,7 +193,7 @@ class Pretended:
             def do_GET(self) -> None:
                 path = self.path.split("?")[0]
                 name = "index.html" if path == "/" else path.removeprefix("/viewer/")
-                file = next((one for one in VIEWER.iterdir() if one.name == name), None)
+                file = next((one for one in VIEWER.rglob("*.*") if one.relative_to(VIEWER).as_posix() == name), None)
                 if path == "/health":
                     self.json(200, {"status": "ok"})
                 elif file is not None:

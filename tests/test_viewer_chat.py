@@ -181,7 +181,7 @@ RULES = [
 def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) -> None:
     page = visit(browser, server.url).page
     generator = torch.Generator().manual_seed(3)
-    asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).shaped(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
         true = shaped(logits, Choice(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)).softmax(-1)
@@ -197,7 +197,7 @@ def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) ->
 
 def test_what_is_not_known_counts_as_equally_likely(browser: Any, server: Pretended) -> None:
     page = visit(browser, server.url).page
-    asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).shaped(known, rules)"
     known = {"logits": [math.log(0.5), math.log(0.2)], "rest": math.log(0.3), "vocabulary": 32}
     told = page.evaluate(asked, [known, {"temperature": 1.0, "topP": 0.75}])
     assert told["many"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
@@ -219,7 +219,7 @@ EVENTS = [
 @pytest.mark.parametrize(("text", "told"), EVENTS)
 def test_events_are_read_however_they_are_cut(browser: Any, server: Pretended, text: str, told: list[str]) -> None:
     page = visit(browser, server.url).page
-    read = """async (size) => { const { events } = await import('/viewer/sse.js');
+    read = """async (size) => { const { events } = await import('/viewer/core/sse.js');
         const bytes = new TextEncoder().encode(TEXT); const read = [];
         const stream = new ReadableStream({ start(c) { for (let at = 0; at < bytes.length; at += size)
             c.enqueue(bytes.slice(at, at + size)); c.close(); } });

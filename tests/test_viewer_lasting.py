@@ -30,8 +30,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield one
 
 
-def inside(browser: Any, server: Serving) -> Seen:
-    seen = visit(browser, server.url, hash="#/inside")
+def open_look(browser: Any, server: Serving) -> Seen:
+    seen = visit(browser, server.url, hash="#/look")
     seen.page.wait_for_selector(".step >> nth=-1")
     seen.settle()
     return seen
@@ -55,9 +55,9 @@ def waits(seen: Seen, path: str, *, soon: bool = True) -> None:
 
 
 def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Serving) -> None:
-    seen = inside(browser, server)
+    seen = open_look(browser, server)
     page = seen.page
-    page.click("#in-tab-off")
+    page.click("#look-tab-off")
     for place in (1, 3):
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
@@ -96,7 +96,7 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
     assert top < y < bottom
     for step in (11, 13):
         drawn = page.evaluate(
-            "async (last) => { const { curves } = await import('/viewer/charts.js');"
+            "async (last) => { const { curves } = await import('/viewer/core/charts.js');"
             " const points = [[3, 2], [5, NaN], [7, 3], [last, 4]];"
             " return curves({ lines: [{ points }] }).querySelectorAll('circle').length }",
             step,
@@ -215,30 +215,30 @@ def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) ->
         route.fulfill(response=told, body=json.dumps({**told.json(), "lens": None}))
 
     page.route("**/v1/look", later)
-    page.goto(f"{server.url}/#/inside")
+    page.goto(f"{server.url}/#/look")
     page.wait_for_selector(".step >> nth=-1")
     seen.settle()
     page.unroute("**/v1/look")
     page.route("**/v1/look**", lambda route: None)  # from now on nothing is answered
-    page.click("#in-tab-lens")
+    page.click("#look-tab-lens")
     waits(seen, "/v1/look")
-    page.click("#in-tab-off")
+    page.click("#look-tab-off")
     waits(seen, "/v1/look", soon=False)
     page.click(".off-table .switch >> nth=0")
     waits(seen, "/v1/look/ablate")
-    page.click("#in-tab-heads")
+    page.click("#look-tab-heads")
     waits(seen, "/v1/look/ablate", soon=False)
-    page.select_option("[data-t-label=in_which_layer]", "1")
+    page.select_option("[data-t-label=look_which_layer]", "1")
     waits(seen, "/v1/look")
-    page.click("#in-tab-off")
+    page.click("#look-tab-off")
     waits(seen, "/v1/look", soon=False)
     waits(seen, "/v1/look/ablate")  # what was switched off is asked again
-    page.click("#in-tab-steps")
+    page.click("#look-tab-steps")
     waits(seen, "/v1/look/block")
-    page.click("#in-tab-heads")
+    page.click("#look-tab-heads")
     waits(seen, "/v1/look/block", soon=False)
-    assert page.input_value("[data-t-label=in_which_layer]") == "", "the layer that never came is not shown as chosen"
-    page.click("#in-tab-lens")
+    assert page.input_value("[data-t-label=look_which_layer]") == "", "the layer that never came is not shown as chosen"
+    page.click("#look-tab-lens")
     waits(seen, "/v1/look")
     page.click("nav a[href='#/playground']")
     page.wait_for_selector(".pg-table")
@@ -247,19 +247,19 @@ def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) ->
 
 
 def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) -> None:
-    seen = inside(browser, server)
+    seen = open_look(browser, server)
     page = seen.page
     page.route("**/v1/look**", lambda route: None)
-    page.fill("#in-text", "first")
+    page.fill("#look-text", "first")
     page.keyboard.press("Enter")
     waits(seen, "/v1/look")
-    page.fill("#in-text", "second, not yet looked at")
+    page.fill("#look-text", "second, not yet looked at")
     waits(seen, "/v1/look", soon=False)
-    assert not page.locator(".inside[aria-busy]").count()
+    assert not page.locator(".look[aria-busy]").count()
     page.keyboard.press("Enter")
     waits(seen, "/v1/look")
-    page.select_option(".in-form select", "16")  # the same text, written on farther
-    until(page, "!!document.querySelector('.inside[aria-busy]')")
+    page.select_option(".look-form select", "16")  # the same text, written on farther
+    until(page, "!!document.querySelector('.look[aria-busy]')")
     seen.page.wait_for_timeout(100)
     assert [request.post_data_json["new"] for request in seen.asking] == [16]
     seen.clean()
@@ -292,7 +292,7 @@ def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
     page.wait_for_selector(".pg-table")
     length, width, clip = 13, 8, 5
     values, vector, both, nothing = page.evaluate(
-        "async ([length, width, clip]) => { const m = await import('/viewer/playground_sums.js');"
+        "async ([length, width, clip]) => { const m = await import('/viewer/views/playground/formulas.js');"
         " const sizes = { length, width, base: 100, clip };"
         " return [[...m.KINDS.relative(sizes).values], m.query(width), [...m.products('relative', sizes).values],"
         " [...m.products('none', sizes).values]] }",
@@ -329,7 +329,7 @@ def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
         " const { width, height } = one.getBoundingClientRect(); return [one.className, width, height] })"
     )
     before = page.evaluate(looks)
-    for view, part in (("inside", "#in-text"), ("playground", ".pg-table"), ("chat", "#ch-draft")):
+    for view, part in (("look", "#look-text"), ("playground", ".pg-table"), ("chat", "#ch-draft")):
         page.click(f"nav a[href='#/{view}']")
         page.wait_for_selector(part)
     page.click("nav a[href='#/translate']")

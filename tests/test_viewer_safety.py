@@ -17,7 +17,7 @@ from serving import KEY, Serving, serving
 
 import chumoku
 
-VIEWS = ("translate", "chat", "inside", "playground", "runs", "lab")
+VIEWS = ("translate", "chat", "look", "playground", "runs", "lab")
 FIELDS = ", ".join(
     f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
 )
@@ -116,7 +116,7 @@ def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> No
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, view: str) -> None:
-    if not (VIEWER / f"{view}.js").exists():
+    if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
     seen = visit(browser, server.url, hash=f"#/{view}")
     until(seen.page, "document.querySelector('main').children.length > 0")
@@ -137,7 +137,7 @@ def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, vie
 @pytest.mark.parametrize("view", VIEWS)
 def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> None:
     """Through every text field, out of every token, and in the models' names."""
-    if not (VIEWER / f"{view}.js").exists():
+    if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
     seen = visit(browser, hostile.url, hash=f"#/{view}")
     page = seen.page
@@ -218,8 +218,8 @@ ATTEMPTS = """async (url) => {
   await ask('act', '/v1/completions', { ...post, headers: { 'Content-Type': 'application/json' } });
   await ask('act unread', '/v1/completions', { ...post, mode: 'no-cors' });
   await ask('act as a form', '/v1/completions', { ...post, mode: 'no-cors', body: new URLSearchParams({ body }) });
-  await load('script', 'script', { src: url + '/viewer/early.js' });
-  await load('style', 'link', { rel: 'stylesheet', href: url + '/viewer/base.css' });
+  await load('script', 'script', { src: url + '/viewer/core/early.js' });
+  await load('style', 'link', { rel: 'stylesheet', href: url + '/viewer/core/base.css' });
   const frame = document.body.appendChild(Object.assign(document.createElement('iframe'), { src: url + '/' }));
   const tab = window.open(url + '/');
   await wait(1000);
