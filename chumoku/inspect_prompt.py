@@ -18,7 +18,7 @@ from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
     from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
-    from chumoku.probe.snapshot import Asked
+    from chumoku.probe.snapshot import LookInput
     from chumoku.text.tokenizer import Tokenizer
     from chumoku.weights.bundle import Bundle
 
@@ -49,13 +49,13 @@ def question(
     *,
     most: int | None = None,
     going: Callable[[], None] | None = None,
-) -> tuple[Asked, list[Notice]]:
+) -> tuple[LookInput, list[Notice]]:
     """What to look at: the text, and what the model writes of it or is said to have written.
 
     `going` is asked for every token that is written; what it raises ends the writing.
     """
     from chumoku.models.model import DecoderModel, EncoderDecoderModel
-    from chumoku.probe.snapshot import Asked
+    from chumoku.probe.snapshot import LookInput
 
     notices: list[Notice] = []
     name, model = namer(speaker.tokenizer), speaker.model
@@ -65,7 +65,7 @@ def question(
         return _continued(model, speaker.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
         ids, guessed = _encoder_tokens(speaker.tokenizer, text, most, notices)
-        return Asked(ids, name, len(ids), guessed=guessed), notices
+        return LookInput(ids, name, len(ids), masked_positions=guessed), notices
     source = source_tokens(speaker.source_tokenizer, text, most, notices)
     begin, end = speaker.tokenizer.roles.begin, speaker.tokenizer.roles.end
     if begin is None or end is None:
@@ -77,7 +77,7 @@ def question(
         wrote, ended = _said(model, speaker.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
     own = namer(speaker.source_tokenizer)
-    return Asked([begin, *wrote], name, 1, end if ended else None, source, own), notices
+    return LookInput([begin, *wrote], name, 1, end if ended else None, source, own), notices
 
 
 def _continued(
@@ -89,8 +89,8 @@ def _continued(
     most: int,
     notices: list[Notice],
     going: Callable[[], None] | None,
-) -> Asked:
-    from chumoku.probe.snapshot import Asked
+) -> LookInput:
+    from chumoku.probe.snapshot import LookInput
 
     before, end = list(tokenizer.frame[0]), tokenizer.roles.end
     follows, ended = (None, False) if to is None else _said(model, tokenizer, to, most // 2, notices)
@@ -99,7 +99,7 @@ def _continued(
     if follows is None:
         follows = _written(model, tokenizer, prompt, new, going) if new else []
         ended = len(follows) < new
-    return Asked([*prompt, *follows], namer(tokenizer), len(prompt), end if ended else None)
+    return LookInput([*prompt, *follows], namer(tokenizer), len(prompt), end if ended else None)
 
 
 def _written(
@@ -217,10 +217,10 @@ def cut(ids: list[int], most: int, what: str, notices: list[Notice], *, last: bo
 
 
 def namer(tokenizer: Tokenizer) -> functools._lru_cache_wrapper[str]:
-    from chumoku.probe.token_labels import name_of
+    from chumoku.probe.token_labels import token_label
 
-    return functools.cache(functools.partial(name_of, tokenizer))
+    return functools.cache(functools.partial(token_label, tokenizer))
 
 
-def said(tokenizer: Tokenizer, asked: Asked) -> str:
-    return tokenizer.decode([token for token in asked.tokens[asked.first :] if token < tokenizer.size])
+def said(tokenizer: Tokenizer, asked: LookInput) -> str:
+    return tokenizer.decode([token for token in asked.tokens[asked.prompt_length :] if token < tokenizer.size])

@@ -25,7 +25,7 @@ from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
 from chumoku.pipeline import Speaker
 from chumoku.probe import lens
-from chumoku.probe.forward_pass import watch
+from chumoku.probe.forward_pass import run_and_record
 from chumoku.probe.patching import patch
 from chumoku.server import checkpoints, lab, runs, streaming
 from chumoku.server.look import schemas as schemas
@@ -95,7 +95,7 @@ def test_a_block_is_the_arithmetic_of_the_pass(variant: str) -> None:
             views.block(one, schemas.Block(**asked(**target, part=part, layer=layer, head=head, place=place)))
         )
         ids, _ = question(one, TEXT, target.get("target"), None)
-        _, tape = watch(model, ids.tokens, source=ids.source)
+        _, tape = run_and_record(model, ids.tokens, source=ids.source)
         here = f"{part}.blocks.{layer}"
         groups = [(told, f"{here}.attention")]
         if kind == "encoder-decoder":
@@ -141,7 +141,7 @@ def test_a_look_holds_the_maps_of_the_pass(translator: Speaker) -> None:
     assert told["then"]["text"] == "</s>"
     assert [one["key"] for one in told["maps"]][:3] == ["encoder", "decoder", "cross"]
     ids = [number for number, _ in told["tokens"]]
-    _, tape = watch(translator.model, ids, source=[number for number, _ in told["source"]])
+    _, tape = run_and_record(translator.model, ids, source=[number for number, _ in told["source"]])
     for one, address in zip(
         told["maps"], ("encoder.{}.attention", "decoder.{}.attention", "decoder.{}.cross_attention"), strict=False
     ):
@@ -211,7 +211,7 @@ def test_nan_is_told_as_nan() -> None:
 def test_a_tensor_by_its_address(translator: Speaker) -> None:
     base = asked(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
-    _, tape = watch(translator.model, ids.tokens, source=ids.source)
+    _, tape = run_and_record(translator.model, ids.tokens, source=ids.source)
     for address in views.addresses(translator, schemas.Question(**base))["addresses"]:
         told = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
         whole = tape[address][0]
@@ -230,7 +230,7 @@ def test_a_tensor_by_its_address(translator: Speaker) -> None:
     shared = speaker("decoder", width=36, heads=6, kv_heads=3)
     told = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
-    expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
+    expected = run_and_record(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
     assert torch.allclose(torch.tensor(told["shown"]), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -375,7 +375,7 @@ def test_whole_numbers_are_read_backwards_once_for_all_layers(
     model = chumoku.load(path, precision="int8").model
     tokens = [5 + place % 200 for place in range(length)]
     source = tokens[:3] if kind == "encoder-decoder" else None
-    output, tape = watch(model, tokens, source=source)
+    output, tape = run_and_record(model, tokens, source=source)
     assert output.logits is not None
     size, unpacked, calls = model.config.vocabulary, Int8.dequantized, [0]
 
@@ -385,11 +385,11 @@ def test_whole_numbers_are_read_backwards_once_for_all_layers(
 
     monkeypatch.setattr(Int8, "dequantized", counted)
     asked_for: list[int] = []
-    found = lens.through(model, tape, best=3, going=lambda: asked_for.append(1))
+    found = lens.apply_lens(model, tape, best=3, check_interrupt=lambda: asked_for.append(1))
     assert calls[0] <= 1, "the head's matrix is the same for all layers"
     assert len(asked_for) == len(found.addresses) == 6
     for place, address in enumerate(found.addresses):
-        likely = lens.said(model, tape[address]).softmax(-1)
+        likely = lens.compute_logits(model, tape[address]).softmax(-1)
         assert torch.allclose(found.probabilities[place], likely.topk(3).values, atol=1e-6)
     said = output.logits.softmax(-1).amax(-1)
     assert torch.allclose(found.final[-1], said, atol=1e-6), "the last layer says what the model says"
@@ -538,7 +538,7 @@ def test_a_head_at_a_checkpoint(folder: Path) -> None:
     told = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
     speaker_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
     ids, _ = question(speaker_, "abc", "de", None)
-    expected = watch(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
+    expected = run_and_record(speaker_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
     assert np.abs(unpacked({**told, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
     assert told["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):

@@ -46,7 +46,7 @@ def test_every_view_says_everything_in_both_languages(browser: Any, server: Pret
     scripts = [file for file in VIEWER.rglob("*.js") if "export const strings" in file.read_text("utf-8")]
     modules = sorted(file.relative_to(VIEWER).as_posix() for file in scripts)
     assert {"core/strings.js", "views/translate/strings.js", "views/chat/strings.js"} <= set(modules)
-    seen: set[str] = set()
+    all_keys: set[str] = set()
     for name in modules:
         keys = page.evaluate(
             "async (name) => { const { strings } = await import('/viewer/' + name);"
@@ -54,24 +54,24 @@ def test_every_view_says_everything_in_both_languages(browser: Any, server: Pret
             name,
         )
         assert set(keys[0]) == set(keys[1]), name
-        assert not seen & set(keys[0]), f"{name} takes words another has"
-        seen |= set(keys[0])
+        assert not all_keys & set(keys[0]), f"{name} repeats a key of another file"
+        all_keys |= set(keys[0])
 
 
 # ---- the frame ----
 
 
 def test_the_first_paint_comes_within_a_second(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    seen.page.wait_for_selector("#tr-source")
-    paint = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+    visited = visit(browser, server.url)
+    visited.page.wait_for_selector("#tr-source")
+    paint = visited.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert paint < 1000
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_language_and_theme_are_switched_and_remembered(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, language="ja-JP", theme="dark")
-    page = seen.page
+    visited = visit(browser, server.url, language="ja-JP", theme="dark")
+    page = visited.page
     assert page.text_content("nav a[aria-current]") == "翻訳"
     assert page.get_attribute("html", "data-theme") == "dark"
     translated(page)
@@ -86,7 +86,7 @@ def test_language_and_theme_are_switched_and_remembered(browser: Any, server: Pr
     assert page.get_attribute("html", "lang") == "en"
     assert page.get_attribute("html", "data-theme") == "light"
     assert page.input_value("#tr-source") == SENTENCE, "the text is kept"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_dead_server_is_said_within_three_seconds_and_the_text_is_kept(browser: Any) -> None:
@@ -132,8 +132,8 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(browser: Any) -> None:
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("language", ["en-GB", "ja-JP"])
 def test_nothing_hangs_over_the_edge(browser: Any, server: Pretended, width: int, language: str) -> None:
-    seen = visit(browser, server.url, width=width, language=language)
-    page = seen.page
+    visited = visit(browser, server.url, width=width, language=language)
+    page = visited.page
     translated(page, "W" * 300 + " and then " + "word " * 41)
     page.wait_for_selector(".chip")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
@@ -142,15 +142,15 @@ def test_nothing_hangs_over_the_edge(browser: Any, server: Pretended, width: int
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- Translate ----
 
 
 def test_pointing_at_a_word_shows_where_it_looked_and_the_reverse(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+    visited = visit(browser, server.url)
+    page = visited.page
     translated(page)
     shares = (
         "(row) => [...document.querySelectorAll(row + ' .chip')].map(c => Number(c.style.getPropertyValue('--share')))"
@@ -167,7 +167,7 @@ def test_pointing_at_a_word_shows_where_it_looked_and_the_reverse(browser: Any, 
     target = page.evaluate(shares, ".stage .row:last-child")
     assert max(target) == target[4]
     assert page.evaluate(shares, ".stage .row:first-child") == [0] * 6
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_words_are_walked_by_keys(browser: Any, server: Pretended) -> None:
@@ -182,8 +182,8 @@ def test_words_are_walked_by_keys(browser: Any, server: Pretended) -> None:
 
 
 def test_lines_are_translated_one_by_one_and_each_has_its_tree(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+    visited = visit(browser, server.url)
+    page = visited.page
     translated(page, "one two\n\n  three five seven  \n")
     assert page.locator(".answer .line").all_text_contents() == ["two one", "seven five three"]
     page.click(".tree summary")
@@ -192,7 +192,7 @@ def test_lines_are_translated_one_by_one_and_each_has_its_tree(browser: Any, ser
     until(page, "document.querySelectorAll('.beam-tree circle').length === 7")
     assert server.asked[-1][1]["text"] == "three five seven"
     assert page.locator(".beam-tree g.dropped").count() == 3
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_typing_asks_once_and_ctrl_enter_at_once(browser: Any, server: Pretended) -> None:

@@ -29,8 +29,8 @@ def answered(page: Any, text: str) -> None:
 
 
 def test_a_chat_streams_and_is_kept_over_a_reload(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     answered(page, "one two three")
     answered(page, "five seven")
     said = page.locator(".message .written").all_text_contents()
@@ -45,7 +45,7 @@ def test_a_chat_streams_and_is_kept_over_a_reload(browser: Any, server: Pretende
     assert page.input_value("#ch-draft") == "half a thought"
     page.click(".fresh")
     assert page.locator(".message").count() == 0
-    seen.clean()
+    visited.assert_clean()
 
 
 @pytest.mark.parametrize("how", ["Escape", "button"])
@@ -77,8 +77,8 @@ def test_enter_while_letters_are_converted_sends_nothing(browser: Any, server: P
 
 
 def test_a_text_is_completed_taken_over_and_cut_with_a_notice(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "one two")
     page.keyboard.press("Control+Enter")
@@ -86,7 +86,7 @@ def test_a_text_is_completed_taken_over_and_cut_with_a_notice(browser: Any, serv
     assert page.text_content(".answer-box") == "one two"
     page.click("[data-t=ch_take]")
     assert page.input_value("#ch-prompt") == "one twoone two"
-    seen.clean()
+    visited.assert_clean()
     # The pretended model reads 400 letters: what is longer is sent again with less, from the end.
     page.fill("#ch-prompt", "a" * 700 + "b" * 7)
     page.keyboard.press("Control+Enter")
@@ -126,8 +126,8 @@ def test_a_model_without_chat_completes(browser: Any, server: Pretended) -> None
 
 
 def test_the_picture_follows_the_sliders(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "one two three")
     page.wait_for_selector(".chances .bar")
@@ -152,7 +152,7 @@ def test_the_picture_follows_the_sliders(browser: Any, server: Pretended) -> Non
     assert (sent["temperature"], sent["top_k"]) == (1.5, 7)
     assert sent["top_p"] == 1, "off is said: what a request leaves out has a default"
     assert not {"min_p", "seed"} & set(sent), "what is off is not sent"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_how_sure_each_token_was_and_what_stood_beside_it(browser: Any, server: Pretended) -> None:

@@ -9,7 +9,7 @@ from urllib.parse import urlparse
 
 import pytest
 import torch
-from browser import Seen, until, visit
+from browser import Visit, until, visit
 from bundles import made
 from pretend import MODELS, Pretended
 from serving import Serving, serving
@@ -30,38 +30,38 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield one
 
 
-def open_look(browser: Any, server: Serving) -> Seen:
-    seen = visit(browser, server.url, hash="#/look")
-    seen.page.wait_for_selector(".step >> nth=-1")
-    seen.settle()
-    return seen
+def open_look(browser: Any, server: Serving) -> Visit:
+    visited = visit(browser, server.url, hash="#/look")
+    visited.page.wait_for_selector(".step >> nth=-1")
+    visited.wait_until_idle()
+    return visited
 
 
-def paths(seen: Seen) -> set[str]:
+def paths(visited: Visit) -> set[str]:
     """What the page waits for."""
-    return {urlparse(request.url).path for request in seen.asking}
+    return {urlparse(request.url).path for request in visited.pending}
 
 
-def waits(seen: Seen, path: str, *, soon: bool = True) -> None:
+def waits(visited: Visit, path: str, *, soon: bool = True) -> None:
     """The page begins, or gives up, waiting for an answer."""
     for _ in range(150):
-        if (path in paths(seen)) == soon:
+        if (path in paths(visited)) == soon:
             return
-        seen.page.wait_for_timeout(20)
-    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {paths(seen)}")
+        visited.page.wait_for_timeout(20)
+    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {paths(visited)}")
 
 
 # ---- switches ----
 
 
 def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server)
-    page = seen.page
+    visited = open_look(browser, server)
+    page = visited.page
     page.click("#look-tab-off")
     for place in (1, 3):
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
-    seen.settle()
+    visited.wait_until_idle()
     said = page.locator(".off-side .said").all_text_contents()
     pressed = (
         "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
@@ -70,25 +70,25 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
     assert sum(before) == 2
     for switch in ("#theme", "#language"):
         page.click(switch)
-        seen.settle()
+        visited.wait_until_idle()
         assert page.evaluate(pressed) == before, switch
         assert page.locator(".off-side .said").all_text_contents() == said, switch
     assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
     assert "ビット" in page.text_content(".off-answer")
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
-    seen.settle()
+    visited.wait_until_idle()
     assert sum(page.evaluate(pressed)) == 1
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- one point ----
 
 
 def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".runs-legend span")
-    seen.settle()
+    visited.wait_until_idle()
     place = "(one) => { const { x, y, right, bottom } = one.getBoundingClientRect(); return [x, y, right, bottom] }"
     left, top, right, bottom = page.eval_on_selector(".curves", place)
     x, y, _, _ = page.eval_on_selector(".curves circle.first", place)
@@ -102,7 +102,7 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
             step,
         )
         assert drawn == 1, "a point alone is a dot, one with a neighbor is not"
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- another server ----
@@ -167,8 +167,8 @@ def test_messages_the_server_left_out_are_told(browser: Any) -> None:
 
 def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
     server = Pretended()
-    seen = visit(browser, server.url)
-    page = seen.page
+    visited = visit(browser, server.url)
+    page = visited.page
     page.wait_for_selector("#tr-source")
     put = (
         "([place, text]) => { const box = document.querySelector(place); box.value = text;"
@@ -184,7 +184,7 @@ def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
     page.wait_for_selector(".message.assistant footer")
     sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
     assert sent["messages"][-1]["content"] == "\ufffdc"
-    seen.clean()
+    visited.assert_clean()
     server.close()
 
 
@@ -206,8 +206,8 @@ def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
 
 
 def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+    visited = visit(browser, server.url)
+    page = visited.page
 
     def later(route: Any) -> None:
         """The lens comes with a question of its own, as for a large vocabulary."""
@@ -217,78 +217,78 @@ def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) ->
     page.route("**/v1/look", later)
     page.goto(f"{server.url}/#/look")
     page.wait_for_selector(".step >> nth=-1")
-    seen.settle()
+    visited.wait_until_idle()
     page.unroute("**/v1/look")
     page.route("**/v1/look**", lambda route: None)  # from now on nothing is answered
     page.click("#look-tab-lens")
-    waits(seen, "/v1/look")
+    waits(visited, "/v1/look")
     page.click("#look-tab-off")
-    waits(seen, "/v1/look", soon=False)
+    waits(visited, "/v1/look", soon=False)
     page.click(".off-table .switch >> nth=0")
-    waits(seen, "/v1/look/ablate")
+    waits(visited, "/v1/look/ablate")
     page.click("#look-tab-heads")
-    waits(seen, "/v1/look/ablate", soon=False)
+    waits(visited, "/v1/look/ablate", soon=False)
     page.select_option("[data-t-label=look_which_layer]", "1")
-    waits(seen, "/v1/look")
+    waits(visited, "/v1/look")
     page.click("#look-tab-off")
-    waits(seen, "/v1/look", soon=False)
-    waits(seen, "/v1/look/ablate")  # what was switched off is asked again
+    waits(visited, "/v1/look", soon=False)
+    waits(visited, "/v1/look/ablate")  # what was switched off is asked again
     page.click("#look-tab-steps")
-    waits(seen, "/v1/look/block")
+    waits(visited, "/v1/look/block")
     page.click("#look-tab-heads")
-    waits(seen, "/v1/look/block", soon=False)
+    waits(visited, "/v1/look/block", soon=False)
     assert page.input_value("[data-t-label=look_which_layer]") == "", "the layer that never came is not shown as chosen"
     page.click("#look-tab-lens")
-    waits(seen, "/v1/look")
+    waits(visited, "/v1/look")
     page.click("nav a[href='#/playground']")
     page.wait_for_selector(".pg-table")
-    assert not paths(seen)
-    seen.clean()
+    assert not paths(visited)
+    visited.assert_clean()
 
 
 def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server)
-    page = seen.page
+    visited = open_look(browser, server)
+    page = visited.page
     page.route("**/v1/look**", lambda route: None)
     page.fill("#look-text", "first")
     page.keyboard.press("Enter")
-    waits(seen, "/v1/look")
+    waits(visited, "/v1/look")
     page.fill("#look-text", "second, not yet looked at")
-    waits(seen, "/v1/look", soon=False)
+    waits(visited, "/v1/look", soon=False)
     assert not page.locator(".look[aria-busy]").count()
     page.keyboard.press("Enter")
-    waits(seen, "/v1/look")
+    waits(visited, "/v1/look")
     page.select_option(".look-form select", "16")  # the same text, written on farther
     until(page, "!!document.querySelector('.look[aria-busy]')")
-    seen.page.wait_for_timeout(100)
-    assert [request.post_data_json["new"] for request in seen.asking] == [16]
-    seen.clean()
+    visited.page.wait_for_timeout(100)
+    assert [request.post_data_json["new"] for request in visited.pending] == [16]
+    visited.assert_clean()
 
 
 def test_a_run_left_gives_up_its_look(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".map-rows span")
-    seen.settle()
+    visited.wait_until_idle()
     path = "/v1/runs/young/look"
     page.route("**" + path, lambda route: None)
     page.fill(".runs-text input", "another")
-    waits(seen, path)
+    waits(visited, path)
     page.fill(".runs-text input", "")
-    waits(seen, path, soon=False)
+    waits(visited, path, soon=False)
     page.fill(".runs-text input", "a third")
-    waits(seen, path)
+    waits(visited, path)
     page.click(".runs-list button")
-    waits(seen, path, soon=False)
-    seen.clean()
+    waits(visited, path, soon=False)
+    visited.assert_clean()
 
 
 # ---- positions ----
 
 
 def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/playground")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/playground")
+    page = visited.page
     page.wait_for_selector(".pg-table")
     length, width, clip = 13, 8, 5
     values, vector, both, nothing = page.evaluate(
@@ -314,14 +314,14 @@ def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
     page.click("[data-kind=none]")
     assert page.locator("[data-t=pg_clip]:visible").count() == 0
     assert page.locator(".pg-waves svg").count() >= 1
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
     """Their sheets name things alike: chips, steps, heads."""
     little = Pretended()
-    seen = visit(browser, little.url)
-    page = seen.page
+    visited = visit(browser, little.url)
+    page = visited.page
     page.fill("#tr-source", "one two three")
     page.wait_for_selector(".chip")
     looks = (
@@ -334,6 +334,6 @@ def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
         page.wait_for_selector(part)
     page.click("nav a[href='#/translate']")
     page.wait_for_selector(".chip")
-    seen.settle()
+    visited.wait_until_idle()
     assert page.evaluate(looks) == before
     little.close()

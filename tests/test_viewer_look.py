@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import Seen, until, visit
+from browser import Visit, until, visit
 from bundles import bytewise, made
 from serving import Serving, serving
 
@@ -77,17 +77,17 @@ def metrics(place: Path) -> Path:
     return path
 
 
-def open_look(browser: Any, server: Serving, model: str, text: str = TEXT, **options: Any) -> Seen:
+def open_look(browser: Any, server: Serving, model: str, text: str = TEXT, **options: Any) -> Visit:
     """A visitor who looks at a text."""
-    seen = visit(browser, server.url, hash="#/look", **options)
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/look", **options)
+    page = visited.page
     page.wait_for_selector("#look-text")
     page.select_option("#model", model)
     page.fill("#look-text", text)
     page.click(".look-form .go")
     page.wait_for_selector(".step >> nth=-1")
     until(page, "!document.querySelector('.look').hasAttribute('aria-busy')")
-    return seen
+    return visited
 
 
 def chosen(page: Any) -> str:
@@ -98,8 +98,8 @@ def chosen(page: Any) -> str:
 
 
 def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "decoder")
-    page = seen.page
+    visited = open_look(browser, server, "decoder")
+    page = visited.page
     page.select_option(".look-form select", "16")
     until(page, "document.querySelectorAll('.chip').length > 7 + 8")
     page.click(".chip >> nth=4")
@@ -116,12 +116,12 @@ def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) ->
     for share, weight in zip(shares, block["weights"][:5], strict=True):
         assert abs(float(share.replace("%", "").replace("<", "")) / 100 - weight) < 0.006
     assert page.locator(".step").count() == 9, "embedding, norm, query, scores, values, join, feed, out, choice"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_layers_heads_and_places_by_keys(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "translator")
-    page = seen.page
+    visited = open_look(browser, server, "translator")
+    page = visited.page
     assert "Layer 0, head 0" in chosen(page)
     page.focus(".pick-canvas")
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "ArrowRight"):
@@ -134,19 +134,19 @@ def test_layers_heads_and_places_by_keys(browser: Any, server: Serving) -> None:
     page.focus("#look-tab-steps")
     page.keyboard.press("ArrowRight")
     assert page.get_attribute("#look-tab-heads", "aria-selected") == "true"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_every_kind_of_model_can_be_stepped_through(browser: Any, server: Serving) -> None:
     for model, last in (("translator", "look_choice"), ("encoder", "look_memory"), ("wide", "look_choice")):
-        seen = open_look(browser, server, model)
-        seen.page.wait_for_selector(f"#step-choice [data-t={last}]")
-        seen.clean()
+        visited = open_look(browser, server, model)
+        visited.page.wait_for_selector(f"#step-choice [data-t={last}]")
+        visited.assert_clean()
 
 
 def test_a_head_is_opened_from_the_grid(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "translator")
-    page = seen.page
+    visited = open_look(browser, server, "translator")
+    page = visited.page
     page.click("#look-tab-heads")
     page.select_option("[data-t-label=map_which]", "cross")
     assert page.locator(".heads-grid button").count() == 6
@@ -160,12 +160,12 @@ def test_a_head_is_opened_from_the_grid(browser: Any, server: Serving) -> None:
     until(page, "document.querySelector('.map-readout').textContent.includes('looks at')")
     page.click("[data-t=look_step_here]")
     assert "Layer 0, head 2" in chosen(page)
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_512_tokens_are_drawn_at_once(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "wide", LONG)
-    page = seen.page
+    visited = open_look(browser, server, "wide", LONG)
+    page = visited.page
     assert "only the last" in page.text_content(".look-form .cut >> nth=-1"), "cut, with a notice"
     page.click("#look-tab-heads")
     page.evaluate(
@@ -182,12 +182,12 @@ def test_512_tokens_are_drawn_at_once(browser: Any, server: Serving) -> None:
         page.mouse.wheel(0, 200)
         page.wait_for_timeout(20)
     assert max(page.evaluate("window.long"), default=0) < 200
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "broken")
-    page = seen.page
+    visited = open_look(browser, server, "broken")
+    page = visited.page
     assert "NaN" in page.text_content(".look-form .cut >> nth=-1")
     page.focus(".pick-canvas")
     page.keyboard.press("ArrowDown")
@@ -202,12 +202,12 @@ def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
         " return [...found] })()"
     )
     assert sorted(colors) == sorted(["178,58,72", "255,255,255"]), "hatched, red on the card"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_the_lens_tells_what_layers_would_say(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "decoder")
-    page = seen.page
+    visited = open_look(browser, server, "decoder")
+    page = visited.page
     page.click("#look-tab-lens")
     page.wait_for_selector(".lens-table td")
     assert page.locator(".lens-table tbody tr").count() == 3
@@ -216,12 +216,12 @@ def test_the_lens_tells_what_layers_would_say(browser: Any, server: Serving) -> 
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_head_switched_off(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "decoder")
-    page = seen.page
+    visited = open_look(browser, server, "decoder")
+    page = visited.page
     page.click("#look-tab-off")
     page.click(".off-table tbody tr:nth-child(1) button >> nth=3")  # the first feed-forward
     page.wait_for_selector(".off-pair")
@@ -232,15 +232,15 @@ def test_a_head_switched_off(browser: Any, server: Serving) -> None:
     assert (before, after) == (told_["before"]["said"] or "—", told_["after"]["said"] or "—")
     page.click("[data-t=look_off_none]")
     page.wait_for_selector("[data-t=look_off_wait]")
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- Positions & softmax ----
 
 
 def test_the_playgrounds_sums_are_the_models(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/playground")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/playground")
+    page = visited.page
     page.wait_for_selector(".pg-table")
     made_ = page.evaluate(
         "async () => { const m = await import('/viewer/views/playground/formulas.js');"
@@ -256,12 +256,12 @@ def test_the_playgrounds_sums_are_the_models(browser: Any, server: Serving) -> N
     assert torch.allclose(torch.tensor(made_["shares"]), shares, atol=1e-6)
     assert made_["bits"] == 1.5
     assert 6 < made_["spread"] < 10, "√64, about"
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_the_figures_move(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/playground")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/playground")
+    page = visited.page
     page.wait_for_selector(".pg-table")
     for kind, columns in (("rotary", 32), ("learned", 64), ("none", 64), ("sinusoidal", 64)):
         page.click(f"[data-kind={kind}]")
@@ -273,15 +273,15 @@ def test_the_figures_move(browser: Any, server: Serving) -> None:
     alive = page.text_content(".pg-pulls .hint")
     page.click("#pg-root")
     assert page.text_content(".pg-pulls .hint") != alive, "saturated without √d"
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- Runs ----
 
 
 def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: Path) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".curve.first")
     assert "step 50" in page.text_content(".runs-list")
     assert "validation 1.5" in page.text_content(".runs-legend")
@@ -295,12 +295,12 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     assert page.get_attribute(".curve.first", "d") != before, "another axis"
     page.select_option(".runs select >> nth=0", "tokens_per_second")
     assert "tokens a second 7" in page.text_content(".runs-legend")
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_head_forms(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".runs-slide")
     until(page, "document.querySelector('.slider output').textContent === 'step 50'")
     page.fill(".runs-text input", "abc")
@@ -313,24 +313,24 @@ def test_a_head_forms(browser: Any, server: Serving) -> None:
     page.fill(".runs-watch input[type=number] >> nth=1", "9")
     page.keyboard.press("Tab")
     until(page, "document.querySelector('.runs-watch .error').textContent.includes('no head 9')")
-    assert all("400" in one for one in seen.complaints), "the refusal itself, and nothing else"
+    assert all("400" in one for one in visited.errors), "the refusal itself, and nothing else"
 
 
 # ---- Lab ----
 
 
 def test_the_report_is_framed(browser: Any, server: Serving, place: Path) -> None:
-    seen = visit(browser, server.url, hash="#/lab")
-    seen.page.wait_for_selector(".lab-none code")
-    assert "chumoku lab run all" in seen.page.text_content(".lab-none code")
+    visited = visit(browser, server.url, hash="#/lab")
+    visited.page.wait_for_selector(".lab-none code")
+    assert "chumoku lab run all" in visited.page.text_content(".lab-none code")
     (place / "lab").mkdir(exist_ok=True)
     report = "<!doctype html><style>h1{color:rgb(1,2,3)}</style><h1>Found</h1><script>top.x = 1</script>"
     (place / "lab" / "report.html").write_text(report, "utf-8")
-    seen.page.click("[data-t=lab_again]")
-    frame = seen.page.frame_locator(".lab-frame")
+    visited.page.click("[data-t=lab_again]")
+    frame = visited.page.frame_locator(".lab-frame")
     assert frame.locator("h1").text_content() == "Found"
-    seen.page.wait_for_timeout(100)
-    assert seen.page.evaluate("window.x") is None
+    visited.page.wait_for_timeout(100)
+    assert visited.page.evaluate("window.x") is None
     (place / "lab" / "report.html").unlink()
 
 
@@ -341,8 +341,8 @@ def test_the_report_is_framed(browser: Any, server: Serving, place: Path) -> Non
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "light"), ("ja-JP", "dark")])
 def test_nothing_hangs_out(browser: Any, server: Serving, width: int, language: str, theme: str) -> None:
     options = {"width": width, "language": language, "theme": theme}
-    seen = open_look(browser, server, "translator", **options)
-    page = seen.page
+    visited = open_look(browser, server, "translator", **options)
+    page = visited.page
     for tab in ("steps", "heads", "lens", "off"):
         page.click(f"#look-tab-{tab}")
         page.wait_for_timeout(60)
@@ -354,16 +354,16 @@ def test_nothing_hangs_out(browser: Any, server: Serving, width: int, language: 
         assert page.evaluate("document.documentElement.scrollWidth") <= width, view
         words = page.text_content("main")
         assert ("の" in words) == (language == "ja-JP"), view
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_long_look_is_given_up_when_another_begins(browser: Any, server: Serving) -> None:
-    seen = open_look(browser, server, "wide", LONG)
-    page = seen.page
+    visited = open_look(browser, server, "wide", LONG)
+    page = visited.page
     for text in ("first", "second", "third"):
         page.fill("#look-text", text)
         page.keyboard.press("Enter")
     until(page, "document.querySelector('.chips').textContent.startsWith('t')")
     time.sleep(0.1)
     assert page.text_content(".chip >> nth=1").startswith("h")
-    seen.clean()
+    visited.assert_clean()

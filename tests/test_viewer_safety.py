@@ -52,20 +52,20 @@ def test_there_are_two_hundred_strings() -> None:
 
 
 def test_translate_says_what_the_model_says(browser: Any, server: Serving, folder: Path) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+    visited = visit(browser, server.url)
+    page = visited.page
     page.fill("#tr-source", "猫と犬")
     page.wait_for_selector(".answer .line")
     assert page.text_content(".answer .line") == chumoku.load(folder / "little").translate("猫と犬")
     assert page.locator(".stage .row:first-child .chip").count() == 10, "nine bytes and the end"
     page.click(".tree summary")
     page.wait_for_selector(".beam-tree g.chosen")
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.fill("#ch-draft", "hello")
     page.wait_for_selector(".chances .bar.strong")
     page.fill(".figure-row input >> nth=0", "13")
@@ -86,7 +86,7 @@ def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: A
     page.wait_for_selector(".chances .bar")
     told = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
     assert page.locator(".bar .name").first.text_content() == told["candidates"][0]["text"]
-    seen.clean()
+    visited.assert_clean()
 
 
 def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
@@ -118,17 +118,17 @@ def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> No
 def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, view: str) -> None:
     if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
-    seen = visit(browser, server.url, hash=f"#/{view}")
-    until(seen.page, "document.querySelector('main').children.length > 0")
-    seen.settle()
-    seen.page.click("#language")
-    seen.page.click("#theme")
-    seen.settle()
-    assert not seen.page.evaluate(
+    visited = visit(browser, server.url, hash=f"#/{view}")
+    until(visited.page, "document.querySelector('main').children.length > 0")
+    visited.wait_until_idle()
+    visited.page.click("#language")
+    visited.page.click("#theme")
+    visited.wait_until_idle()
+    assert not visited.page.evaluate(
         "[...document.querySelectorAll('main input, main select, main textarea, main button')].filter(one =>"
         " !one.labels?.length && !one.ariaLabel && !one.title && !one.textContent.trim()).map(one => one.outerHTML)"
     ), "everything has a name"
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- strangers' strings ----
@@ -139,10 +139,10 @@ def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> No
     """Through every text field, out of every token, and in the models' names."""
     if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
-    seen = visit(browser, hostile.url, hash=f"#/{view}")
-    page = seen.page
+    visited = visit(browser, hostile.url, hash=f"#/{view}")
+    page = visited.page
     until(page, "document.querySelector('main').children.length > 0")
-    seen.settle()
+    visited.wait_until_idle()
     if view == "chat":
         page.fill(".figure-row input >> nth=0", "23")  # tokens; more say no more
         page.check(".sure-box input")
@@ -156,15 +156,15 @@ def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> No
                 # Each as it is, and as a word of the model's.
                 field.fill(" ".join((*SHORT, *chunk, *map(unbroken, chunk))))
                 field.press("Control+Enter")
-                seen.settle()
+                visited.wait_until_idle()
                 for summary in page.locator("main details:not([open]) > summary:visible").all():
                     summary.click()
-                    seen.settle()
+                    visited.wait_until_idle()
                 page.evaluate(POINTED)
-                tell(page, seen)
+                tell(page, visited)
     page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
-    seen.settle()
-    tell(page, seen)
+    visited.wait_until_idle()
+    tell(page, visited)
 
 
 # Point at everything, as a reader might: words tell more when they are.
@@ -172,12 +172,12 @@ POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].
     for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
 
 
-def tell(page: Any, seen: Any) -> None:
+def tell(page: Any, visited: Any) -> None:
     assert page.evaluate("window.hit") is None
     assert page.evaluate(FOUND) == []
     # What the server refuses is no complaint; what the policy stopped is.
-    seen.complaints[:] = [one for one in seen.complaints if "the server responded with a status of 4" not in one]
-    seen.clean()
+    visited.errors[:] = [one for one in visited.errors if "the server responded with a status of 4" not in one]
+    visited.assert_clean()
 
 
 def test_hostile_words_are_shown_as_they_are(browser: Any, hostile: Serving) -> None:

@@ -21,9 +21,9 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import longest
-from chumoku.probe.cancellation import Going, on, pausing
-from chumoku.probe.page import packed
-from chumoku.probe.snapshot import see
+from chumoku.probe.cancellation import CheckInterrupt, interruptible, never_interrupt
+from chumoku.probe.page import pack_weights
+from chumoku.probe.snapshot import take_snapshot
 from chumoku.safe_files import leads_out
 from chumoku.server.checkpoints import Checkpoints, UnknownRun, checkpoints, listed, open_regular
 from chumoku.server.look.schemas import RunLook
@@ -75,13 +75,13 @@ class Runs:
         speaker: Bundle,
         request: RunLook,
         turn: contextlib.AbstractContextManager[None] | None = None,
-        going: Going = on,
+        going: CheckInterrupt = never_interrupt,
     ) -> dict[str, Any]:
         """One head's map of a text, by a run's model; what computes has the `turn`."""
-        with turn or contextlib.nullcontext(), pausing(speaker.model, going):
+        with turn or contextlib.nullcontext(), interruptible(speaker.model, going):
             return self._seen(speaker, request, going)
 
-    def _seen(self, speaker: Bundle, request: RunLook, going: Going) -> dict[str, Any]:
+    def _seen(self, speaker: Bundle, request: RunLook, going: CheckInterrupt) -> dict[str, Any]:
         if request.map == "cross" and speaker.config.kind != "encoder-decoder":
             raise UsageError(f"A model of kind '{speaker.config.kind}' does not look across. Choose another map.")
         check_layer(speaker, request.layer, "decoder" if request.map == "cross" else request.map)
@@ -90,7 +90,7 @@ class Runs:
         asked, notices = put(speaker, request.text, request.target, None, most=most, going=going)
         depth = min(depth for depth in (speaker.config.encoder_depth, speaker.config.decoder_depth) if depth)
         shown = request.layer if request.layer < depth else None
-        seen = see(speaker.model, asked, layer=shown, guesses=False, going=going)
+        seen = take_snapshot(speaker.model, asked, layer=shown, with_lens=False, check_interrupt=going)
         one = seen.map(request.map)
         layer = 0 if len(one.weights) == 1 else request.layer
         drawn = one._replace(weights=one.weights[layer, request.head][None, None])
@@ -98,7 +98,7 @@ class Runs:
             "step": request.checkpoint,
             "rows": drawn.rows,
             "columns": drawn.columns,
-            "weights": packed(drawn.weights),
+            "weights": pack_weights(drawn.weights),
             "nan": holes(drawn),
             "notices": notices,
         }

@@ -20,7 +20,7 @@ from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
 from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn.tap import record
-from chumoku.probe.token_labels import name_of
+from chumoku.probe.token_labels import token_label
 from chumoku.server.disconnect import done, unless_gone
 from chumoku.server.errors import Refusal, from_error
 from chumoku.server.models import Served, as_kind, found
@@ -173,7 +173,7 @@ def drawn(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[str, Any]:
         {
             "parent": node.parent,
             "id": node.token,
-            "text": name_of(tokenizer, node.token),
+            "text": token_label(tokenizer, node.token),
             "logprob": node.logprob,
             "score": node.score,
             "step": node.step,

@@ -18,32 +18,34 @@ from chumoku.errors import UsageError
 from chumoku.inspect_prompt import said
 from chumoku.models.model import EncoderModel
 from chumoku.pipeline import Speaker
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import answer, ask, given
-from chumoku.probe.patching import Change, edits
-from chumoku.probe.snapshot import Asked
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import final_output, make_input, run_model
+from chumoku.probe.patching import Change, apply_edits
+from chumoku.probe.snapshot import LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import asking, check_head, check_layer, number
 
 BEST = 5
 
 
-def ablate(speaker: Speaker, request: schemas.Ablate, going: Going = on) -> dict[str, Any]:
+def ablate(speaker: Speaker, request: schemas.Ablate, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """What is said, and how likely, with all parts and with some switched off."""
     changes = {address: _without(heads) for address, heads in _switched(speaker, request.off).items()}
     model = speaker.model
     asked, notices = asking(speaker, request, going)
-    both = given(model, asked.tokens, asked.source)
-    before = answer(ask(model, both))
-    with edits(model, changes):
-        change = Change(before, answer(ask(model, both)))
+    both = make_input(model, asked.tokens, asked.source)
+    before = final_output(run_model(model, both))
+    with apply_edits(model, changes):
+        change = Change(before, final_output(run_model(model, both)))
         other, _ = asking(speaker, request, going)
     speaks = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if speaks else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
-    places = (list(asked.guessed) or [0]) if masked else list(range(asked.first - 1, len(asked.tokens)))
+    places = (
+        (list(asked.masked_positions) or [0]) if masked else list(range(asked.prompt_length - 1, len(asked.tokens)))
+    )
     each = [bits[place] for place in places] if speaks else bits
-    said_at = places[0] if masked or asked.first > 0 else 0
+    said_at = places[0] if masked or asked.prompt_length > 0 else 0
     return {
         **{
             name: {
@@ -88,7 +90,7 @@ def _without(heads: list[int] | None) -> Callable[[Tensor], Tensor]:
     return off
 
 
-def _best(logits: Tensor, asked: Asked) -> list[dict[str, Any]]:
+def _best(logits: Tensor, asked: LookInput) -> list[dict[str, Any]]:
     chances = logits.float().softmax(-1).cpu()
     return [
         {"id": int(one), "text": asked.name(int(one)), "probability": number(float(chance))}

@@ -19,9 +19,9 @@ from chumoku.errors import UsageError
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
 from chumoku.pipeline import Speaker
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import watch
-from chumoku.probe.snapshot import Asked
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import run_and_record
+from chumoku.probe.snapshot import LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import asking, check_head, check_layer, number, numbers
 
@@ -29,7 +29,7 @@ SHOWN = 64  # numbers of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[str, Any]:
+def block(speaker: Speaker, request: schemas.Block, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """All that happens to one place in one block, with one head's look."""
     check_layer(speaker, request.layer, request.part)
     check_head(speaker, request.head)
@@ -40,7 +40,7 @@ def block(speaker: Speaker, request: schemas.Block, going: Going = on) -> dict[s
         raise UsageError(f"There is no place {request.place}: {len(own)} tokens are looked at, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
-    _, tape = watch(speaker.model, asked.tokens, f"{here}.**", before, source=asked.source)
+    _, tape = run_and_record(speaker.model, asked.tokens, f"{here}.**", before, source=asked.source)
     name = asked.source_name or asked.name if reads_source else asked.name
     stream = _stream(tape, here, before, request.place, pre=speaker.config.placement == "pre")
     crosses = f"{here}.cross_attention.queries" in tape
@@ -98,7 +98,7 @@ def _head(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, *, ca
     }
 
 
-def _crossed(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, asked: Asked) -> dict[str, Any]:
+def _crossed(speaker: Speaker, tape: Tape, here: str, request: schemas.Block, asked: LookInput) -> dict[str, Any]:
     name = asked.source_name or asked.name
     seen = [{"id": one, "text": name(one)} for one in asked.source or ()]
     return {"tokens": seen, **_head(speaker, tape, here, request, causal=False)}

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chumoku.models.model import Model
-from chumoku.probe.cancellation import Going, pausing
+from chumoku.probe.cancellation import CheckInterrupt, interruptible
 from chumoku.server.checkpoints import UnknownRun
 from chumoku.server.disconnect import done, unless_gone
 from chumoku.server.errors import Refusal, from_error
@@ -36,13 +36,13 @@ LOOKS: dict[str, tuple[type[schemas.Strict], Callable[..., Any]]] = {
 class Looking(Job):
     """One look, made into JSON where it is made; it ends when nobody waits for it."""
 
-    def __init__(self, model: Model, make: Callable[[Going], Any]) -> None:
+    def __init__(self, model: Model, make: Callable[[CheckInterrupt], Any]) -> None:
         super().__init__()
         self._model, self._make = model, make
 
     def together(self, jobs: Sequence[Looking], pass_on: Callable[[], None]) -> list[bytes]:
         going = self.going(pass_on)
-        with pausing(self._model, going):
+        with interruptible(self._model, going):
             return [encoded(self._make(going))]  # it has no key, and so is alone
 
 

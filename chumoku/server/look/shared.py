@@ -13,8 +13,8 @@ from torch import Tensor
 
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.inspect_prompt import Notice, Target, longest, question
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.snapshot import Asked, Map
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.snapshot import AttentionMap, LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.streaming import worded
 from chumoku.weights.bundle import Bundle
@@ -28,16 +28,16 @@ MUTE: Notice = (
 
 
 def asking(
-    speaker: Bundle, request: schemas.Question, going: Going = on, *, most: int | None = None
-) -> tuple[Asked, list[Notice]]:
+    speaker: Bundle, request: schemas.Question, going: CheckInterrupt = never_interrupt, *, most: int | None = None
+) -> tuple[LookInput, list[Notice]]:
     """The question of a request, of no more tokens than can be shown."""
     room = longest(speaker, most=MOST, room=ROOM) if most is None else most
     return put(speaker, request.text, request.target, request.new, most=room, going=going)
 
 
 def put(
-    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: Going = on
-) -> tuple[Asked, list[Notice]]:
+    speaker: Bundle, text: str, target: Target, new: int | None, *, most: int, going: CheckInterrupt = never_interrupt
+) -> tuple[LookInput, list[Notice]]:
     """The same; a model that has only NaN to say is looked at all the same."""
     check_target(speaker, target)
     try:
@@ -81,7 +81,7 @@ def numbers(table: Tensor) -> Any:
     return [number(one) for one in listed] if table.ndim == 1 else [[number(one) for one in row] for row in listed]
 
 
-def holes(one: Map) -> str | None:
+def holes(one: AttentionMap) -> str | None:
     """Where a map's weights are no numbers: one bit each, lowest first, in base64; None where all are."""
     odd = one.weights.isnan().numpy()
     return base64.b64encode(np.packbits(odd, bitorder="little").tobytes()).decode() if odd.any() else None

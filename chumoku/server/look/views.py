@@ -25,9 +25,9 @@ from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.pipeline import Speaker
 from chumoku.probe import page
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import answer, ask, given, watch
-from chumoku.probe.snapshot import Asked, see
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import final_output, make_input, run_and_record, run_model
+from chumoku.probe.snapshot import LookInput, take_snapshot
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.ablate import ablate as ablate
 from chumoku.server.look.block import block as block
@@ -48,7 +48,7 @@ from chumoku.server.token_text import named
 SIDE = 64  # rows and columns of a tensor that are shown
 
 
-def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str, Any]:
+def look(speaker: Speaker, request: schemas.Look, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """All that is drawn of one look."""
     if request.layer is None:
         room = longest(speaker, most=MOST, room=ROOM)
@@ -56,19 +56,19 @@ def look(speaker: Speaker, request: schemas.Look, going: Going = on) -> dict[str
         check_layer(speaker, request.layer)
         room = longest(speaker, most=MOST_ONE, room=ROOM, layers=1)
     asked, notices = asking(speaker, request, going, most=room)
-    seen = see(speaker.model, asked, layer=request.layer, guesses=request.lens, going=going)
-    data = page.as_data(seen)
+    seen = take_snapshot(speaker.model, asked, layer=request.layer, with_lens=request.lens, check_interrupt=going)
+    data = page.to_json(seen)
     data["maps"] = [
         {**drawn, "first_layer": request.layer or 0, "nan": holes(one)}
         for one, drawn in zip(seen.maps, data["maps"], strict=True)
         if request.maps is None or one.key in request.maps
     ]
-    then = None if asked.then is None else {"id": asked.then, "text": asked.name(asked.then)}
+    then = None if asked.next_token is None else {"id": asked.next_token, "text": asked.name(asked.next_token)}
     names = {"model": request.model, "text": request.text, "said": said(speaker.tokenizer, asked)}
     return {**names, "then": then, "notices": notices, **worded(data)}
 
 
-def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
+def tokens(speaker: Speaker, request: schemas.Question, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """The tokens of the text, and of what is said of it; nothing is computed."""
     own, other = speaker.tokenizer, speaker.source_tokenizer
     notices: list[Notice] = []
@@ -82,11 +82,11 @@ def tokens(speaker: Speaker, request: schemas.Question, going: Going = on) -> di
     return {"tokens": named(found.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(speaker: Speaker, request: schemas.Question, going: Going = on) -> dict[str, Any]:
+def addresses(speaker: Speaker, request: schemas.Question, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     return {"addresses": tap.addresses(speaker.model)}
 
 
-def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict[str, Any]:
+def tensor(speaker: Speaker, request: schemas.Tensor, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """The numbers at an address, as many as can be shown."""
     known = tap.addresses(speaker.model)
     if request.address not in known:
@@ -94,7 +94,7 @@ def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict
         hint = f"Did you mean {near[0]}?" if near else f"It has {len(known)} addresses."
         raise AddressError(f"Nothing in this model is at {request.address}. {hint}")
     asked, notices = asking(speaker, request, going)
-    _, tape = watch(speaker.model, asked.tokens, request.address, source=asked.source)
+    _, tape = run_and_record(speaker.model, asked.tokens, request.address, source=asked.source)
     if request.address not in tape:
         raise AddressError(f"{request.address} was not passed through in this look.")
     whole = tape[request.address][0].float().cpu()
@@ -118,14 +118,18 @@ def tensor(speaker: Speaker, request: schemas.Tensor, going: Going = on) -> dict
     }
 
 
-def next_tokens(speaker: Speaker, request: schemas.Next, going: Going = on) -> dict[str, Any]:
+def next_tokens(speaker: Speaker, request: schemas.Next, going: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """The likeliest tokens to follow; `rest` is log Σ exp of the logits of all others."""
     kind = speaker.config.kind
     if isinstance(speaker.model, EncoderModel):
         raise UsageError(f"This model is of kind '{kind}': nothing follows its text. Ask a decoder or a translator.")
     quiet = request if request.target is not None else request.model_copy(update={"new": 0})
     asked, notices = asking(speaker, quiet, going, most=min(MOST_ONE, speaker.config.context))
-    logits = answer(ask(speaker.model, given(speaker.model, asked.tokens, asked.source)))[0, -1].float().cpu()
+    logits = (
+        final_output(run_model(speaker.model, make_input(speaker.model, asked.tokens, asked.source)))[0, -1]
+        .float()
+        .cpu()
+    )
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
     return {
@@ -151,7 +155,7 @@ def _table(speaker: Speaker, whole: Tensor, request: schemas.Tensor) -> Tensor:
     return whole[request.head * len(whole) // speaker.config.heads]  # query heads share those of keys and values
 
 
-def _axes(address: str, asked: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
+def _axes(address: str, asked: LookInput, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
     """The names of a table's rows, and of its columns where those are tokens too."""
     own = [asked.name(token) for token in asked.tokens]
     source = [(asked.source_name or asked.name)(token) for token in asked.source or ()]

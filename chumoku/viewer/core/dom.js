@@ -28,7 +28,7 @@ function dressed(made, attributes, inside) {
     else if (name === "value") made.value = value;
     else made.setAttribute(name, value === true ? "" : value);
   }
-  made.append(...look.filter((one) => one !== null && one !== undefined));
+  made.append(...inside.filter((one) => one !== null && one !== undefined));
   return made;
 }
 

@@ -37,7 +37,7 @@ function card(number, { id, title, say, line, lines = [], inside }) {
   const told = el("div", { class: "step-told" }, heading);
   for (const text of [line, ...lines]) if (text) told.append(el("p", { class: "formulas" }, formula(text)));
   told.append(el("p", { class: "hint", t: say }));
-  return el("section", { class: "card step", id, "data-title": title }, told, el("div", { class: "step-shown" }, ...look.filter(Boolean)));
+  return el("section", { class: "card step", id, "data-title": title }, told, el("div", { class: "step-shown" }, ...inside.filter(Boolean)));
 }
 
 function entering({ block, chosen, config, width, t }) {
