@@ -79,7 +79,7 @@ def test_language_and_theme_are_switched_and_remembered(browser: Any, server: Pr
     page.click("#language")
     page.click("#theme")
     assert page.text_content("nav a[aria-current]") == "Translate"
-    assert page.text_content(".align h2") == "Where each word looked"
+    assert page.text_content(".align h2") == "What each word attended to"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     page.reload()
     page.wait_for_selector(".answer .line")

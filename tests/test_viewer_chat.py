@@ -94,7 +94,7 @@ def test_a_text_is_completed_taken_over_and_cut_with_a_notice(browser: Any, serv
     sent = [body["prompt"] for path, body in server.asked if path == "/v1/completions"][-1]
     assert len(sent) <= 400
     assert sent.endswith("ab" + "b" * 6)
-    assert f"{len(sent)} letters" in page.text_content(".complete .cut")
+    assert f"{len(sent)} characters" in page.text_content(".complete .cut")
     assert page.text_content(".complete .error") == ""
 
 
@@ -161,8 +161,8 @@ def test_how_sure_each_token_was_and_what_stood_beside_it(browser: Any, server: 
     answered(page, "one two three")
     assert page.locator(".message .sure").all_text_contents() == ["one", " two", " three"]
     page.hover(".message .sure >> nth=1")
-    assert page.text_content(".picture h2") == "Instead of “␣two”"
-    assert page.locator(".bar .name").all_text_contents() == ["one", "␣two", "␣three", "all others"]
+    assert page.text_content(".picture h2") == "Alternatives to “␣two”"
+    assert page.locator(".bar .name").all_text_contents() == ["one", "␣two", "␣three", "all other tokens"]
 
 
 RULES = [

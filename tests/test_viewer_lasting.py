@@ -155,9 +155,9 @@ def test_messages_the_server_left_out_are_told(browser: Any) -> None:
     page.fill("#ch-draft", "one two")
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    assert page.text_content(".talk .cut") == "The 5 oldest messages no longer fitted and were left out."
+    assert page.text_content(".talk .cut") == "The 5 oldest messages did not fit into the context and were left out."
     page.click("#language")
-    assert page.text_content(".talk .cut") == "古い順に 5 件のメッセージが収まらなくなり、省かれました。"
+    assert page.text_content(".talk .cut") == "コンテキストに収まらないため、古いメッセージ 5 件を省きました。"
     server.dropped = 0
     page.fill("#ch-draft", "three")
     page.keyboard.press("Enter")

@@ -157,7 +157,7 @@ def test_a_head_is_opened_from_the_grid(browser: Any, server: Serving) -> None:
     page.keyboard.press("ArrowUp")
     assert page.text_content(".heads-large h2") == "Layer 0, head 2"
     page.hover(".map-canvas")
-    until(page, "document.querySelector('.map-readout').textContent.includes('looks at')")
+    until(page, "document.querySelector('.map-readout').textContent.includes('attends to')")
     page.click("[data-t=look_step_here]")
     assert "Layer 0, head 2" in chosen(page)
     visited.assert_clean()
@@ -294,7 +294,7 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     page.check(".controls input[type=checkbox]")
     assert page.get_attribute(".curve.first", "d") != before, "another axis"
     page.select_option(".runs select >> nth=0", "tokens_per_second")
-    assert "tokens a second 7" in page.text_content(".runs-legend")
+    assert "tokens per second 7" in page.text_content(".runs-legend")
     visited.assert_clean()
 
 

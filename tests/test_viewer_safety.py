@@ -96,7 +96,7 @@ def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, serve
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-t=ch_take]:visible, .complete .error:visible", timeout=20_000)
     assert page.text_content(".complete .error") == ""
-    assert "letters were sent" in page.text_content(".complete .cut")
+    assert "characters were sent" in page.text_content(".complete .cut")
 
 
 def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> None:

@@ -6,15 +6,15 @@ export const styles = ["views/lab/lab.css"];
 export const strings = {
   en: {
     lab_title: "The notes, executed",
-    lab_none: "There is no report yet. It is made in about 15 minutes on two cores, or in two minutes with a tenth of the work:",
-    lab_again: "Look again",
-    lab_open: "Open in a tab of its own",
+    lab_none: "There is no report yet. Create one with one of these commands. The full run takes about 15 minutes on two cores, --quick about 2 minutes.",
+    lab_again: "Check again",
+    lab_open: "Open in a new tab",
   },
   ja: {
-    lab_title: "ノートを実行する",
-    lab_none: "まだ報告がありません。次のコマンドで作れます。2 コアで約 15 分、作業を十分の一にすれば約 2 分です。",
-    lab_again: "もう一度確認",
-    lab_open: "別のタブで開く",
+    lab_title: "ノートの内容を実験で確かめる",
+    lab_none: "レポートはまだありません。次のどちらかのコマンドで作成できます。2 コアで約 15 分、--quick を付けると約 2 分かかります。",
+    lab_again: "再確認",
+    lab_open: "新しいタブで開く",
   },
 };
 
