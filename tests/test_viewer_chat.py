@@ -181,7 +181,7 @@ RULES = [
 def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) -> None:
     page = visit(browser, server.url).page
     generator = torch.Generator().manual_seed(3)
-    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
         true = shaped(logits, Choice(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)).softmax(-1)
@@ -192,20 +192,20 @@ def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) ->
         )
         drawn = torch.tensor([share if kept else 0.0 for share, kept in zip(told["shares"], told["kept"], strict=True)])
         assert torch.allclose(drawn.double(), true, atol=1e-6), rules
-        assert told["many"] == int((true > 0).sum()), rules
+        assert told["count"] == int((true > 0).sum()), rules
 
 
 def test_what_is_not_known_counts_as_equally_likely(browser: Any, server: Pretended) -> None:
     page = visit(browser, server.url).page
-    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     known = {"logits": [math.log(0.5), math.log(0.2)], "rest": math.log(0.3), "vocabulary": 32}
     told = page.evaluate(asked, [known, {"temperature": 1.0, "topP": 0.75}])
-    assert told["many"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
+    assert told["count"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
     told = page.evaluate(asked, [known, {"temperature": 1.0, "topK": 11}])
-    assert told["many"] == 11
+    assert told["count"] == 11
     assert abs(told["shares"][0] - 0.5 / 0.79) < 1e-9
     told = page.evaluate(asked, [known, {"temperature": 1.0, "minP": 0.03}])
-    assert told["many"] == 2
+    assert told["count"] == 2
     told = page.evaluate(asked, [known, {"temperature": 1.0}])
     assert abs(told["rest"] - 0.3) < 1e-9
 

@@ -96,9 +96,9 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
     assert top < y < bottom
     for step in (11, 13):
         drawn = page.evaluate(
-            "async (last) => { const { curves } = await import('/viewer/core/charts.js');"
+            "async (last) => { const { lineChart } = await import('/viewer/core/charts.js');"
             " const points = [[3, 2], [5, NaN], [7, 3], [last, 4]];"
-            " return curves({ lines: [{ points }] }).querySelectorAll('circle').length }",
+            " return lineChart({ lines: [{ points }] }).querySelectorAll('circle').length }",
             step,
         )
         assert drawn == 1, "a point alone is a dot, one with a neighbor is not"

@@ -1,59 +1,59 @@
-// The server, as the page sees it.
+// Requests to the server.
 //
-//   await api.get("/v1/models", { signal })             the answer, or a Failure whose message is the server's sentence
+//   await api.get("/v1/models", { signal })             the response, or an ApiError with the server's message
 //   await api.post("/v1/translate", body, { signal })
 //   for await (const piece of api.stream("/v1/completions", body, { signal })) …
 import { t } from "./i18n.js";
 import { events } from "./sse.js";
 
-export class Failure extends Error {
+export class ApiError extends Error {
   constructor(message, { status = 0, param = null, code = null } = {}) {
     super(message);
-    this.name = "Failure";
-    this.status = status; // 0: nobody answered
+    this.name = "ApiError";
+    this.status = status; // 0: no response
     this.param = param;
     this.code = code;
   }
 }
 
-/** Whether an error only says that we ourselves gave up waiting. */
-export const dropped = (error) => error?.name === "AbortError";
+/** Whether an error only means that this page aborted the request. */
+export const isAbort = (error) => error?.name === "AbortError";
 
-// Half of a letter has no form in UTF-8: a mark goes in its place, and the rest of the text arrives.
-const whole = (_, value) => (typeof value === "string" && value.toWellFormed ? value.toWellFormed() : value);
+// A lone surrogate cannot be encoded in UTF-8: it is replaced by U+FFFD.
+const replaceLoneSurrogates = (_, value) => (typeof value === "string" && value.toWellFormed ? value.toWellFormed() : value);
 
-/** onSilence: nobody answered; onKey: a key is asked for; onStranger: the model asked is not served. */
-export function makeApi({ onSilence = () => {}, onKey = () => {}, onStranger = () => {} } = {}) {
-  async function ask(path, { method = "GET", body, signal, accept = "application/json" } = {}) {
+/** onNoResponse: the server did not respond; onKeyRequired: it requires a key; onUnknownModel: it does not serve the model. */
+export function makeApi({ onNoResponse = () => {}, onKeyRequired = () => {}, onUnknownModel = () => {} } = {}) {
+  async function send(path, { method = "GET", body, signal, accept = "application/json" } = {}) {
     const headers = { Accept: accept };
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    let answer;
+    let response;
     try {
-      answer = await fetch(path, {
+      response = await fetch(path, {
         method,
         headers,
         signal,
-        body: body === undefined ? undefined : JSON.stringify(body, whole),
+        body: body === undefined ? undefined : JSON.stringify(body, replaceLoneSurrogates),
         credentials: "same-origin",
         redirect: "error",
         cache: "no-store",
       });
     } catch (error) {
-      if (dropped(error)) throw error;
-      onSilence();
-      throw new Failure(t("silent"));
+      if (isAbort(error)) throw error;
+      onNoResponse();
+      throw new ApiError(t("silent"));
     }
-    if (!answer.ok) throw await failure(answer, { onKey, onStranger });
-    return answer;
+    if (!response.ok) throw await readError(response, { onKeyRequired, onUnknownModel });
+    return response;
   }
 
   async function json(path, options) {
-    const answer = await ask(path, options);
+    const response = await send(path, options);
     try {
-      return await answer.json();
+      return await response.json();
     } catch (error) {
-      if (dropped(error)) throw error;
-      throw new Failure(t("garbled"), { status: answer.status });
+      if (isAbort(error)) throw error;
+      throw new ApiError(t("garbled"), { status: response.status });
     }
   }
 
@@ -62,41 +62,41 @@ export function makeApi({ onSilence = () => {}, onKey = () => {}, onStranger = (
     post: (path, body, { signal } = {}) => json(path, { method: "POST", body, signal }),
     async *stream(path, body, { signal } = {}) {
       const streamed = { method: "POST", body: { ...body, stream: true }, accept: "text/event-stream" };
-      const answer = await ask(path, { ...streamed, signal });
+      const response = await send(path, { ...streamed, signal });
       try {
-        for await (const data of events(answer.body)) {
+        for await (const data of events(response.body)) {
           if (data === "[DONE]") return;
-          const piece = parsed(data);
-          if (piece.error) throw new Failure(piece.error.message, { status: answer.status, ...piece.error });
+          const piece = parseJson(data);
+          if (piece.error) throw new ApiError(piece.error.message, { status: response.status, ...piece.error });
           yield piece;
         }
       } catch (error) {
-        if (dropped(error) || error instanceof Failure) throw error;
-        onSilence();
-        throw new Failure(t("broken"));
+        if (isAbort(error) || error instanceof ApiError) throw error;
+        onNoResponse();
+        throw new ApiError(t("broken"));
       }
-      throw new Failure(t("broken")); // the end was never said
+      throw new ApiError(t("broken")); // the stream ended without [DONE]
     },
   };
 }
 
-function parsed(data) {
+function parseJson(data) {
   try {
     return JSON.parse(data);
   } catch {
-    throw new Failure(t("garbled"));
+    throw new ApiError(t("garbled"));
   }
 }
 
-async function failure(answer, { onKey, onStranger }) {
-  let told = {};
+async function readError(response, { onKeyRequired, onUnknownModel }) {
+  let details = {};
   try {
-    told = (await answer.json()).error ?? {};
+    details = (await response.json()).error ?? {};
   } catch {
-    // No sentence came with it: the status is all we know.
+    // The body is not JSON: only the status is known.
   }
-  if (answer.status === 401) onKey();
-  if (told.code === "model_not_found") onStranger();
-  const message = typeof told.message === "string" ? told.message : t("status", { status: answer.status });
-  return new Failure(message, { status: answer.status, param: told.param, code: told.code });
+  if (response.status === 401) onKeyRequired();
+  if (details.code === "model_not_found") onUnknownModel();
+  const message = typeof details.message === "string" ? details.message : t("status", { status: response.status });
+  return new ApiError(message, { status: response.status, param: details.param, code: details.code });
 }

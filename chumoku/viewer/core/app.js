@@ -1,103 +1,101 @@
-// The frame of the page: which view, which model, which language, which theme, and whether the server lives.
+// The frame of the page: the current view, model, language and theme, and the state of the server.
 //
 //   #/translate  →  import("../views/translate/translate.js")  →  mount(root, context) → { unmount(), refresh?() }
 //
-// A view's module exports `mount`, and if it likes `strings` (its words), `styles` (its style sheets) and
-// `accepts(model)` (which models it can work with; a view without it needs none, and is offered none) and
-// `prefers(model)` (which of them it begins with).
-// context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, keep }.
+// A view's module exports `mount`, and optionally `strings` (its texts), `styles` (its style sheets), `accepts(model)`
+// (which models it works with; a view without it needs no model) and `prefers(model)` (which of them it starts with).
+// context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, storedValue }.
 import { makeApi } from "./api.js";
-import { el, reword } from "./dom.js";
+import { el, updateTexts } from "./dom.js";
 import { watchHealth } from "./health.js";
-import { language, onLanguage, remember, setLanguage, strings, t } from "./i18n.js";
-import { askKey } from "./key.js";
-import { strings as own } from "./strings.js";
+import { addStrings, language, onLanguage, saveSetting, setLanguage, t } from "./i18n.js";
+import { askForKey } from "./key.js";
+import { strings } from "./strings.js";
 
 const VIEWS = ["translate", "chat", "look", "playground", "runs", "lab"];
 const viewModule = (name) => `../views/${name}/${name}.js`;
-const place = (id) => document.getElementById(id);
+const byId = (id) => document.getElementById(id);
 const root = document.documentElement;
 
-strings(own);
+addStrings(strings);
 const health = watchHealth(showHealth);
-const api = makeApi({ onSilence: () => health.check(), onKey: () => askKey().then(start), onStranger: () => renew(false) });
-const themed = new Set();
+const api = makeApi({ onNoResponse: () => health.check(), onKeyRequired: () => askForKey().then(start), onUnknownModel: () => reloadModels(false) });
+const themeListeners = new Set();
 let models = [];
-let shown = null; // { name, module, handle, undo, model, chosen }
-let turn = 0; // a view that loads slowly must not push out one chosen after it
+let shown = null; // { name, module, handle, cleanups, model, modelListeners }
+let loadCount = 0; // a slow view must not replace one that was chosen after it
 
 // ---- the views ----
-function wanted() {
+function viewInAddress() {
   const name = location.hash.replace(/^#\/?/, "").split(/[/?]/)[0];
   return VIEWS.includes(name) ? name : VIEWS[0];
 }
 
 async function show() {
-  const name = wanted();
-  const mine = ++turn;
-  for (const link of place("views").children) {
+  const name = viewInAddress();
+  const load = ++loadCount;
+  for (const link of byId("views").children) {
     if (link.dataset.view === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   let module;
   try {
     module = await import(viewModule(name));
-    await Promise.all((module.styles ?? []).map(styled));
+    await Promise.all((module.styles ?? []).map(loadStyle));
   } catch {
     health.check();
   }
-  if (mine !== turn) return;
-  leave();
-  if (!module) return say(place("view"), t("no_view"));
-  if (module.strings) strings(module.strings);
-  undress(module.styles ?? []);
-  enter(name, module);
+  if (load !== loadCount) return;
+  closeView();
+  if (!module) return showText(byId("view"), t("no_view"));
+  if (module.strings) addStrings(module.strings);
+  enableOnly(module.styles ?? []);
+  openView(name, module);
 }
 
-function leave() {
+function closeView() {
   shown?.handle?.unmount?.();
-  for (const undo of shown?.undo ?? []) undo();
+  for (const cleanup of shown?.cleanups ?? []) cleanup();
   shown = null;
-  place("view").replaceChildren();
+  byId("view").replaceChildren();
 }
 
-function enter(name, module) {
-  const undo = [];
-  shown = { name, module, undo, model: null, chosen: new Set() };
+function openView(name, module) {
+  shown = { name, module, cleanups: [], model: null, modelListeners: new Set() };
   offerModels();
   document.title = `${t(name)} · chumoku`;
-  place("view").className = "view-" + name;
-  if (module.accepts && models.length && !shown.model) return say(place("view"), t("no_model"));
-  if (module.accepts && !models.length) return undefined; // until the server has told them
-  shown.handle = module.mount(place("view"), context(shown));
+  byId("view").className = "view-" + name;
+  if (module.accepts && models.length && !shown.model) return showText(byId("view"), t("no_model"));
+  if (module.accepts && !models.length) return undefined; // not loaded yet
+  shown.handle = module.mount(byId("view"), context(shown));
   return undefined;
 }
 
 function context(view) {
-  const held = (set) => (callback) => {
+  const subscribe = (set) => (callback) => {
     set.add(callback);
-    view.undo.push(() => set.delete(callback));
+    view.cleanups.push(() => set.delete(callback));
   };
   return {
     api,
     t,
     language,
-    onLanguage: (callback) => view.undo.push(onLanguage(callback)),
+    onLanguage: (callback) => view.cleanups.push(onLanguage(callback)),
     models,
     model: () => view.model,
-    onModel: held(view.chosen),
-    theme: { now: () => root.dataset.theme, onChange: held(themed) },
+    onModel: subscribe(view.modelListeners),
+    theme: { now: () => root.dataset.theme, onChange: subscribe(themeListeners) },
     notice,
-    keep: (key, initial = "") => keeper(`${view.name}.${key}`, initial),
+    storedValue: (key, initial = "") => storedValue(`${view.name}.${key}`, initial),
   };
 }
 
-function say(where, sentence) {
+function showText(where, sentence) {
   where.replaceChildren(el("p", { class: "empty" }, sentence));
 }
 
 const sheets = new Map(); // name → { link, ready }
-function styled(name) {
+function loadStyle(name) {
   if (!sheets.has(name)) {
     const link = el("link", { rel: "stylesheet", href: "/viewer/" + name });
     const ready = new Promise((done) => ["load", "error"].forEach((event) => link.addEventListener(event, done)));
@@ -107,14 +105,14 @@ function styled(name) {
   return sheets.get(name).ready;
 }
 
-/** Views name things alike: only the sheets of the one shown hold. */
-function undress(names) {
+/** Views use the same class names, so only the style sheets of the shown view are enabled. */
+function enableOnly(names) {
   for (const [name, { link }] of sheets) if (link.sheet) link.sheet.disabled = !names.includes(name);
 }
 
 // ---- the models ----
 async function start() {
-  import(viewModule(wanted())).catch(() => {}); // on its way while the models are asked for; `show` says what failed
+  import(viewModule(viewInAddress())).catch(() => {}); // loads in parallel with the models; `show` reports errors
   try {
     models = (await api.get("/v1/models")).data;
   } catch (error) {
@@ -124,40 +122,40 @@ async function start() {
   return show();
 }
 
-/** Ask again what is served: a server that is back may have other models. `back`: go on where nothing has changed. */
-async function renew(back) {
+/** Load the models again: a restarted server may have others. `refresh`: also refresh the view if nothing has changed. */
+async function reloadModels(refresh) {
   const before = models;
   try {
     models = (await api.get("/v1/models")).data;
   } catch {
-    return undefined; // the banner, or the form for the key, says it
+    return undefined; // shown by the banner, or by the form for the key
   }
   const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
-  if (same(models, before)) return back && shown?.handle?.refresh?.();
-  const now = shown?.handle && shown.model && models.find((one) => one.id === shown.model.id);
-  if (!now || !same(now, shown.model)) return show(); // the view begins again, with what was typed
+  if (same(models, before)) return refresh && shown?.handle?.refresh?.();
+  const model = shown?.handle && shown.model && models.find((one) => one.id === shown.model.id);
+  if (!model || !same(model, shown.model)) return show(); // opens the view again, with the stored text
   offerModels();
   return shown.handle.refresh?.();
 }
 
 function offerModels() {
-  const fit = shown.module.accepts ? models.filter((one) => shown.module.accepts(one)) : [];
-  const kept = keeper(`${shown.name}.model`, "");
-  const first = fit.find((one) => shown.module.prefers?.(one)) ?? fit[0] ?? null;
-  shown.model = fit.find((one) => one.id === kept.get()) ?? first;
-  const box = place("model");
-  box.replaceChildren(...fit.map((one) => el("option", { value: one.id }, one.id)));
+  const usable = shown.module.accepts ? models.filter((one) => shown.module.accepts(one)) : [];
+  const stored = storedValue(`${shown.name}.model`, "");
+  const first = usable.find((one) => shown.module.prefers?.(one)) ?? usable[0] ?? null;
+  shown.model = usable.find((one) => one.id === stored.get()) ?? first;
+  const box = byId("model");
+  box.replaceChildren(...usable.map((one) => el("option", { value: one.id }, one.id)));
   box.value = shown.model?.id ?? "";
-  box.parentElement.hidden = fit.length === 0;
+  box.parentElement.hidden = usable.length === 0;
   box.onchange = () => {
-    shown.model = fit.find((one) => one.id === box.value);
-    kept.set(box.value);
-    for (const callback of [...shown.chosen]) callback(shown.model);
+    shown.model = usable.find((one) => one.id === box.value);
+    stored.set(box.value);
+    for (const callback of [...shown.modelListeners]) callback(shown.model);
   };
 }
 
-// ---- what is kept over a reload ----
-function keeper(key, initial) {
+// ---- values that survive a reload ----
+function storedValue(key, initial) {
   let last = initial;
   return {
     get() {
@@ -172,55 +170,55 @@ function keeper(key, initial) {
       try {
         sessionStorage.setItem("chumoku." + key, value);
       } catch {
-        // Full or forbidden: then the text lives as long as the page.
+        // Storage is full or forbidden: the value lasts until the page is closed.
       }
     },
   };
 }
 
-// ---- what is said to the reader ----
-let quiet = 0;
+// ---- messages ----
+let noticeTimer = 0;
 function notice(sentence) {
-  clearTimeout(quiet);
-  place("notice").textContent = sentence;
-  place("notice").hidden = !sentence;
-  quiet = setTimeout(() => (place("notice").hidden = true), 8000);
+  clearTimeout(noticeTimer);
+  byId("notice").textContent = sentence;
+  byId("notice").hidden = !sentence;
+  noticeTimer = setTimeout(() => (byId("notice").hidden = true), 8000);
 }
 
 function showHealth(state) {
-  const banner = place("dead");
+  const banner = byId("dead");
   banner.hidden = state === "ok";
   if (state === "ok") {
     banner.replaceChildren();
     if (!models.length) start();
-    else renew(true);
+    else reloadModels(true);
     return;
   }
   const again = el("button", { type: "button", t: "again", onclick: () => health.check() });
   banner.replaceChildren(el("span", { t: state === "draining" ? "draining" : "dead" }), again);
 }
 
-// ---- the switches ----
-function dress() {
-  place("language").textContent = t("to_language");
-  place("language").lang = language() === "ja" ? "en" : "ja";
-  place("theme").textContent = t(root.dataset.theme === "dark" ? "to_light" : "to_dark");
+// ---- language and theme ----
+function updateSwitches() {
+  byId("language").textContent = t("to_language");
+  byId("language").lang = language() === "ja" ? "en" : "ja";
+  byId("theme").textContent = t(root.dataset.theme === "dark" ? "to_light" : "to_dark");
 }
 
-place("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
-place("language").addEventListener("click", () => setLanguage(language() === "ja" ? "en" : "ja"));
-place("theme").addEventListener("click", () => {
+byId("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
+byId("language").addEventListener("click", () => setLanguage(language() === "ja" ? "en" : "ja"));
+byId("theme").addEventListener("click", () => {
   root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-  remember("theme", root.dataset.theme);
-  dress();
-  for (const callback of [...themed]) callback(root.dataset.theme);
+  saveSetting("theme", root.dataset.theme);
+  updateSwitches();
+  for (const callback of [...themeListeners]) callback(root.dataset.theme);
 });
 onLanguage(() => {
-  reword();
-  dress();
-  document.title = `${t(wanted())} · chumoku`;
+  updateTexts();
+  updateSwitches();
+  document.title = `${t(viewInAddress())} · chumoku`;
 });
 addEventListener("hashchange", show);
-reword();
-dress();
+updateTexts();
+updateSwitches();
 start();

@@ -1,16 +1,16 @@
 "use strict";
-// Before the first paint: the theme and the language of last time, else those of the system.
+// Runs before the first paint: sets the saved theme and language, or those of the system.
 (() => {
-  const kept = (name) => {
+  const saved = (name) => {
     try {
       return localStorage.getItem("chumoku." + name);
     } catch {
-      return null; // storage may be forbidden; then the page simply forgets
+      return null; // storage may be forbidden
     }
   };
   const root = document.documentElement;
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  root.dataset.theme = ["dark", "light"].includes(kept("theme")) ? kept("theme") : dark ? "dark" : "light";
+  root.dataset.theme = ["dark", "light"].includes(saved("theme")) ? saved("theme") : dark ? "dark" : "light";
   const native = (navigator.language || "en").startsWith("ja") ? "ja" : "en";
-  root.lang = ["en", "ja"].includes(kept("language")) ? kept("language") : native;
+  root.lang = ["en", "ja"].includes(saved("language")) ? saved("language") : native;
 })();

@@ -1,31 +1,31 @@
-// Whether the server lives: asked every EVERY ms, given PATIENCE ms to answer, so that its death is known within 3 s.
-const EVERY = 1800;
-const PATIENCE = 1000;
+// Checks every INTERVAL ms whether the server responds within TIMEOUT ms, so that an outage is noticed within 3 s.
+const INTERVAL = 1800;
+const TIMEOUT = 1000;
 
-/** Calls `told("ok" | "draining" | "dead")` when the state changes; `.check()` asks at once. */
-export function watchHealth(told) {
+/** Calls `onChange("ok" | "draining" | "dead")` when the state changes; `.check()` checks at once. */
+export function watchHealth(onChange) {
   let state = "ok";
-  let asking = null;
+  let pending = null;
 
-  async function ask() {
+  async function request() {
     try {
-      const answer = await fetch("/health", { signal: AbortSignal.timeout(PATIENCE), cache: "no-store" });
-      return answer.ok ? (await answer.json()).status ?? "ok" : "dead";
+      const response = await fetch("/health", { signal: AbortSignal.timeout(TIMEOUT), cache: "no-store" });
+      return response.ok ? (await response.json()).status ?? "ok" : "dead";
     } catch {
       return "dead";
     }
   }
 
   async function check() {
-    asking ??= ask().finally(() => (asking = null));
-    const next = await asking;
+    pending ??= request().finally(() => (pending = null));
+    const next = await pending;
     if (next === state) return state;
     state = next;
-    told(state);
+    onChange(state);
     return state;
   }
 
-  setInterval(() => document.hidden || check(), EVERY);
+  setInterval(() => document.hidden || check(), INTERVAL);
   document.addEventListener("visibilitychange", () => document.hidden || check());
   return { check, state: () => state };
 }

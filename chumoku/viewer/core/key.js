@@ -1,15 +1,15 @@
-// A server with a key: the key is sent once, and comes back as a cookie that scripts cannot read.
+// A server with an API key: the key is sent once, and the server sets a cookie that scripts cannot read.
 import { el } from "./dom.js";
 
-let asking = null;
+let pending = null;
 
-/** Ask the reader for the key until the server takes it. */
-export function askKey() {
-  asking ??= asked().finally(() => (asking = null));
-  return asking;
+/** Ask the user for the key until the server accepts it. */
+export function askForKey() {
+  pending ??= showDialog().finally(() => (pending = null));
+  return pending;
 }
 
-function asked() {
+function showDialog() {
   const field = el("input", { type: "password", autocomplete: "off", required: true, id: "key", maxlength: 4096 });
   const wrong = el("p", { class: "error", role: "alert" });
   const form = el(
@@ -29,25 +29,24 @@ function asked() {
   return new Promise((done) => {
     form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      const told = await sent(field.value);
-      wrong.textContent = told;
-      if (told) return;
+      wrong.textContent = await sendKey(field.value);
+      if (wrong.textContent) return;
       dialog.remove();
       done();
     });
   });
 }
 
-/** Nothing when the server takes the key, else its sentence. */
-async function sent(key) {
+/** An empty string if the server accepts the key, else its error message. */
+async function sendKey(key) {
   try {
-    const answer = await fetch("/v1/session", {
+    const response = await fetch("/v1/session", {
       method: "POST",
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ key }),
       credentials: "same-origin",
     });
-    return answer.ok ? "" : (await answer.json()).error.message;
+    return response.ok ? "" : (await response.json()).error.message;
   } catch (error) {
     return error.message;
   }

@@ -1,4 +1,4 @@
-// The words of maps, wherever one is shown.
+// The texts of attention maps.
 export const strings = {
   en: {
     map_which: "Map",

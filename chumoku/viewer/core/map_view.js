@@ -1,17 +1,17 @@
-// One head's map, large: names at its sides, a cell under the pointer or the arrow keys, its weight in words.
+// An enlarged attention map with token names; the pointer or the arrow keys select a cell and show its weight.
 import { el, percent } from "./dom.js";
 import { paint } from "./heatmap.js";
-import { strings } from "./i18n.js";
-import { strings as own } from "./map_strings.js";
+import { addStrings } from "./i18n.js";
+import { strings } from "./map_strings.js";
 
-strings(own);
+addStrings(strings);
 
-const NAMED = 48; // so many tokens have room for their names
-const SIDE = 540;
-const UPRIGHT = /[\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]/; // letters that stand upright in a column
+const MAX_NAMED = 48; // larger maps have no room for token names
+const SIDE = 540; // px
+const UPRIGHT = /[\u3000-\u9fff\uac00-\ud7af\uff00-\uffef]/; // characters that are not rotated in column names
 
-/** → { root, show(map, layer, head), redraw() }; onPick(row, column) when a cell is chosen. */
-export function makeMapView(t, onPick = () => {}) {
+/** → { root, show(map, layer, head) } */
+export function makeMapView(t) {
   const canvas = el("canvas", { tabindex: 0, role: "img", class: "map-canvas" });
   const cell = el("div", { class: "map-cell", hidden: true });
   const frame = el("div", { class: "map-frame" }, canvas, cell);
@@ -19,14 +19,14 @@ export function makeMapView(t, onPick = () => {}) {
   const top = el("div", { class: "map-columns", "aria-hidden": "true" });
   const readout = el("p", { class: "map-readout hint numbers", "aria-live": "polite" });
   const root = el("div", { class: "map-view" }, el("div", { class: "scroll" }, el("div", { class: "map-grid" }, el("span"), top, left, frame)), readout);
-  let now = null; // { map, layer, head, size }
+  let shown = null; // { map, layer, head, size }
   let [row, column] = [0, 0];
 
   function show(map, layer, head) {
     const [rows, columns] = [map.rows.length, map.columns.length];
-    const named = Math.max(rows, columns) <= NAMED;
+    const named = Math.max(rows, columns) <= MAX_NAMED;
     const size = named ? Math.max(15, Math.min(30, Math.floor(SIDE / Math.max(rows, columns)))) : Math.max(1, SIDE / Math.max(rows, columns));
-    now = { map, layer, head, size };
+    shown = { map, layer, head, size };
     [row, column] = [Math.min(row, rows - 1), Math.min(column, columns - 1)];
     paint(canvas, { ...map.table(layer, head), scale: named ? 8 : 1 });
     for (const [name, value] of [["width", columns * size], ["height", rows * size]]) canvas.style.setProperty(name, `${value}px`);
@@ -38,36 +38,34 @@ export function makeMapView(t, onPick = () => {}) {
     readout.textContent = t("map_hint");
   }
 
-  function point(nextRow, nextColumn) {
-    if (!now) return;
-    row = Math.min(now.map.rows.length - 1, Math.max(0, nextRow));
-    column = Math.min(now.map.columns.length - 1, Math.max(0, nextColumn));
+  function select(nextRow, nextColumn) {
+    if (!shown) return;
+    row = Math.min(shown.map.rows.length - 1, Math.max(0, nextRow));
+    column = Math.min(shown.map.columns.length - 1, Math.max(0, nextColumn));
     cell.hidden = false;
-    cell.style.setProperty("translate", `${column * now.size}px ${row * now.size}px`);
-    const weight = now.map.weight(now.layer, now.head, row, column);
-    readout.textContent = t("map_says", { row: now.map.rows[row], column: now.map.columns[column], weight: percent(weight) });
+    cell.style.setProperty("translate", `${column * shown.size}px ${row * shown.size}px`);
+    const weight = shown.map.weight(shown.layer, shown.head, row, column);
+    readout.textContent = t("map_says", { row: shown.map.rows[row], column: shown.map.columns[column], weight: percent(weight) });
   }
 
-  const under = (event) => {
+  const cellAt = (event) => {
     const box = canvas.getBoundingClientRect();
-    return [Math.floor((event.clientY - box.top) / now.size), Math.floor((event.clientX - box.left) / now.size)];
+    return [Math.floor((event.clientY - box.top) / shown.size), Math.floor((event.clientX - box.left) / shown.size)];
   };
-  canvas.addEventListener("pointermove", (event) => now && point(...under(event)));
+  canvas.addEventListener("pointermove", (event) => shown && select(...cellAt(event)));
   canvas.addEventListener("pointerleave", () => {
     cell.hidden = true;
-    if (now) readout.textContent = t("map_hint");
+    if (shown) readout.textContent = t("map_hint");
   });
   canvas.addEventListener("click", (event) => {
-    if (!now) return;
-    point(...under(event));
-    onPick(row, column);
+    if (!shown) return;
+    select(...cellAt(event));
   });
   canvas.addEventListener("keydown", (event) => {
     const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    if (event.key === "Enter") onPick(row, column);
     if (!moves[event.key]) return;
     event.preventDefault();
-    point(row + moves[event.key][0], column + moves[event.key][1]);
+    select(row + moves[event.key][0], column + moves[event.key][1]);
   });
-  return { root, show, redraw: () => now && show(now.map, now.layer, now.head) };
+  return { root, show };
 }

@@ -1,19 +1,19 @@
-// A labeled slider with its number beside it.
+// A labeled slider with its value beside it.
 import { el } from "./dom.js";
 
-/** onInput is called while it moves; `told` writes the number; `from` makes the value of where the slider stands. */
-export function slider(key, { min, max, step = 1, value, told = String, from = (at) => at, onInput }) {
+/** `format` turns the value into text, `from` the slider's number into the value; onInput is called while it moves. */
+export function slider(key, { min, max, step = 1, value, format = String, from = (at) => at, onInput }) {
   const output = el("output", { class: "numbers" });
   const input = el("input", { type: "range", min, max, step, value: String(value) });
   const read = () => from(Number(input.value));
-  const tell = () => {
-    output.textContent = told(read());
+  const update = () => {
+    output.textContent = format(read());
     input.setAttribute("aria-valuetext", output.textContent);
   };
   input.addEventListener("input", () => {
-    tell();
+    update();
     onInput();
   });
-  tell();
+  update();
   return { root: el("label", { class: "slider" }, el("span", { t: key }), input, output), read, input };
 }

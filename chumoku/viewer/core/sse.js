@@ -1,4 +1,4 @@
-// Server-sent events: bytes → the text after "data:", one for each event.
+// Server-sent events: a stream of bytes → the text after "data:" of each event.
 //
 //   an event ends with an empty line · several data lines are joined by \n · a line that begins with ":" is a comment
 
@@ -20,7 +20,7 @@ export async function* events(stream) {
           data = [];
         } else if (line.startsWith("data:")) data.push(line.slice(line[5] === " " ? 6 : 5));
       }
-      if (done) return; // what no empty line has ended is no event
+      if (done) return; // an event without a final empty line is incomplete
     }
   } finally {
     reader.cancel().catch(() => {});

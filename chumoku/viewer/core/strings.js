@@ -1,4 +1,4 @@
-// What the frame around the views says, in both languages.
+// The texts of the frame around the views.
 export const strings = {
   en: {
     skip: "Skip to the content",

@@ -1,53 +1,54 @@
-// One answer while it is written: pieces of a stream become text, and if asked for, how sure the model was of each.
+// One generated answer: chunks of a stream become text, optionally with the probability of each token.
 import { el } from "../../core/dom.js";
-import { fromChances } from "./next_token.js";
+import { fromLogprobs } from "./next_token.js";
 
-const UNSURE = -4; // a logarithm of a chance this low gets the strongest line
+const LOWEST_LOGPROB = -4; // from here down, the underline has full strength
 
-export class Writing {
-  constructor({ sure, vocabulary, onPoint }) {
-    Object.assign(this, { sure, vocabulary, onPoint, text: "", tokens: 0, left: 0, finish: null, began: 0, first: null });
+export class Answer {
+  constructor({ showProbabilities, vocabulary, onPoint }) {
+    Object.assign(this, { showProbabilities, vocabulary, onPoint, text: "", tokens: 0, droppedMessages: 0 });
+    Object.assign(this, { finish: null, firstTime: null });
     this.root = el("div", { class: "written" });
     this.plain = document.createTextNode("");
     this.root.append(this.plain);
   }
 
-  /** One piece of a stream, of either form: chat or completion. */
-  add(piece) {
-    const choice = piece.choices?.[0];
-    this.left = piece.dropped_messages ?? this.left;
-    if (piece.usage) this.tokens = piece.usage.completion_tokens;
+  /** Add one chunk of a stream, from a chat or a completion. */
+  add(chunk) {
+    const choice = chunk.choices?.[0];
+    this.droppedMessages = chunk.dropped_messages ?? this.droppedMessages;
+    if (chunk.usage) this.tokens = chunk.usage.completion_tokens;
     if (!choice) return;
     const more = choice.delta?.content ?? choice.text ?? "";
-    const chances = chancesOf(choice.logprobs);
+    const logprobs = readLogprobs(choice.logprobs);
     this.finish = choice.finish_reason ?? this.finish;
     if (!more) return;
-    this.first ??= performance.now();
+    this.firstTime ??= performance.now();
     this.text += more;
-    if (!this.sure || !chances.length) this.plain.appendData(more);
-    else this.mark(more, chances);
-    if (!piece.usage) this.tokens += Math.max(1, chances.length);
+    if (!this.showProbabilities || !logprobs.length) this.plain.appendData(more);
+    else this.appendMarked(more, logprobs);
+    if (!chunk.usage) this.tokens += Math.max(1, logprobs.length);
   }
 
-  mark(more, chances) {
-    const least = Math.min(...chances.map((one) => one.own));
-    const seen = fromChances(chances.at(-1).others, this.vocabulary);
-    const point = () => this.onPoint(seen, more);
+  appendMarked(more, logprobs) {
+    const lowest = Math.min(...logprobs.map((one) => one.own));
+    const candidates = fromLogprobs(logprobs.at(-1).others, this.vocabulary);
+    const point = () => this.onPoint(candidates, more);
     const span = el("span", { class: "sure", onpointerenter: point, onpointerleave: () => this.onPoint(null) }, more);
-    span.style.setProperty("--doubt", Math.min(1, Math.max(0, least / UNSURE)).toFixed(3));
+    span.style.setProperty("--doubt", Math.min(1, Math.max(0, lowest / LOWEST_LOGPROB)).toFixed(3));
     this.plain = document.createTextNode("");
     this.root.append(span, this.plain);
   }
 
-  /** Tokens in a second, after the first. */
+  /** Tokens per second after the first token, or null. */
   speed() {
-    const seconds = (performance.now() - (this.first ?? performance.now())) / 1000;
+    const seconds = (performance.now() - (this.firstTime ?? performance.now())) / 1000;
     return this.tokens > 1 && seconds > 0 ? (this.tokens - 1) / seconds : null;
   }
 }
 
-/** The chances in an answer of either form: for each token its own, and those of the likeliest there. */
-export function chancesOf(logprobs) {
+/** The logprobs of a chat or a completion: for each token its own, and those of the most probable alternatives. */
+export function readLogprobs(logprobs) {
   if (!logprobs) return [];
   if (logprobs.content) {
     const others = (one) => one.top_logprobs.map((top) => [top.token, Number(top.logprob)]);

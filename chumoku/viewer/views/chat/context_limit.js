@@ -1,8 +1,8 @@
-// How much of a text is sent: a model reads `context` tokens, and how many letters those are is known once it is asked.
-const LETTERS = 12; // more than these no tokenizer puts into its tokens on average
-const LESS = 0.7;
+// How much of a text is sent. The model reads `context` tokens, but only the server knows how many characters those are.
+const CHARS_PER_TOKEN = 12; // an upper bound of the average
+const LESS = 0.7; // of the previous attempt
 
-/** How many letters of so many may go, at the n-th attempt. */
-export function fits(model, letters, attempt) {
-  return Math.floor(Math.min(letters, LETTERS * model.context) * LESS ** attempt);
+/** How many of a text's characters are sent at the n-th attempt. */
+export function maxChars(model, length, attempt) {
+  return Math.floor(Math.min(length, CHARS_PER_TOKEN * model.context) * LESS ** attempt);
 }

@@ -1,23 +1,23 @@
-// The pane Chat: messages to and fro.
-import { summary } from "./completion.js";
-import { fits } from "./context_limit.js";
-import { button, el, invite } from "../../core/dom.js";
+// The pane Chat: a conversation.
+import { summarize } from "./completion.js";
+import { maxChars } from "./context_limit.js";
+import { button, el, focusWithoutKeyboard } from "../../core/dom.js";
 import { cutStart } from "../../core/text.js";
 
-const KEPT = 200; // messages over a reload
+const MAX_STORED = 200; // messages that survive a reload
 
-export class Talk {
+export class Conversation {
   path = "/v1/chat/completions";
 
   constructor(context, hooks) {
     this.context = context;
     this.hooks = hooks;
-    const { keep } = context;
-    this.kept = { messages: keep("messages", "[]"), draft: keep("draft"), system: keep("system") };
-    this.messages = readMessages(this.kept.messages.get());
-    this.waiting = null; // the answer being written
-    this.system = box("ch-system", "ch_system", "ch_system_hint", this.kept.system.get());
-    this.draft = box("ch-draft", "ch_message", "ch_message_hint", this.kept.draft.get());
+    const { storedValue } = context;
+    this.stored = { messages: storedValue("messages", "[]"), draft: storedValue("draft"), system: storedValue("system") };
+    this.messages = readMessages(this.stored.messages.get());
+    this.pending = null; // the answer that is being generated
+    this.system = box("ch-system", "ch_system", "ch_system_hint", this.stored.system.get());
+    this.draft = box("ch-draft", "ch_message", "ch_message_hint", this.stored.draft.get());
     this.go = button("ch_send", () => hooks.send(), { class: "go" });
     this.halt = button("ch_stop", () => hooks.stop(), { class: "halt", title: "Esc", hidden: true });
     this.fresh = button("ch_new", () => this.restart(), { class: "quiet fresh" });
@@ -33,15 +33,15 @@ export class Talk {
 
   listen() {
     this.draft.addEventListener("input", () => {
-      this.kept.draft.set(this.draft.value);
+      this.stored.draft.set(this.draft.value);
       this.hooks.changed();
     });
     this.system.addEventListener("input", () => {
-      this.kept.system.set(this.system.value);
+      this.stored.system.set(this.system.value);
       this.hooks.changed();
     });
     this.draft.addEventListener("keydown", (event) => {
-      // While letters are being converted, Enter chooses among them and sends nothing.
+      // During input of Japanese, Enter confirms the conversion and must not send.
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
       event.preventDefault();
       this.hooks.send();
@@ -52,7 +52,7 @@ export class Talk {
     this.hooks.stop();
     this.messages = [];
     this.error.textContent = "";
-    this.say(null);
+    this.showCut(null);
     this.save();
     this.draw();
     this.hooks.changed();
@@ -63,14 +63,14 @@ export class Talk {
     return this.draft.value.trim() !== "" || this.messages.at(-1)?.role === "user";
   }
 
-  // Instructions, what was said, and what is about to be: as much from the end as fits.
-  // `cut(more)` tells what was not sent, and `more` messages besides that the server left out.
-  body(attempt) {
-    const said = this.messages.map(({ role, content }) => ({ role, content }));
-    if (!this.waiting && this.draft.value.trim()) said.push({ role: "user", content: this.draft.value });
-    const letters = said.reduce((total, one) => total + one.content.length, 0);
-    const { sent, short } = newest(said, fits(this.context.model(), letters, attempt));
-    const left = said.length - sent.length;
+  /** The fields of a request: the system prompt, and the newest messages that fit. `cut(more)` is a message about those
+      that were left out, including `more` by the server. */
+  requestBody(attempt) {
+    const messages = this.messages.map(({ role, content }) => ({ role, content }));
+    if (!this.pending && this.draft.value.trim()) messages.push({ role: "user", content: this.draft.value });
+    const length = messages.reduce((total, one) => total + one.content.length, 0);
+    const { sent, short } = newest(messages, maxChars(this.context.model(), length, attempt));
+    const left = messages.length - sent.length;
     const { t } = this.context;
     const dropped = (count) => (count ? t(count === 1 ? "ch_dropped_one" : "ch_dropped", { count }) : "");
     const cut = (more) => (short ? t("ch_cut", { letters: sent[0].content.length.toLocaleString() }) : dropped(left + more));
@@ -78,47 +78,47 @@ export class Talk {
     return { fields: { messages: [...system, ...sent] }, cut };
   }
 
-  began(writing) {
+  onStart(answer) {
     if (this.draft.value.trim()) this.messages.push({ role: "user", content: this.draft.value });
     this.draft.value = "";
-    this.kept.draft.set("");
+    this.stored.draft.set("");
     this.error.textContent = "";
-    this.waiting = writing;
+    this.pending = answer;
     this.save();
     this.draw();
-    this.busy(true);
+    this.setBusy(true);
   }
 
-  grew() {
+  onChunk() {
     const { scrollTop, scrollHeight, clientHeight } = this.list;
-    if (scrollHeight - scrollTop - clientHeight < 80) this.list.scrollTop = scrollHeight; // unless the reader went up
+    if (scrollHeight - scrollTop - clientHeight < 80) this.list.scrollTop = scrollHeight; // unless the user scrolled up
   }
 
-  ended(writing, error, stopped) {
-    this.busy(false);
-    if (this.waiting !== writing) return; // a new chat was begun meanwhile
-    this.waiting = null;
+  onEnd(answer, error, stopped) {
+    this.setBusy(false);
+    if (this.pending !== answer) return; // a new chat was started meanwhile
+    this.pending = null;
     this.error.textContent = error?.message ?? "";
-    const { text } = writing;
-    if (text) this.messages.push({ role: "assistant", content: text, writing, speed: writing.speed(), stopped });
+    const { text } = answer;
+    if (text) this.messages.push({ role: "assistant", content: text, answer, speed: answer.speed(), stopped });
     this.save();
     this.draw();
     this.focus();
   }
 
-  busy(now) {
+  setBusy(now) {
     this.go.hidden = now;
     this.halt.hidden = !now;
   }
 
   save() {
-    this.kept.messages.set(JSON.stringify(this.messages.slice(-KEPT).map(({ role, content }) => ({ role, content }))));
+    this.stored.messages.set(JSON.stringify(this.messages.slice(-MAX_STORED).map(({ role, content }) => ({ role, content }))));
   }
 
   draw() {
     const { t, model } = this.context;
     const shown = this.messages.map((one, at) => this.bubble(one, at === this.messages.length - 1));
-    if (this.waiting) shown.push(message("assistant", this.waiting.root, { "aria-busy": "true" }));
+    if (this.pending) shown.push(message("assistant", this.pending.root, { "aria-busy": "true" }));
     if (!shown.length) shown.push(el("p", { class: "empty" }, t("ch_hello", { model: model().id })));
     this.list.replaceChildren(...shown);
     this.list.scrollTop = this.list.scrollHeight;
@@ -126,34 +126,34 @@ export class Talk {
 
   bubble(one, last) {
     const mine = one.role === "user";
-    const inside = one.writing ? one.writing.root : el("div", { class: "written" }, one.content);
-    const made = message(one.role, inside);
-    if (mine && !(last && !this.waiting)) return made;
-    const told = one.writing ? summary(this.context.t, one.writing, one.speed, one.stopped) : "";
-    const again = last && !this.waiting ? button("ch_again", () => this.again(), { class: "quiet" }) : null;
-    if (told || again) made.append(el("footer", { class: "hint numbers" }, el("span", {}, told), again));
-    return made;
+    const content = one.answer ? one.answer.root : el("div", { class: "written" }, one.content);
+    const article = message(one.role, content);
+    if (mine && !(last && !this.pending)) return article;
+    const note = one.answer ? summarize(this.context.t, one.answer, one.speed, one.stopped) : "";
+    const again = last && !this.pending ? button("ch_again", () => this.regenerate(), { class: "quiet" }) : null;
+    if (note || again) article.append(el("footer", { class: "hint numbers" }, el("span", {}, note), again));
+    return article;
   }
 
-  /** Take the last answer back and ask for another. */
-  again() {
+  /** Remove the last answer and generate another. */
+  regenerate() {
     if (this.messages.at(-1)?.role === "assistant") this.messages.pop();
     this.hooks.send();
   }
 
-  /** Tell what of the text was not sent: a function, since the language may change. */
-  say(cut) {
-    this.saying = cut;
+  /** Show what was not sent. `cut` is a function, since the language may change. */
+  showCut(cut) {
+    this.cutMessage = cut;
     this.cut.textContent = cut?.() ?? "";
   }
 
-  reword() {
-    this.say(this.saying);
+  updateTexts() {
+    this.showCut(this.cutMessage);
     this.draw();
   }
 
   focus() {
-    invite(this.draft);
+    focusWithoutKeyboard(this.draft);
   }
 }
 
@@ -161,25 +161,24 @@ function box(id, label, hint, value) {
   return el("textarea", { id, rows: 2, "t-label": label, "t-placeholder": hint, value });
 }
 
-function message(role, inside, more = {}) {
+function message(role, content, more = {}) {
   const who = el("h3", { t: role === "user" ? "ch_you" : "ch_model" });
-  return el("article", { class: `message ${role}`, ...more }, who, inside);
+  return el("article", { class: `message ${role}`, ...more }, who, content);
 }
 
-/** The last messages that have so many letters together; the very last is cut where it alone has more. */
-function newest(said, letters) {
-  let from = said.length;
-  let left = letters;
-  while (from > 0 && said[from - 1].content.length <= left) left -= said[--from].content.length;
-  if (from < said.length) return { sent: said.slice(from), short: false };
-  const last = said.at(-1);
-  return { sent: [{ ...last, content: cutStart(last.content, Math.max(1, letters)) }], short: true };
+/** The newest messages with at most `chars` characters together; the last message is cut if it alone has more. */
+function newest(messages, chars) {
+  let from = messages.length;
+  let left = chars;
+  while (from > 0 && messages[from - 1].content.length <= left) left -= messages[--from].content.length;
+  if (from < messages.length) return { sent: messages.slice(from), short: false };
+  const last = messages.at(-1);
+  return { sent: [{ ...last, content: cutStart(last.content, Math.max(1, chars)) }], short: true };
 }
 
 function readMessages(text) {
   try {
-    const told = JSON.parse(text);
-    return told.filter((one) => ["user", "assistant"].includes(one.role) && typeof one.content === "string");
+    return JSON.parse(text).filter((one) => ["user", "assistant"].includes(one.role) && typeof one.content === "string");
   } catch {
     return [];
   }

@@ -1,4 +1,4 @@
-// The controls of sampling: a slider each, and what they are called in a request.
+// The controls of sampling, and their fields in a request.
 import { el } from "../../core/dom.js";
 
 // Sliders start at the defaults of chumoku/decoding/defaults.py. Zero, or for top-p one, switches a rule off.
@@ -9,18 +9,18 @@ const SLIDERS = [
   { name: "minP", key: "ch_min_p", min: 0, max: 1, step: 0.01, start: 0, off: 0 },
 ];
 const TOKENS = 256;
-const MOST_TOKENS = 4096;
-const MOST_SEED = 2 ** 31 - 1;
+const MAX_TOKENS = 4096;
+const MAX_SEED = 2 ** 31 - 1;
 
-export class Sampling {
+export class SamplingControls {
   constructor(context, onChange) {
     this.t = context.t;
-    this.kept = context.keep("sampling", "{}");
+    this.stored = context.storedValue("sampling", "{}");
     this.onChange = onChange;
     this.fields = {};
-    const whole = { type: "number", step: 1, oninput: () => this.changed() };
-    this.seed = el("input", { ...whole, min: 0, max: MOST_SEED, "t-placeholder": "ch_seed_hint" });
-    this.tokens = el("input", { ...whole, min: 1, max: MOST_TOKENS });
+    const integer = { type: "number", step: 1, oninput: () => this.onInput() };
+    this.seed = el("input", { ...integer, min: 0, max: MAX_SEED, "t-placeholder": "ch_seed_hint" });
+    this.tokens = el("input", { ...integer, min: 1, max: MAX_TOKENS });
     this.root = el(
       "div",
       { class: "sampling" },
@@ -29,60 +29,60 @@ export class Sampling {
       el("label", { class: "figure-row" }, el("span", { t: "ch_seed" }), this.seed),
       el("button", { type: "button", class: "quiet reset", t: "ch_reset", onclick: () => this.fill({}) }),
     );
-    this.fill(read(this.kept.get()));
+    this.fill(parseStored(this.stored.get()));
   }
 
   slider({ name, key, min, max, step }) {
-    const figure = el("output", { class: "numbers" });
-    const input = el("input", { type: "range", min, max, step, oninput: () => this.changed() });
-    this.fields[name] = { input, figure };
-    return el("label", { class: "slider" }, el("span", { t: key }), input, figure);
+    const label = el("output", { class: "numbers" });
+    const input = el("input", { type: "range", min, max, step, oninput: () => this.onInput() });
+    this.fields[name] = { input, label };
+    return el("label", { class: "slider" }, el("span", { t: key }), input, label);
   }
 
   fill(values) {
     for (const { name, start } of SLIDERS) this.fields[name].input.value = String(values[name] ?? start);
     this.tokens.value = String(values.tokens ?? TOKENS);
     this.seed.value = values.seed ?? "";
-    this.changed();
+    this.onInput();
   }
 
-  changed() {
-    this.tell();
+  onInput() {
+    this.updateLabels();
     const values = Object.fromEntries(SLIDERS.map(({ name }) => [name, this.fields[name].input.value]));
-    this.kept.set(JSON.stringify({ ...values, tokens: this.tokens.value, seed: this.seed.value }));
+    this.stored.set(JSON.stringify({ ...values, tokens: this.tokens.value, seed: this.seed.value }));
     this.onChange();
   }
 
-  /** Write the figures beside the sliders. */
-  tell() {
+  /** Update the values beside the sliders. */
+  updateLabels() {
     for (const { name, off, step } of SLIDERS) {
       const value = Number(this.fields[name].input.value);
-      this.fields[name].figure.textContent = value === off ? this.t("ch_off") : value.toFixed(step < 1 ? 2 : 0);
+      this.fields[name].label.textContent = value === off ? this.t("ch_off") : value.toFixed(step < 1 ? 2 : 0);
     }
   }
 
-  /** The rules that hold, for the picture. */
+  /** The rules for `applySampling`; null: off. */
   rules() {
     const values = SLIDERS.map(({ name, off }) => [name, off, Number(this.fields[name].input.value)]);
     return Object.fromEntries(values.map(([name, off, value]) => [name, value === off ? null : value]));
   }
 
   /** The same as fields of a request. */
-  request() {
+  requestFields() {
     const { temperature, topK, topP, minP } = this.rules();
-    const whole = (field, most) => Math.min(most, Math.max(0, Math.round(Number(field.value))));
+    const integer = (field, max) => Math.min(max, Math.max(0, Math.round(Number(field.value))));
     return {
       temperature,
-      max_tokens: Math.max(1, whole(this.tokens, MOST_TOKENS) || TOKENS),
+      max_tokens: Math.max(1, integer(this.tokens, MAX_TOKENS) || TOKENS),
       ...(topK === null ? {} : { top_k: topK }),
-      top_p: topP ?? 1, // always sent: what a request leaves out has a default
+      top_p: topP ?? 1, // always sent, because the server has another default
       ...(minP === null ? {} : { min_p: minP }),
-      ...(this.seed.value === "" ? {} : { seed: whole(this.seed, MOST_SEED) }),
+      ...(this.seed.value === "" ? {} : { seed: integer(this.seed, MAX_SEED) }),
     };
   }
 }
 
-function read(text) {
+function parseStored(text) {
   try {
     return JSON.parse(text) ?? {};
   } catch {

@@ -1,4 +1,4 @@
-// What the view Chat says, in both languages.
+// The texts of the view Chat.
 export const strings = {
   en: {
     ch_mode: "Mode",

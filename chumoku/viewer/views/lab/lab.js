@@ -1,5 +1,5 @@
-// The view Lab: the laboratory's report in a frame, or how to make one.
-import { dropped } from "../../core/api.js";
+// The view Lab: the report of the lab in a frame, or the command that creates it.
+import { isAbort } from "../../core/api.js";
 import { el } from "../../core/dom.js";
 
 export const styles = ["views/lab/lab.css"];
@@ -26,16 +26,16 @@ export function mount(root, { api, language, onLanguage, theme }) {
   const body = el("div", { class: "lab" });
   root.append(body);
 
-  async function look() {
+  async function load() {
     try {
-      const there = (await api.get("/v1/lab", { signal: abort.signal })).report;
-      body.replaceChildren(...(there ? framed() : missing()));
+      const exists = (await api.get("/v1/lab", { signal: abort.signal })).report;
+      body.replaceChildren(...(exists ? frame() : missing()));
     } catch (error) {
-      if (!dropped(error)) body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message), ...missing());
+      if (!isAbort(error)) body.replaceChildren(el("p", { class: "error", role: "alert" }, error.message), ...missing());
     }
   }
 
-  const framed = () => [
+  const frame = () => [
     el("p", { class: "lab-open" }, el("a", { href: report(), target: "_blank", rel: "noopener", t: "lab_open" })),
     el("iframe", { src: report(), class: "lab-frame", "t-title": "lab_title", sandbox: "" }),
   ];
@@ -46,13 +46,13 @@ export function mount(root, { api, language, onLanguage, theme }) {
       el("h1", { t: "lab_title" }),
       el("p", { t: "lab_none" }),
       el("pre", {}, el("code", {}, "chumoku lab run all\nchumoku lab run all --quick")),
-      el("button", { type: "button", t: "lab_again", onclick: look }),
+      el("button", { type: "button", t: "lab_again", onclick: load }),
     ),
   ];
-  // The report has no scripts: in another language or theme it is asked for again.
-  const again = () => body.querySelector(".lab-frame") && body.replaceChildren(...framed());
-  onLanguage(again);
-  theme.onChange(again);
-  look();
-  return { refresh: look, unmount: () => abort.abort() };
+  // The report has no scripts, so it is loaded again for another language or theme.
+  const reload = () => body.querySelector(".lab-frame") && body.replaceChildren(...frame());
+  onLanguage(reload);
+  theme.onChange(reload);
+  load();
+  return { refresh: load, unmount: () => abort.abort() };
 }

@@ -1,160 +1,173 @@
-// Heads and feed-forwards switched off, and what the model says without them.
-import { dropped } from "../../core/api.js";
+// Switch heads and feed-forwards off, and show the model's output without them.
+import { isAbort } from "../../core/api.js";
 import { bars } from "../../core/bars.js";
-import { el, percent, rested } from "../../core/dom.js";
-import { figure, numeric } from "../../core/figures.js";
+import { debounce, el, percent } from "../../core/dom.js";
+import { formatNumber, toNumber } from "../../core/format.js";
 
-const MOST = 64;
+const MAX_OFF = 64;
 
-/** → { root, show(look, depths, given), redraw(), again(), stop() } */
-export function makeOff(t, api) {
-  const boards = el("div", { class: "off-boards" });
-  const answer = el("div", { class: "off-answer", "aria-live": "polite" });
-  const error = el("p", { class: "error", role: "alert" });
-  const all = el("button", { type: "button", class: "quiet", t: "look_off_none", onclick: () => clear() });
-  const heading = el("div", { class: "off-head" }, el("h2", { t: "look_off" }), all);
-  const left = el("section", { class: "card" }, heading, el("p", { class: "hint", t: "look_off_say" }), boards);
-  const root = el("div", { class: "off" }, left, el("section", { class: "card" }, el("h2", { t: "look_off_answer" }), answer, error));
-  const off = new Map();
-  let now = null; // { look, depths, given }
-  let told = null; // what the model said without them
-  let abort = null;
-  let waiting = false; // for an answer that has not come
-
-  function show(look, depths, given) {
-    now = { look, depths, given };
-    off.clear();
-    error.textContent = "";
-    answer.removeAttribute("aria-busy");
-    lay();
-    rest();
+export class Ablation {
+  constructor(t, api) {
+    Object.assign(this, { t, api });
+    this.off = new Map(); // JSON key of a part → the part
+    this.current = null; // { look, depths, request }
+    this.result = null; // the server's response, or null while nothing is off
+    this.abort = null;
+    this.pending = false; // whether a response is still missing
+    this.later = debounce(() => this.run(), 150);
+    this.tables = el("div", { class: "off-boards" });
+    this.answer = el("div", { class: "off-answer", "aria-live": "polite" });
+    this.error = el("p", { class: "error", role: "alert" });
+    const clear = el("button", { type: "button", class: "quiet", t: "look_off_none", onclick: () => this.clear() });
+    const heading = el("div", { class: "off-head" }, el("h2", { t: "look_off" }), clear);
+    const left = el("section", { class: "card" }, heading, el("p", { class: "hint", t: "look_off_say" }), this.tables);
+    const right = el("section", { class: "card" }, el("h2", { t: "look_off_answer" }), this.answer, this.error);
+    this.root = el("div", { class: "off" }, left, right);
   }
 
-  /** The same again, in the language chosen now; what is off stays off. */
-  function redraw() {
-    lay();
-    if (told) draw();
-    else rest();
+  show(look, depths, request) {
+    this.current = { look, depths, request };
+    this.off.clear();
+    this.error.textContent = "";
+    this.answer.removeAttribute("aria-busy");
+    this.drawTables();
+    this.drawUnchanged();
   }
 
-  function lay() {
-    const { depths } = now;
-    const made = [];
-    if (depths.encoder) made.push(board("encoder", depths.encoder, depths.heads, false));
-    if (depths.decoder) made.push(board("decoder", depths.decoder, depths.heads, false));
-    if (depths.encoder && depths.decoder) made.push(board("decoder", depths.decoder, depths.heads, true));
-    boards.replaceChildren(...made);
+  /** Draw again in the current language; switched-off parts stay off. */
+  redraw() {
+    if (!this.current) return;
+    this.drawTables();
+    if (this.result) this.drawResult();
+    else this.drawUnchanged();
   }
 
-  function rest() {
-    told = null;
-    answer.replaceChildren(el("p", { class: "said" }, now.look.said || "—"), el("p", { class: "hint", t: "look_off_wait" }));
+  /** Repeat a request that was aborted. */
+  resume() {
+    if (this.pending) this.run();
   }
 
-  function board(part, layers, heads, cross) {
-    const table = el("table", { class: "off-table" });
-    const names = Array.from({ length: heads }, (_, head) => el("th", { scope: "col", class: "numbers" }, String(head)));
-    table.append(el("caption", { t: cross ? "map_kind_cross" : `map_kind_${part}` }));
-    table.append(el("thead", {}, el("tr", {}, el("th", { scope: "col", t: "look_layer" }), ...names, cross ? null : el("th", { scope: "col" }, "FFN"))));
-    const body = el("tbody");
-    for (let layer = 0; layer < layers; layer++) {
-      const one = (head) => toggle({ part, layer, head, ...(cross && { cross }) }, t("look_head_name", { layer, head }));
-      const cells = Array.from({ length: heads }, (_, head) => el("td", {}, one(head)));
-      if (!cross) cells.push(el("td", {}, toggle({ part, layer, feedforward: true }, t("look_feed_name", { layer }))));
-      body.append(el("tr", {}, el("th", { scope: "row", class: "numbers" }, String(layer)), ...cells));
-    }
-    table.append(body);
-    table.addEventListener("keydown", (event) => walk(event, table));
+  stop() {
+    this.later.stop();
+    this.abort?.abort();
+  }
+
+  // ---- the switches ----
+  drawTables() {
+    const { encoder, decoder, heads } = this.current.depths;
+    const tables = [];
+    if (encoder) tables.push(this.table("encoder", encoder, heads, false));
+    if (decoder) tables.push(this.table("decoder", decoder, heads, false));
+    if (encoder && decoder) tables.push(this.table("decoder", decoder, heads, true));
+    this.tables.replaceChildren(...tables);
+  }
+
+  table(part, layers, heads, cross) {
+    const numbers = Array.from({ length: heads }, (_, head) => el("th", { scope: "col", class: "numbers" }, String(head)));
+    const last = cross ? null : el("th", { scope: "col" }, "FFN");
+    const rows = Array.from({ length: layers }, (_, layer) => {
+      const option = (head) => ({ part, layer, head, ...(cross && { cross }) });
+      const buttons = numbers.map((_, head) => this.toggle(option(head), this.t("look_head_name", { layer, head })));
+      if (!cross) buttons.push(this.toggle({ part, layer, feedforward: true }, this.t("look_feed_name", { layer })));
+      const name = el("th", { scope: "row", class: "numbers" }, String(layer));
+      return el("tr", {}, name, ...buttons.map((button) => el("td", {}, button)));
+    });
+    const table = el(
+      "table",
+      { class: "off-table", onkeydown: (event) => moveFocus(event, table) },
+      el("caption", { t: cross ? "map_kind_cross" : `map_kind_${part}` }),
+      el("thead", {}, el("tr", {}, el("th", { scope: "col", t: "look_layer" }), ...numbers, last)),
+      el("tbody", {}, ...rows),
+    );
     return el("div", { class: "scroll" }, table);
   }
 
-  function toggle(one, name) {
-    const key = JSON.stringify(one);
-    const flip = () => {
-      if (off.has(key)) off.delete(key);
-      else if (off.size < MOST) off.set(key, one);
-      button.setAttribute("aria-pressed", String(off.has(key)));
-      waiting = true;
-      later();
+  toggle(part, name) {
+    const key = JSON.stringify(part);
+    const onclick = () => {
+      if (this.off.has(key)) this.off.delete(key);
+      else if (this.off.size < MAX_OFF) this.off.set(key, part);
+      button.setAttribute("aria-pressed", String(this.off.has(key)));
+      this.pending = true;
+      this.later();
     };
-    const button = el("button", { type: "button", class: "switch", "aria-pressed": String(off.has(key)), "aria-label": name, title: name, onclick: flip });
+    const pressed = String(this.off.has(key));
+    const button = el("button", { type: "button", class: "switch", "aria-pressed": pressed, "aria-label": name, title: name, onclick });
     return button;
   }
 
-  function clear() {
-    off.clear();
-    for (const button of boards.querySelectorAll("[aria-pressed=true]")) button.setAttribute("aria-pressed", "false");
-    ask();
+  clear() {
+    this.off.clear();
+    for (const button of this.tables.querySelectorAll("[aria-pressed=true]")) button.setAttribute("aria-pressed", "false");
+    this.run();
   }
 
-  async function ask() {
-    abort?.abort();
-    error.textContent = "";
-    waiting = off.size > 0;
-    if (!waiting) {
-      answer.removeAttribute("aria-busy");
-      return rest();
+  // ---- the result ----
+  async run() {
+    this.abort?.abort();
+    this.error.textContent = "";
+    this.pending = this.off.size > 0;
+    if (!this.pending) {
+      this.answer.removeAttribute("aria-busy");
+      return this.drawUnchanged();
     }
-    const mine = (abort = new AbortController());
-    answer.setAttribute("aria-busy", "true");
+    const { signal } = (this.abort = new AbortController());
+    this.answer.setAttribute("aria-busy", "true");
     try {
-      told = await api.post("/v1/look/ablate", { ...now.given, off: [...off.values()] }, { signal: mine.signal });
-      draw();
-    } catch (failure) {
-      if (dropped(failure)) return undefined;
-      error.textContent = failure.message;
+      const body = { ...this.current.request, off: [...this.off.values()] };
+      this.result = await this.api.post("/v1/look/ablate", body, { signal });
+      this.drawResult();
+    } catch (error) {
+      if (isAbort(error)) return undefined;
+      this.error.textContent = error.message;
     }
-    waiting = false;
-    answer.removeAttribute("aria-busy");
+    this.pending = false;
+    this.answer.removeAttribute("aria-busy");
     return undefined;
   }
 
-  function draw() {
-    const side = (key, one) =>
+  drawUnchanged() {
+    this.result = null;
+    const text = el("p", { class: "said" }, this.current.look.said || "—");
+    this.answer.replaceChildren(text, el("p", { class: "hint", t: "look_off_wait" }));
+  }
+
+  drawResult() {
+    const { measure, change, before, after, places } = this.result;
+    const column = (key, { said, candidates }) =>
       el(
         "div",
         { class: "off-side" },
         el("h3", { t: key }),
-        el("p", { class: "said" }, one.said || "—"),
-        one.candidates.length ? bars(one.candidates.map(candidate)) : null,
+        el("p", { class: "said" }, said || "—"),
+        candidates.length ? bars(candidates.map(candidateBar)) : null,
       );
-    const measure = t(told.measure === "bits" ? "look_off_bits" : "look_off_cosine", { change: figure(told.change) });
-    const words = told.measure === "bits" && now.look.kind !== "encoder" ? shaded(told.places) : null;
-    const pair = el("div", { class: "off-pair" }, side("look_before", told.before), side("look_after", told.after));
-    answer.replaceChildren(pair, el("p", { class: "numbers" }, measure), ...(words ? [words] : []));
+    const bits = measure === "bits";
+    const sentence = this.t(bits ? "look_off_bits" : "look_off_cosine", { change: formatNumber(change) });
+    const pair = el("div", { class: "off-pair" }, column("look_before", before), column("look_after", after));
+    const words = bits && this.current.look.kind !== "encoder" ? [this.shadedTokens(places)] : [];
+    this.answer.replaceChildren(pair, el("p", { class: "numbers" }, sentence), ...words);
   }
 
-  /** Each word that was said, the darker the more its chance moved. */
-  function shaded(places) {
-    const following = [...now.look.tokens.slice(1), now.look.then ? [now.look.then.id, now.look.then.text] : [0, "…"]];
-    const most = Math.max(1e-9, ...places.map((one) => numeric(one.bits)).filter(Number.isFinite));
-    const line = el("p", { class: "off-words" });
-    for (const { place, bits } of places) {
-      const word = el("span", { title: `${figure(bits)} bits` }, following[place]?.[1] ?? "…");
-      word.style.setProperty("--share", String((numeric(bits) || 0) / most));
-      line.append(word);
-    }
-    return el("div", {}, el("p", { class: "hint", t: "look_off_words" }), line);
+  /** The generated tokens; darker ones changed more. */
+  shadedTokens(places) {
+    const { tokens, then } = this.current.look;
+    const following = [...tokens.slice(1), then ? [then.id, then.text] : [0, "…"]];
+    const largest = Math.max(1e-9, ...places.map((one) => toNumber(one.bits)).filter(Number.isFinite));
+    const spans = places.map(({ place, bits }) => {
+      const span = el("span", { title: `${formatNumber(bits)} bits` }, following[place]?.[1] ?? "…");
+      span.style.setProperty("--share", String((toNumber(bits) || 0) / largest));
+      return span;
+    });
+    return el("div", {}, el("p", { class: "hint", t: "look_off_words" }), el("p", { class: "off-words" }, ...spans));
   }
-
-  const later = rested(ask, 150);
-  return {
-    root,
-    show,
-    redraw: () => now && redraw(),
-    again: () => waiting && ask(),
-    stop() {
-      later.stop();
-      abort?.abort();
-    },
-  };
 }
 
-function candidate({ text, probability }) {
-  return { name: text, share: numeric(probability), told: percent(numeric(probability)), strong: true };
+function candidateBar({ text, probability }) {
+  return { name: text, share: toNumber(probability), label: percent(toNumber(probability)), strong: true };
 }
 
-function walk(event, table) {
+function moveFocus(event, table) {
   const move = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
   const cell = event.target.closest("td");
   if (!move || !cell) return;

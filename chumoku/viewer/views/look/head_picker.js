@@ -1,56 +1,59 @@
-// Layer and head, chosen on a small picture of the model: a row a layer, a column a head, shaded by how sharply it looks.
+// A grid to choose a layer and a head: a row per layer, a column per head, darker where the entropy is lower.
 //
 //   ↑ ↓ layer    ← → head
 import { el } from "../../core/dom.js";
-import { figure } from "../../core/figures.js";
+import { formatNumber } from "../../core/format.js";
 import { paint } from "../../core/heatmap.js";
 
-/** → { root, show({ layers, heads, entropy }), choose(layer, head) }; onChoose(layer, head) by pointer and arrow keys. */
-export function makePick(t, onChoose) {
-  const canvas = el("canvas", { tabindex: 0, role: "application", class: "pick-canvas", "aria-roledescription": "grid" });
-  const mark = el("div", { class: "map-cell" });
-  const told = el("p", { class: "pick-told numbers", "aria-live": "polite" });
-  const root = el("div", { class: "pick" }, el("div", { class: "scroll" }, el("div", { class: "pick-frame" }, canvas, mark)), told);
-  let now = { layers: 1, heads: 1, entropy: [[0]] };
-  let [layer, head, size] = [0, 0, 18];
+const MOVES = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
 
-  function show(next) {
-    now = next;
-    size = now.heads > 24 || now.layers > 24 ? 12 : 18;
-    // Sharp heads are dark: one place looked at is 0 bits.
-    const bits = now.entropy.flat().map(Number);
+export class HeadPicker {
+  /** onChoose(layer, head) is called when the user picks another head with the pointer or the arrow keys. */
+  constructor(t, onChoose) {
+    Object.assign(this, { t, onChoose, layers: 1, heads: 1, entropy: [[0]], layer: 0, head: 0, cellSize: 18 });
+    this.canvas = el("canvas", { tabindex: 0, role: "application", class: "pick-canvas", "aria-roledescription": "grid" });
+    this.mark = el("div", { class: "map-cell" });
+    this.label = el("p", { class: "pick-told numbers", "aria-live": "polite" });
+    const frame = el("div", { class: "pick-frame" }, this.canvas, this.mark);
+    this.root = el("div", { class: "pick" }, el("div", { class: "scroll" }, frame), this.label);
+    this.canvas.addEventListener("click", (event) => {
+      const box = this.canvas.getBoundingClientRect();
+      const index = (offset) => Math.floor(offset / this.cellSize);
+      this.move(index(event.clientY - box.top), index(event.clientX - box.left));
+    });
+    this.canvas.addEventListener("keydown", (event) => {
+      const move = MOVES[event.key];
+      if (!move) return;
+      event.preventDefault();
+      this.move(this.layer + move[0], this.head + move[1]);
+    });
+  }
+
+  show({ layers, heads, entropy }) {
+    Object.assign(this, { layers, heads, entropy, cellSize: heads > 24 || layers > 24 ? 12 : 18 });
+    const bits = entropy.flat().map(Number);
     const most = Math.max(1e-6, ...bits.filter(Number.isFinite));
     const values = Float32Array.from(bits, (one) => (Number.isNaN(one) ? NaN : 1 - (0.92 * one) / most));
-    paint(canvas, { values, rows: now.layers, columns: now.heads, most: 1, scale: 8 });
-    for (const [name, value] of [["width", now.heads * size], ["height", now.layers * size]]) canvas.style.setProperty(name, `${value}px`);
-    root.style.setProperty("--cell", `${size}px`);
-    choose(Math.min(layer, now.layers - 1), Math.min(head, now.heads - 1));
+    paint(this.canvas, { values, rows: layers, columns: heads, limit: 1, scale: 8 });
+    this.canvas.style.setProperty("width", `${heads * this.cellSize}px`);
+    this.canvas.style.setProperty("height", `${layers * this.cellSize}px`);
+    this.root.style.setProperty("--cell", `${this.cellSize}px`);
+    this.choose(Math.min(this.layer, layers - 1), Math.min(this.head, heads - 1));
   }
 
-  function choose(nextLayer, nextHead) {
-    [layer, head] = [nextLayer, nextHead];
-    mark.style.setProperty("translate", `${head * size}px ${layer * size}px`);
-    const bits = figure(now.entropy[layer]?.[head] ?? NaN, 2);
-    told.textContent = t("look_chosen", { layer, head, bits });
-    canvas.setAttribute("aria-label", told.textContent);
+  choose(layer, head) {
+    Object.assign(this, { layer, head });
+    this.mark.style.setProperty("translate", `${head * this.cellSize}px ${layer * this.cellSize}px`);
+    const bits = formatNumber(this.entropy[layer]?.[head] ?? NaN, 2);
+    this.label.textContent = this.t("look_chosen", { layer, head, bits });
+    this.canvas.setAttribute("aria-label", this.label.textContent);
   }
 
-  function move(nextLayer, nextHead) {
-    const to = [Math.min(now.layers - 1, Math.max(0, nextLayer)), Math.min(now.heads - 1, Math.max(0, nextHead))];
-    if (to[0] === layer && to[1] === head) return;
-    choose(...to);
-    onChoose(...to);
+  move(row, column) {
+    const layer = Math.min(this.layers - 1, Math.max(0, row));
+    const head = Math.min(this.heads - 1, Math.max(0, column));
+    if (layer === this.layer && head === this.head) return;
+    this.choose(layer, head);
+    this.onChoose(layer, head);
   }
-
-  canvas.addEventListener("click", (event) => {
-    const box = canvas.getBoundingClientRect();
-    move(Math.floor((event.clientY - box.top) / size), Math.floor((event.clientX - box.left) / size));
-  });
-  canvas.addEventListener("keydown", (event) => {
-    const moves = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
-    if (!moves[event.key]) return;
-    event.preventDefault();
-    move(layer + moves[event.key][0], head + moves[event.key][1]);
-  });
-  return { root, show, choose, redraw: () => show(now) };
 }

@@ -1,16 +1,16 @@
-// The parts of the view Inside, before anything is in them.
+// The elements of the view Look.
 import { el } from "../../core/dom.js";
 
 export const TABS = ["steps", "heads", "lens", "off"];
 
-export function layout(kept) {
+export function layout(stored) {
   const fresh = el("select", {}, ...[0, 8, 16, 32, 64].map((count) => el("option", { value: String(count) }, String(count))));
-  fresh.value = kept.new.get();
+  fresh.value = stored.new.get();
   const tab = (name) => el("button", { type: "button", role: "tab", id: "look-tab-" + name, "aria-controls": "look-panel-" + name, t: "look_tab_" + name });
   const panel = (name) =>
     el("div", { role: "tabpanel", id: "look-panel-" + name, "aria-labelledby": "look-tab-" + name, hidden: true });
   const parts = {
-    text: el("textarea", { id: "look-text", rows: 2, spellcheck: "false", "t-placeholder": "look_placeholder", value: kept.text.get() }),
+    text: el("textarea", { id: "look-text", rows: 2, spellcheck: "false", "t-placeholder": "look_placeholder", value: stored.text.get() }),
     fresh,
     freshLabel: el("label", {}, el("span", { t: "look_new" }), fresh),
     error: el("p", { class: "error", role: "alert" }),

@@ -1,295 +1,268 @@
-// The view Inside: one text, and every number the model has on its way from tokens to a choice.
+// The view Look: one text, and every value that the model computes from its tokens to the prediction.
 //
-//   POST /v1/look          once a text: tokens, maps, entropy, words      → the picture of heads, the grid
-//   POST /v1/look/block    for each place, layer and head looked at       → the steps
+//   POST /v1/look          once per text: tokens, maps, entropy, words    → the head picker and the panels
+//   POST /v1/look/block    for each position, layer and head              → the steps
 //
-// What the model wrote goes along as tokens with every later question, so that all of them speak of one pass.
-import { dropped } from "../../core/api.js";
-import { el, rested } from "../../core/dom.js";
-import { makeHeads } from "./heads.js";
+// Generated tokens are sent along with every later request, so that all requests describe the same forward pass.
+import { isAbort } from "../../core/api.js";
+import { debounce, el } from "../../core/dom.js";
+import { cutEnd } from "../../core/text.js";
+import { HeadPicker } from "./head_picker.js";
 import { layout, TABS } from "./layout.js";
-import { makeLens } from "./lens.js";
-import { makeOff } from "./ablation.js";
-import { makePick } from "./head_picker.js";
+import { LookPanels } from "./panels.js";
 import { steps } from "./steps.js";
 import { tokenLines } from "./tokens.js";
-import { cutEnd } from "../../core/text.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/look/look.css"];
 export const accepts = () => true;
 
-const LETTERS = 20000;
-const LENS_AT_ONCE = 400_000; // layers × vocabulary that cost nothing worth waiting for
+const MAX_CHARS = 20000;
+const FAST_LENS = 400_000; // up to this many layers × vocabulary, the lens is part of the first request
 
 export function mount(root, context) {
-  const { api, t } = context;
-  const kept = { text: context.keep("text"), tab: context.keep("tab", "steps"), new: context.keep("new", "8") };
-  const state = { look: null, asked: null, given: null, block: null, grid: null, tab: kept.tab.get() };
-  Object.assign(state, { part: "decoder", layer: 0, head: 0, place: 0, abort: null, blockAbort: null, gridAbort: null, lensAbort: null });
-  const parts = layout(kept);
-  const pick = makePick(t, (layer, head) => choose({ layer, head }));
-  const heads = makeHeads(t, {
-    onChoose: (key, layer, head) => choose({ part: stackOf(key), layer, head }),
-    onLayer: oneLayer,
-    onStep: () => parts.tabs.steps.click(),
-  });
-  const lens = makeLens(t);
-  const off = makeOff(t, api);
-  parts.pick.append(pick.root);
-  parts.panels.heads.append(heads.root);
-  parts.panels.lens.append(lens.root);
-  parts.panels.off.append(off.root);
-  root.append(parts.root);
+  const view = new Look(context);
+  root.append(view.parts.root);
+  view.start();
+  return { refresh: () => !view.look && view.load(), unmount: () => view.unmount() };
+}
 
-  const stackOf = (key) => (key.includes("encoder") ? "encoder" : "decoder");
-  const depths = () => {
-    const { kind, layers, encoder_layers: encoder, heads: count } = context.model();
-    return { encoder: kind === "decoder" ? 0 : encoder || layers, decoder: kind === "encoder" ? 0 : layers, heads: count };
-  };
+class Look {
+  constructor(context) {
+    this.context = context;
+    const { storedValue, api, t } = context;
+    this.stored = { text: storedValue("text"), tab: storedValue("tab", "steps"), new: storedValue("new", "8") };
+    this.look = null; // the response to /v1/look
+    this.request = null; // its request
+    this.samePass = null; // the fields of later requests about the same forward pass
+    this.block = null; // { response, selection } of the steps that are shown
+    Object.assign(this, { part: "decoder", layer: 0, head: 0, place: 0, abort: null, blockAbort: null });
+    this.later = debounce(() => this.loadBlock(), 60);
+    const parts = (this.parts = layout(this.stored));
+    this.picker = new HeadPicker(t, (layer, head) => this.select({ layer, head }));
+    this.panels = new LookPanels(this, api, t);
+    this.tab = TABS.includes(this.stored.tab.get()) ? this.stored.tab.get() : "steps";
+    parts.pick.append(this.picker.root);
+  }
 
-  // ---- one look ----
-  async function look() {
-    stop();
-    const text = cutEnd(parts.text.value, LETTERS);
-    parts.cut.textContent = text.length < parts.text.value.length ? t("look_cut", { most: LETTERS }) : "";
+  /** The number of layers of each stack, and the number of heads. */
+  depths() {
+    const { kind, layers, encoder_layers: encoder, heads } = this.context.model();
+    return { encoder: kind === "decoder" ? 0 : encoder || layers, decoder: kind === "encoder" ? 0 : layers, heads };
+  }
+
+  // ---- the whole text ----
+  async load() {
+    this.stop();
+    const { parts, context } = this;
+    const text = cutEnd(parts.text.value, MAX_CHARS);
+    parts.cut.textContent = text.length < parts.text.value.length ? context.t("look_cut", { most: MAX_CHARS }) : "";
     parts.error.textContent = "";
-    if (!text.trim()) return show(null);
-    const mine = (state.abort = new AbortController());
+    if (!text.trim()) return this.show(null);
+    const { signal } = (this.abort = new AbortController());
     const model = context.model();
-    const asked = { model: model.id, text, ...(model.kind !== "encoder" && { new: Number(parts.fresh.value) }) };
+    const generates = model.kind !== "encoder";
+    const request = { model: model.id, text, ...(generates && { new: Number(parts.fresh.value) }) };
+    const lens = model.vocabulary * model.layers < FAST_LENS;
     parts.root.setAttribute("aria-busy", "true");
     try {
-      const told = await api.post("/v1/look", { ...asked, lens: model.vocabulary * model.layers < LENS_AT_ONCE }, { signal: mine.signal });
-      state.asked = asked;
-      state.given = { model: model.id, text, ...(model.kind !== "encoder" && { target: written(told) }) };
-      show(told);
+      const look = await context.api.post("/v1/look", { ...request, lens }, { signal });
+      this.request = request;
+      this.samePass = { model: model.id, text, ...(generates && { target: generatedIds(look) }) };
+      this.show(look);
     } catch (error) {
-      if (dropped(error)) return undefined;
+      if (isAbort(error)) return undefined;
       parts.error.textContent = error.message;
     }
     parts.root.removeAttribute("aria-busy");
     return undefined;
   }
 
-  const written = (told) => [...told.tokens.slice(told.first).map(([id]) => id), ...(told.then ? [told.then.id] : [])];
-
-  function show(told) {
-    state.look = told;
-    state.grid = null;
-    state.block = null;
-    parts.below.hidden = told === null;
-    parts.root.removeAttribute("aria-busy");
-    if (!told) return;
-    const { encoder, decoder } = depths();
-    if (!(state.part === "decoder" ? decoder : encoder)) state.part = decoder ? "decoder" : "encoder";
-    state.place = told.kind === "decoder" ? told.first - 1 : Math.min(1, row().length - 1);
-    notices(told);
-    choose({});
-    off.show(told, depths(), { ...state.asked });
-    openTab();
+  show(look) {
+    this.look = look;
+    this.block = null;
+    this.panels.reset();
+    this.parts.below.hidden = look === null;
+    this.parts.root.removeAttribute("aria-busy");
+    if (!look) return;
+    const { encoder, decoder } = this.depths();
+    if (!(this.part === "decoder" ? decoder : encoder)) this.part = decoder ? "decoder" : "encoder";
+    this.place = look.kind === "decoder" ? look.first - 1 : Math.min(1, this.rowTokens().length - 1);
+    this.showNotices();
+    this.select({});
+    this.panels.ablation.show(look, this.depths(), { ...this.request });
+    this.openTab();
   }
 
-  function notices(told) {
-    const at = context.language() === "ja" ? 1 : 0;
-    parts.notices.replaceChildren(...told.notices.map((pair) => el("p", { class: "cut" }, pair[at])));
+  showNotices() {
+    const paragraphs = this.look.notices.map((pair) => el("p", { class: "cut" }, this.inLanguage(pair)));
+    this.parts.notices.replaceChildren(...paragraphs);
   }
 
-  // ---- one place, one layer, one head ----
-  const row = () => (state.part === "encoder" && state.look.source.length ? state.look.source : state.look.tokens);
-
-  function choose(change) {
-    Object.assign(state, change);
-    const there = depths();
-    state.layer = Math.min(state.layer, there[state.part] - 1);
-    state.head = Math.min(state.head, there.heads - 1);
-    state.place = Math.max(0, Math.min(state.place, row().length - 1));
-    mark();
-    if (state.tab === "steps") later();
+  /** The sentence of a notice in the current language. */
+  inLanguage([english, japanese]) {
+    return this.context.language() === "ja" ? japanese : english;
   }
 
-  function mark() {
-    const there = depths();
-    pick.show({ layers: there[state.part], heads: there.heads, entropy: state.look.entropy[state.part] ?? [[]] });
-    pick.choose(state.layer, state.head);
-    tokens();
+  // ---- one position, one layer, one head ----
+  rowTokens() {
+    return this.part === "encoder" && this.look.source.length ? this.look.source : this.look.tokens;
   }
 
-  function tokens() {
+  select(change) {
+    Object.assign(this, change);
+    const depths = this.depths();
+    this.layer = Math.min(this.layer, depths[this.part] - 1);
+    this.head = Math.min(this.head, depths.heads - 1);
+    this.place = Math.max(0, Math.min(this.place, this.rowTokens().length - 1));
+    this.drawSelection();
+    if (this.tab === "steps") this.later();
+  }
+
+  drawSelection() {
+    const { parts, part, layer, head, place } = this;
+    const depths = this.depths();
+    this.picker.show({ layers: depths[part], heads: depths.heads, entropy: this.look.entropy[part] ?? [[]] });
+    this.picker.choose(layer, head);
     const focused = parts.tokens.contains(document.activeElement);
-    parts.tokens.replaceChildren(...tokenLines(state.look, state, choose));
+    parts.tokens.replaceChildren(...tokenLines(this.look, { part, place }, (change) => this.select(change)));
     if (focused) parts.tokens.querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
   }
 
-  async function block() {
-    state.blockAbort?.abort();
-    const mine = (state.blockAbort = new AbortController());
-    const { part, layer, head, place } = state;
+  async loadBlock() {
+    this.blockAbort?.abort();
+    const { signal } = (this.blockAbort = new AbortController());
+    const { parts, part, layer, head, place } = this;
+    const selection = { part, layer, head, place };
     parts.panels.steps.setAttribute("aria-busy", "true");
     try {
-      const told = await api.post("/v1/look/block", { ...state.given, part, layer, head, place }, { signal: mine.signal });
+      const response = await this.context.api.post("/v1/look/block", { ...this.samePass, ...selection }, { signal });
       parts.blockError.textContent = "";
-      drawSteps(told, { part, layer, head, place });
+      this.block = { response, selection };
+      this.drawSteps();
     } catch (error) {
-      if (dropped(error)) return;
+      if (isAbort(error)) return;
       parts.blockError.textContent = error.message;
     }
     parts.panels.steps.removeAttribute("aria-busy");
   }
 
-  function drawSteps(told, chosen) {
-    state.block = { told, chosen };
-    const cards = steps(told, state.look, chosen, t);
-    parts.steps.replaceChildren(...cards);
-    parts.contents.replaceChildren(
-      ...cards.map((card) => {
-        const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-        const go = () => card.scrollIntoView({ behavior: calm ? "auto" : "smooth", block: "start" });
-        return el("button", { type: "button", class: "quiet", t: card.dataset.title, onclick: go });
-      }),
-    );
-  }
-
-  // ---- the other panels ----
-  function openTab() {
-    leave();
-    for (const name of TABS) {
-      parts.tabs[name].setAttribute("aria-selected", String(name === state.tab));
-      parts.tabs[name].tabIndex = name === state.tab ? 0 : -1;
-      parts.panels[name].hidden = name !== state.tab;
-    }
-    parts.where.hidden = state.tab !== "steps";
-    if (!state.look) return;
-    if (state.tab === "steps") later();
-    if (state.tab === "heads" && !state.grid) showGrid(state.look, null);
-    if (state.tab === "lens") openLens();
-    if (state.tab === "off") off.again();
-  }
-
-  /** Nobody waits any more for what only the other tabs show. */
-  function leave() {
-    if (state.tab !== "steps") {
-      later.stop();
-      state.blockAbort?.abort();
-    }
-    if (state.tab !== "heads") {
-      state.gridAbort?.abort();
-      heads.told();
-    }
-    if (state.tab !== "lens") state.lensAbort?.abort();
-    if (state.tab !== "off") off.stop();
-  }
-
-  function showGrid(told, layer) {
-    state.grid = told;
-    const { encoder, decoder } = depths();
-    heads.show(told, { depth: Math.min(encoder || decoder, decoder || encoder), layer });
-  }
-
-  async function oneLayer(layer) {
-    if (layer === null) {
-      state.gridAbort?.abort();
-      return showGrid(state.look, null);
-    }
-    state.gridAbort?.abort();
-    const mine = (state.gridAbort = new AbortController());
-    try {
-      const told = await api.post("/v1/look", { ...state.given, layer, lens: false }, { signal: mine.signal });
-      heads.say(told.notices.length ? told.notices[0][context.language() === "ja" ? 1 : 0] : "");
-      showGrid(told, layer);
-    } catch (error) {
-      if (!dropped(error)) heads.say(error.message);
-    }
-    return undefined;
-  }
-
-  async function openLens() {
-    if (state.look.lens || depths().decoder + depths().encoder === 0) return lens.show(state.look);
-    lens.wait();
-    state.lensAbort?.abort();
-    const mine = (state.lensAbort = new AbortController());
-    try {
-      const told = await api.post("/v1/look", { ...state.given, maps: [], lens: true }, { signal: mine.signal });
-      state.look = { ...state.look, lens: told.lens };
-      lens.show(state.look);
-    } catch (error) {
-      if (!dropped(error)) parts.error.textContent = error.message;
-    }
-    return undefined;
-  }
-
-  function redraw() {
-    if (!state.look) return;
-    notices(state.look);
-    mark();
-    if (state.block) drawSteps(state.block.told, state.block.chosen);
-    if (state.grid) heads.redraw();
-    lens.redraw();
-    off.redraw();
-  }
-
-  function stop() {
-    for (const name of ["abort", "blockAbort", "gridAbort", "lensAbort"]) state[name]?.abort();
-    off.stop();
-    later.stop();
-  }
-
-  // ---- listening ----
-  const later = rested(block, 60);
-  parts.form.addEventListener("submit", (event) => {
-    event.preventDefault();
-    look();
-  });
-  parts.text.addEventListener("input", () => {
-    kept.text.set(parts.text.value);
-    state.abort?.abort(); // a look at what stood here before
-    parts.root.removeAttribute("aria-busy");
-  });
-  parts.text.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    look();
-  });
-  parts.fresh.addEventListener("change", () => {
-    kept.new.set(parts.fresh.value);
-    look();
-  });
-  parts.tokens.addEventListener("keydown", (event) => {
-    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!move) return;
-    event.preventDefault();
-    choose({ place: state.place + move });
-  });
-  for (const name of TABS)
-    parts.tabs[name].addEventListener("click", () => {
-      state.tab = name;
-      kept.tab.set(name);
-      openTab();
+  drawSteps() {
+    const { response, selection } = this.block;
+    const cards = steps(response, this.look, selection, this.context.t);
+    this.parts.steps.replaceChildren(...cards);
+    const links = cards.map((card) => {
+      const reduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
+      const onclick = () => card.scrollIntoView({ behavior: reduced ? "auto" : "smooth", block: "start" });
+      return el("button", { type: "button", class: "quiet", t: card.dataset.title, onclick });
     });
-  parts.tablist.addEventListener("keydown", (event) => {
-    const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!move) return;
-    const next = parts.tabs[TABS[(TABS.indexOf(state.tab) + move + TABS.length) % TABS.length]];
-    next.click();
-    next.focus();
-  });
-  context.onModel(() => {
-    parts.freshLabel.hidden = context.model().kind === "encoder";
-    look();
-  });
-  context.onLanguage(redraw);
-  context.theme.onChange(redraw);
+    this.parts.contents.replaceChildren(...links);
+  }
 
-  parts.freshLabel.hidden = context.model().kind === "encoder";
-  if (!TABS.includes(state.tab)) state.tab = "steps";
-  if (!parts.text.value) parts.text.value = t("look_example_" + context.model().kind);
-  openTab();
-  look();
-  return {
-    refresh: () => !state.look && look(),
-    unmount() {
-      stop();
-      heads.unmount();
-    },
-  };
+  // ---- tabs ----
+  openTab() {
+    const { parts, tab } = this;
+    if (tab !== "steps") this.stopSteps();
+    this.panels.stopExcept(tab);
+    for (const name of TABS) {
+      parts.tabs[name].setAttribute("aria-selected", String(name === tab));
+      parts.tabs[name].tabIndex = name === tab ? 0 : -1;
+      parts.panels[name].hidden = name !== tab;
+    }
+    parts.where.hidden = tab !== "steps";
+    if (!this.look) return;
+    if (tab === "steps") this.later();
+    else this.panels.open(tab);
+  }
+
+  redraw() {
+    if (!this.look) return;
+    this.showNotices();
+    this.drawSelection();
+    if (this.block) this.drawSteps();
+    this.panels.redraw();
+  }
+
+  stopSteps() {
+    this.later.stop();
+    this.blockAbort?.abort();
+  }
+
+  stop() {
+    this.abort?.abort();
+    this.stopSteps();
+    this.panels.stopExcept(null);
+  }
+
+  unmount() {
+    this.stop();
+    this.panels.unmount();
+  }
+
+  // ---- events ----
+  start() {
+    const { parts, context, stored } = this;
+    this.listenToText();
+    this.listenToTabs();
+    parts.fresh.addEventListener("change", () => {
+      stored.new.set(parts.fresh.value);
+      this.load();
+    });
+    parts.tokens.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!move) return;
+      event.preventDefault();
+      this.select({ place: this.place + move });
+    });
+    const showFields = () => (parts.freshLabel.hidden = context.model().kind === "encoder");
+    context.onModel(() => {
+      showFields();
+      this.load();
+    });
+    context.onLanguage(() => this.redraw());
+    context.theme.onChange(() => this.redraw());
+    showFields();
+    if (!parts.text.value) parts.text.value = context.t("look_example_" + context.model().kind);
+    this.openTab();
+    this.load();
+  }
+
+  listenToText() {
+    const { parts } = this;
+    parts.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.load();
+    });
+    parts.text.addEventListener("input", () => {
+      this.stored.text.set(parts.text.value);
+      this.abort?.abort(); // a request about the previous text
+      parts.root.removeAttribute("aria-busy");
+    });
+    parts.text.addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.load();
+    });
+  }
+
+  listenToTabs() {
+    const { parts } = this;
+    for (const name of TABS)
+      parts.tabs[name].addEventListener("click", () => {
+        this.tab = name;
+        this.stored.tab.set(name);
+        this.openTab();
+      });
+    parts.tablist.addEventListener("keydown", (event) => {
+      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+      if (!move) return;
+      const next = parts.tabs[TABS[(TABS.indexOf(this.tab) + move + TABS.length) % TABS.length]];
+      next.click();
+      next.focus();
+    });
+  }
+}
+
+function generatedIds({ tokens, first, then }) {
+  return [...tokens.slice(first).map(([id]) => id), ...(then ? [then.id] : [])];
 }

@@ -1,4 +1,4 @@
-// The words of the view Inside.
+// The texts of the view Look.
 
 const en = {
   look_text: "Text",

@@ -1,13 +1,13 @@
-// The sums of the view Positions & softmax, as in nn/positions.py and nn/attention.py.
+// The formulas of the view Positions & softmax, as in nn/positions.py and nn/attention.py.
 //
 //   sinusoidal   PE(i, 2d) = sin(i / base^{2d/D}),  PE(i, 2d+1) = cos(i / base^{2d/D})
-//   rotary       the angle of plane d at place i:  i / base^{2d/D}
-//   learned      as before training: numbers from a normal curve
-//   relative     the same, a row a distance; added to the score of i and j is q · r_{i−j} / √D, i − j clipped
-//   none         nothing
+//   rotary       the angle of plane d at position i:  i / base^{2d/D}
+//   learned      before training: normally distributed numbers
+//   relative     the same, one row per distance; q · r_{i−j} / √D is added to the score of i and j, with i − j clipped
+//   none         zeros
 //   softmax      p_j = exp(s_j / τ) / Σ exp(s_k / τ)
 
-/** → a table as numbers in a row: a place a row, for relative positions a distance, −clip … clip. */
+/** → { values, rows, columns }: one row per position, or for relative positions one per distance, −clip … clip. */
 export const KINDS = {
   sinusoidal: ({ length, width, base }) => table(length, width, (i, d) => wave(d % 2)(i / base ** ((d - (d % 2)) / width))),
   rotary: ({ length, width, base }) => table(length, width / 2, (i, d) => Math.cos(i / base ** ((2 * d) / width))),
@@ -24,10 +24,10 @@ function table(rows, columns, number) {
   return { values, rows, columns };
 }
 
-/** A query to meet the vectors of relative positions with. */
+/** A random query, for relative positions. */
 export const query = (width) => Array.from({ length: width }, normal(5));
 
-/** PEᵢ · PEⱼ for all pairs; for rotary, of a query and a key of ones turned to i and j: Σ cos((i − j) θ_d). */
+/** PEᵢ · PEⱼ for all pairs; for rotary Σ cos((i − j) θ_d), the product of a query and a key of ones, rotated to i and j. */
 export function products(kind, sizes) {
   const { length, width, base } = sizes;
   if (kind === "rotary") {
@@ -37,25 +37,25 @@ export function products(kind, sizes) {
   }
   const { values } = KINDS[kind](sizes);
   const dot = (other, at) => other.reduce((sum, one, d) => sum + one * values[at * width + d], 0);
-  if (kind === "relative") return scaled(biases(sizes, (at) => dot(query(width), at)));
+  if (kind === "relative") return normalize(biases(sizes, (at) => dot(query(width), at)));
   const rows = Array.from({ length }, (_, i) => values.subarray(i * width, (i + 1) * width));
-  return scaled(table(length, length, (i, j) => dot(rows[i], j)));
+  return normalize(table(length, length, (i, j) => dot(rows[i], j)));
 }
 
-/** What each distance i − j adds to a score; those beyond the clip all the same. */
+/** The bias of each distance i − j; larger distances than the clip have the same bias. */
 function biases({ length, clip }, bias) {
   const by = Array.from({ length: 2 * clip + 1 }, (_, at) => bias(at));
   return table(length, length, (i, j) => by[Math.max(-clip, Math.min(clip, i - j)) + clip]);
 }
 
-/** So that the largest is 1. */
-function scaled(raw) {
+/** Scale the table so that its largest |value| is 1. */
+function normalize(raw) {
   const most = raw.values.reduce((best, one) => Math.max(best, Math.abs(one)), 1e-9);
   raw.values.forEach((one, at) => (raw.values[at] = one / most));
   return raw;
 }
 
-/** Shares of scores; the largest is taken away first, so that nothing overflows. */
+/** Softmax; the largest score is subtracted first, so that nothing overflows. */
 export function softmax(scores, temperature = 1) {
   const most = Math.max(...scores);
   const parts = scores.map((one) => Math.exp((one - most) / temperature));
@@ -66,17 +66,17 @@ export function softmax(scores, temperature = 1) {
 /** −Σ p log₂ p */
 export const entropy = (shares) => shares.reduce((sum, p) => (p > 0 ? sum - p * Math.log2(p) : sum), 0);
 
-/** How far the shares move when a score does: Σⱼ pⱼ (1 − pⱼ), 0 where softmax is saturated. */
+/** How much the weights change with the scores: Σⱼ pⱼ (1 − pⱼ), 0 if softmax is saturated. */
 export const slope = (shares) => shares.reduce((sum, p) => sum + p * (1 - p), 0);
 
-/** q · k of `count` random keys with `width` numbers each, all from a normal curve: their spread is √width. */
+/** q · k of a random query and `count` random keys, all normally distributed: the standard deviation is √width. */
 export function randomScores(width, count, seed = 11) {
   const random = normal(seed);
   const query = Array.from({ length: width }, random);
   return Array.from({ length: count }, () => query.reduce((sum, one) => sum + one * random(), 0));
 }
 
-/** Numbers from a normal curve, the same for the same seed. */
+/** A generator of normally distributed numbers, reproducible by its seed. */
 export function normal(seed) {
   let state = seed >>> 0;
   const even = () => {

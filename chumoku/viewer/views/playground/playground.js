@@ -1,18 +1,18 @@
-// The view Positions & softmax: the notes' figures, to be moved. Everything is computed here, in the page.
-import { makePositions } from "./positions.js";
-import { makeSoftmax } from "./softmax.js";
+// The view Positions & softmax: interactive figures, computed in the page.
 import { el } from "../../core/dom.js";
+import { Positions } from "./positions.js";
+import { makeSoftmax } from "./softmax.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/playground/playground.css"];
 
 export function mount(root, context) {
-  const positions = makePositions(context);
-  const shares = makeSoftmax(context);
-  root.append(el("div", { class: "playground" }, positions.root, shares.root));
+  const positions = new Positions(context);
+  const softmax = makeSoftmax(context);
+  root.append(el("div", { class: "playground" }, positions.root, softmax.root));
   const draw = () => {
     positions.draw();
-    shares.draw();
+    softmax.draw();
   };
   context.onLanguage(draw);
   context.theme.onChange(draw);

@@ -1,10 +1,10 @@
-// Positions: the table of a kind, one column of it as a wave, and how alike two places are.
-import { curves } from "../../core/charts.js";
+// Position encodings: the table of a kind, one of its columns as a curve, and the similarity of positions.
+import { lineChart } from "../../core/charts.js";
 import { el } from "../../core/dom.js";
-import { figure, formulas, whole } from "../../core/figures.js";
+import { formatInteger, formatNumber, formulas } from "../../core/format.js";
 import { paint } from "../../core/heatmap.js";
-import { KINDS, products } from "./formulas.js";
 import { slider } from "../../core/sliders.js";
+import { KINDS, products } from "./formulas.js";
 
 const SIZE = { width: 420, height: 190 };
 const FORMULA = {
@@ -14,86 +14,105 @@ const FORMULA = {
   relative: ["s_{ij} = (q_i · k_j + q_i · r_{i−j}) / √D,", "−c ≤ i − j ≤ c"],
   none: ["x_i = E_i"],
 };
-const RANDOM = ["learned", "relative"]; // tables that begin as noise
+const RANDOM = ["learned", "relative"]; // tables that are random before training
 
-export function makePositions({ t, keep }) {
-  const kept = keep("kind", "sinusoidal");
-  const kinds = el("div", { class: "tabs", role: "group", "t-label": "pg_kind" });
-  const width = slider("pg_width", { min: 4, max: 128, step: 4, value: 64, onInput: () => draw() });
-  const length = slider("pg_length", { min: 8, max: 256, step: 8, value: 96, onInput: () => draw() });
-  const powers = { from: (at) => 10 ** at, told: (value) => whole(Math.round(value)) };
-  const base = slider("pg_base", { min: 1, max: 6, step: 0.25, value: 4, ...powers, onInput: () => draw() });
-  const clip = slider("pg_clip", { min: 1, max: 64, value: 16, onInput: () => draw() });
-  const plane = slider("pg_column", { min: 0, max: 63, value: 6, onInput: () => draw() });
-  const table = el("canvas", { class: "pg-table", role: "img" });
-  const alike = el("canvas", { class: "pg-alike", role: "img" });
-  const readout = el("p", { class: "hint numbers", "aria-live": "polite" });
-  const waves = el("div", { class: "pg-waves" });
-  const fall = el("div", { class: "pg-waves" });
-  const line = el("div");
-  const names = { table: el("figcaption"), alike: el("figcaption"), fall: el("figcaption") };
-  const say = el("p", { class: "hint" });
-  let now = null;
-
-  for (const name of Object.keys(KINDS))
-    kinds.append(
-      el("button", {
-        type: "button",
-        t: `pg_${name}`,
-        "data-kind": name,
-        onclick: () => {
-          kept.set(name);
-          draw();
-        },
-      }),
-    );
-  const figureBox = (key, ...inside) => el("figure", {}, el("figcaption", { t: key }), ...inside);
-  const root = el(
-    "section",
-    { class: "card pg" },
-    el("h2", { t: "pg_positions" }),
-    kinds,
-    line,
-    say,
-    el("div", { class: "pg-sliders" }, width.root, length.root, base.root, clip.root, plane.root),
-    el("div", { class: "pg-pair" }, el("figure", {}, names.table, table, readout), el("figure", {}, names.alike, alike)),
-    el("div", { class: "pg-pair" }, figureBox("pg_wave", waves), el("figure", {}, names.fall, fall)),
-  );
-
-  function draw() {
-    const kind = Object.hasOwn(KINDS, kept.get()) ? kept.get() : "sinusoidal";
-    for (const button of kinds.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
-    const sizes = { width: width.read(), length: length.read(), base: base.read(), clip: clip.read() };
-    const random = RANDOM.includes(kind);
-    base.root.hidden = random || kind === "none";
-    clip.root.hidden = kind !== "relative";
-    now = KINDS[kind](sizes);
-    plane.input.max = String(now.columns - 1);
-    const column = Math.min(plane.read(), now.columns - 1);
-    line.replaceChildren(formulas(...FORMULA[kind]));
-    say.textContent = t(`pg_${kind}_say`);
-    paint(table, { ...now, signed: true, most: random ? 3 : 1 });
-    const both = products(kind, sizes);
-    paint(alike, { ...both, signed: true, most: 1 });
-    for (const [name, caption] of Object.entries(names)) caption.textContent = t(`pg_${name}${kind === "relative" ? "_relative" : ""}`);
-    table.setAttribute("aria-label", names.table.textContent);
-    alike.setAttribute("aria-label", names.alike.textContent);
-    // Rows are places from 0, or distances from −c.
-    const first = kind === "relative" ? -sizes.clip : 0;
-    const wave = Array.from({ length: now.rows }, (_, i) => [first + i, now.values[i * now.columns + column]]);
-    const xName = t(first ? "pg_gap" : "pg_place");
-    waves.replaceChildren(curves({ lines: [{ points: wave }], ys: random ? [-3.2, 3.2] : [-1.1, 1.1], ...SIZE, xName, label: t("pg_wave") }));
-    const drop = Array.from({ length: both.rows }, (_, gap) => [gap, both.values[gap * both.columns]]);
-    const ys = kind === "none" ? [-1.1, 1.1] : null;
-    fall.replaceChildren(curves({ lines: [{ points: drop, kind: "second" }], ys, ...SIZE, xName: t("pg_gap"), label: names.fall.textContent }));
-    readout.textContent = t(first ? "pg_sizes_relative" : "pg_sizes", { rows: now.rows, columns: now.columns });
+export class Positions {
+  constructor({ t, storedValue }) {
+    this.t = t;
+    this.stored = storedValue("kind", "sinusoidal");
+    const onInput = () => this.draw();
+    const powers = { from: (at) => 10 ** at, format: (value) => formatInteger(Math.round(value)) };
+    this.width = slider("pg_width", { min: 4, max: 128, step: 4, value: 64, onInput });
+    this.length = slider("pg_length", { min: 8, max: 256, step: 8, value: 96, onInput });
+    this.base = slider("pg_base", { min: 1, max: 6, step: 0.25, value: 4, ...powers, onInput });
+    this.clip = slider("pg_clip", { min: 1, max: 64, value: 16, onInput });
+    this.column = slider("pg_column", { min: 0, max: 63, value: 6, onInput });
+    this.kinds = el("div", { class: "tabs", role: "group", "t-label": "pg_kind" }, ...this.kindButtons());
+    this.table = el("canvas", { class: "pg-table", role: "img", onpointermove: (event) => this.readCell(event) });
+    this.similarity = el("canvas", { class: "pg-alike", role: "img" });
+    this.readout = el("p", { class: "hint numbers", "aria-live": "polite" });
+    this.wave = el("div", { class: "pg-waves" });
+    this.decay = el("div", { class: "pg-waves" });
+    this.formula = el("div");
+    this.explanation = el("p", { class: "hint" });
+    this.captions = { table: el("figcaption"), alike: el("figcaption"), fall: el("figcaption") };
+    this.shown = null; // the table of the current kind
+    this.root = this.layout();
   }
 
-  table.addEventListener("pointermove", (event) => {
-    const i = Math.min(now.rows - 1, Math.floor((event.offsetY / table.clientHeight) * now.rows));
-    const d = Math.min(now.columns - 1, Math.floor((event.offsetX / table.clientWidth) * now.columns));
-    const relative = kept.get() === "relative";
-    readout.textContent = t(relative ? "pg_cell_relative" : "pg_cell", { i: relative ? i - clip.read() : i, d, value: figure(now.values[i * now.columns + d]) });
-  });
-  return { root, draw };
+  kindButtons() {
+    return Object.keys(KINDS).map((kind) => {
+      const onclick = () => {
+        this.stored.set(kind);
+        this.draw();
+      };
+      return el("button", { type: "button", t: `pg_${kind}`, "data-kind": kind, onclick });
+    });
+  }
+
+  layout() {
+    const { captions } = this;
+    const sliders = [this.width, this.length, this.base, this.clip, this.column].map((one) => one.root);
+    const pair = (...figures) => el("div", { class: "pg-pair" }, ...figures.map((parts) => el("figure", {}, ...parts)));
+    return el(
+      "section",
+      { class: "card pg" },
+      el("h2", { t: "pg_positions" }),
+      this.kinds,
+      this.formula,
+      this.explanation,
+      el("div", { class: "pg-sliders" }, ...sliders),
+      pair([captions.table, this.table, this.readout], [captions.alike, this.similarity]),
+      pair([el("figcaption", { t: "pg_wave" }), this.wave], [captions.fall, this.decay]),
+    );
+  }
+
+  kind() {
+    return Object.hasOwn(KINDS, this.stored.get()) ? this.stored.get() : "sinusoidal";
+  }
+
+  draw() {
+    const { t, captions } = this;
+    const kind = this.kind();
+    const sizes = { width: this.width.read(), length: this.length.read(), base: this.base.read(), clip: this.clip.read() };
+    const random = RANDOM.includes(kind);
+    for (const button of this.kinds.children) button.setAttribute("aria-pressed", String(button.dataset.kind === kind));
+    this.base.root.hidden = random || kind === "none";
+    this.clip.root.hidden = kind !== "relative";
+    this.shown = KINDS[kind](sizes);
+    this.column.input.max = String(this.shown.columns - 1);
+    this.formula.replaceChildren(formulas(...FORMULA[kind]));
+    this.explanation.textContent = t(`pg_${kind}_say`);
+    for (const [name, caption] of Object.entries(captions)) caption.textContent = t(`pg_${name}${kind === "relative" ? "_relative" : ""}`);
+    const similarity = products(kind, sizes);
+    paint(this.table, { ...this.shown, signed: true, limit: random ? 3 : 1 });
+    paint(this.similarity, { ...similarity, signed: true, limit: 1 });
+    this.table.setAttribute("aria-label", captions.table.textContent);
+    this.similarity.setAttribute("aria-label", captions.alike.textContent);
+    this.drawCurves(similarity, { kind, random, first: kind === "relative" ? -sizes.clip : 0 });
+  }
+
+  /** `first`: the number of the first row, a position or a distance. */
+  drawCurves(similarity, { kind, random, first }) {
+    const { t } = this;
+    const { rows, columns, values } = this.shown;
+    const column = Math.min(this.column.read(), columns - 1);
+    const wave = Array.from({ length: rows }, (_, i) => [first + i, values[i * columns + column]]);
+    const waveOptions = { ys: random ? [-3.2, 3.2] : [-1.1, 1.1], xName: t(first ? "pg_gap" : "pg_place"), label: t("pg_wave") };
+    this.wave.replaceChildren(lineChart({ lines: [{ points: wave }], ...SIZE, ...waveOptions }));
+    const decay = Array.from({ length: similarity.rows }, (_, gap) => [gap, similarity.values[gap * similarity.columns]]);
+    const decayOptions = { ys: kind === "none" ? [-1.1, 1.1] : null, xName: t("pg_gap"), label: this.captions.fall.textContent };
+    this.decay.replaceChildren(lineChart({ lines: [{ points: decay, kind: "second" }], ...SIZE, ...decayOptions }));
+    this.readout.textContent = t(first ? "pg_sizes_relative" : "pg_sizes", { rows, columns });
+  }
+
+  /** Show the value under the pointer. */
+  readCell(event) {
+    const { rows, columns, values } = this.shown;
+    const i = Math.min(rows - 1, Math.floor((event.offsetY / this.table.clientHeight) * rows));
+    const d = Math.min(columns - 1, Math.floor((event.offsetX / this.table.clientWidth) * columns));
+    const relative = this.kind() === "relative";
+    const cell = { i: relative ? i - this.clip.read() : i, d, value: formatNumber(values[i * columns + d]) };
+    this.readout.textContent = this.t(relative ? "pg_cell_relative" : "pg_cell", cell);
+  }
 }

@@ -1,4 +1,4 @@
-// The words of the view Positions & softmax.
+// The texts of the view Positions & softmax.
 export const strings = {
   en: {
     pg_positions: "Positions",

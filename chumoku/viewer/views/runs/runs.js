@@ -1,165 +1,175 @@
-// The view Runs: loss curves of the runs in a folder, live while they train, and one head through the checkpoints.
+// The view Runs: loss curves of the training runs in a folder, updated while they train, and one head over time.
 //
-//   GET /v1/runs                 every 2 s: which there are, how far they are
-//   GET /v1/runs/id?after=step   what a chosen one told since
-import { dropped } from "../../core/api.js";
-import { curves } from "../../core/charts.js";
+//   GET /v1/runs                 every 2 s: the runs and their progress
+//   GET /v1/runs/id?after=step   new points of a selected run
+import { isAbort } from "../../core/api.js";
+import { lineChart } from "../../core/charts.js";
 import { el } from "../../core/dom.js";
-import { figure, numeric, whole } from "../../core/figures.js";
-import { makeCheckpoints } from "./checkpoints.js";
+import { formatInteger, formatNumber, toNumber } from "../../core/format.js";
+import { Checkpoints } from "./checkpoints.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/look/look.css", "views/playground/playground.css", "views/runs/runs.css"];
 
-const EVERY = 2000; // ms
-const KINDS = ["first", "second", "third", "fourth"]; // colors; as many runs at once
+const INTERVAL = 2000; // ms
+const COLORS = ["first", "second", "third", "fourth"]; // CSS classes; at most this many runs are selected
 const MEASURES = ["loss", "rate", "norm", "tokens_per_second"];
 
 export function mount(root, context) {
-  const { api, t } = context;
-  const kept = { chosen: context.keep("chosen", ""), log: context.keep("log", "") };
-  const state = { runs: null, chosen: [], points: new Map(), timer: 0, abort: new AbortController(), measure: "loss" };
-  const list = el("ul", { class: "runs-list" });
-  const picture = el("div", { class: "runs-picture" });
-  const legend = el("div", { class: "runs-legend numbers", "aria-live": "off" });
-  const error = el("p", { class: "error", role: "alert" });
-  const log = el("input", { type: "checkbox" });
-  log.checked = kept.log.get() === "1";
-  const measure = el("select", {}, ...MEASURES.map((name) => el("option", { value: name, t: "runs_" + name })));
-  const checkpoints = makeCheckpoints(context);
-  const controls = el("div", { class: "controls" }, el("label", {}, el("span", { t: "runs_measure" }), measure), el("label", {}, log, el("span", { t: "runs_log" })));
-  const chart = el("section", { class: "card" }, controls, picture, legend);
-  const none = el("p", { class: "empty", t: "runs_none", hidden: true });
-  const side = el("section", { class: "card" }, el("h2", { t: "runs_list" }), list, error);
-  const body = el("div", { class: "runs" }, side, el("div", { class: "runs-main" }, chart, checkpoints.root));
-  root.append(none, body);
-  body.hidden = true;
+  const view = new Runs(context);
+  root.append(view.none, view.body);
+  view.start();
+  return { refresh: () => view.poll(), unmount: () => view.unmount() };
+}
 
-  // ---- what there is ----
-  async function poll() {
-    clearTimeout(state.timer);
-    state.abort.abort();
-    const { signal } = (state.abort = new AbortController());
+const legendItem = (color, text) => el("span", {}, el("i", { class: `key ${color}`, "aria-hidden": "true" }), text);
+
+class Runs {
+  constructor(context) {
+    const { api, t, storedValue } = context;
+    Object.assign(this, { context, api, t, runs: null, selected: [], points: new Map(), timer: 0 });
+    this.abort = new AbortController();
+    this.stored = { selected: storedValue("chosen", ""), log: storedValue("log", "") };
+    this.list = el("ul", { class: "runs-list" });
+    this.picture = el("div", { class: "runs-picture" });
+    this.legend = el("div", { class: "runs-legend numbers", "aria-live": "off" });
+    this.error = el("p", { class: "error", role: "alert" });
+    this.log = el("input", { type: "checkbox" });
+    this.log.checked = this.stored.log.get() === "1";
+    this.measure = el("select", {}, ...MEASURES.map((name) => el("option", { value: name, t: "runs_" + name })));
+    this.checkpoints = new Checkpoints(context, () => this.drawChart());
+    const measureLabel = el("label", {}, el("span", { t: "runs_measure" }), this.measure);
+    const controls = el("div", { class: "controls" }, measureLabel, el("label", {}, this.log, el("span", { t: "runs_log" })));
+    const chart = el("section", { class: "card" }, controls, this.picture, this.legend);
+    const side = el("section", { class: "card" }, el("h2", { t: "runs_list" }), this.list, this.error);
+    this.none = el("p", { class: "empty", t: "runs_none", hidden: true });
+    this.body = el("div", { class: "runs", hidden: true }, side, el("div", { class: "runs-main" }, chart, this.checkpoints.root));
+  }
+
+  start() {
+    this.log.addEventListener("change", () => {
+      this.stored.log.set(this.log.checked ? "1" : "");
+      this.drawChart();
+    });
+    this.measure.addEventListener("change", () => this.drawChart());
+    this.resizes = new ResizeObserver(() => this.drawChart());
+    this.resizes.observe(this.picture);
+    this.context.onLanguage(() => {
+      if (!this.runs) return;
+      this.drawList();
+      this.drawChart();
+      this.checkpoints.redraw();
+    });
+    this.context.theme.onChange(() => this.checkpoints.redraw());
+    this.poll();
+  }
+
+  unmount() {
+    clearTimeout(this.timer);
+    this.abort.abort();
+    this.resizes.disconnect();
+    this.checkpoints.stop();
+  }
+
+  // ---- loading ----
+  async poll() {
+    clearTimeout(this.timer);
+    this.abort.abort();
+    const { signal } = (this.abort = new AbortController());
     try {
-      const told = await api.get("/v1/runs", { signal });
-      error.textContent = "";
-      listed(told.runs);
-      await Promise.all(state.chosen.map((name) => more(name, signal)));
-    } catch (failure) {
-      if (dropped(failure)) return;
-      error.textContent = failure.message;
-      if (failure.status === 404) listed([]);
+      const { runs } = await this.api.get("/v1/runs", { signal });
+      this.error.textContent = "";
+      this.setRuns(runs);
+      await Promise.all(this.selected.map((name) => this.loadPoints(name, signal)));
+    } catch (error) {
+      if (isAbort(error)) return;
+      this.error.textContent = error.message;
+      if (error.status === 404) this.setRuns([]);
     }
-    if (!signal.aborted) state.timer = setTimeout(poll, document.hidden ? 5 * EVERY : EVERY);
+    if (!signal.aborted) this.timer = setTimeout(() => this.poll(), document.hidden ? 5 * INTERVAL : INTERVAL);
   }
 
-  function listed(runs) {
-    const changed = JSON.stringify(runs) !== JSON.stringify(state.runs);
-    const first = state.runs === null;
-    state.runs = runs;
-    none.hidden = runs.length > 0;
-    body.hidden = runs.length === 0;
-    if (first) {
-      const names = kept.chosen.get().split("\n").filter((name) => runs.some((run) => run.id === name));
-      state.chosen = names.length ? names : runs.slice(0, 1).map((run) => run.id);
+  setRuns(runs) {
+    const changed = JSON.stringify(runs) !== JSON.stringify(this.runs);
+    const exists = (name) => runs.some((run) => run.id === name);
+    if (this.runs === null) {
+      const names = this.stored.selected.get().split("\n").filter(exists);
+      this.selected = names.length ? names : runs.slice(0, 1).map((run) => run.id);
     }
-    state.chosen = state.chosen.filter((name) => runs.some((run) => run.id === name));
+    this.runs = runs;
+    this.none.hidden = runs.length > 0;
+    this.body.hidden = runs.length === 0;
+    this.selected = this.selected.filter(exists);
     if (!changed) return;
-    drawList();
-    checkpoints.show(runs.find((run) => run.id === state.chosen[0]) ?? null);
+    this.drawList();
+    this.showCheckpoints();
   }
 
-  async function more(name, signal) {
-    const run = state.runs.find((one) => one.id === name);
-    let known = state.points.get(name) ?? [];
-    if (known.length && known.at(-1).step > run.steps) known = []; // it began again
+  showCheckpoints() {
+    this.checkpoints.show(this.runs.find((run) => run.id === this.selected[0]) ?? null);
+  }
+
+  async loadPoints(name, signal) {
+    const run = this.runs.find((one) => one.id === name);
+    let known = this.points.get(name) ?? [];
+    if (known.length && known.at(-1).step > run.steps) known = []; // the run was started again
     const after = known.at(-1)?.step ?? 0;
     if (known.length && after >= run.steps) return;
-    const told = await api.get(`/v1/runs/${encodeURIComponent(name)}?after=${after}`, { signal });
-    state.points.set(name, known.concat(told.points));
-    draw();
+    const { points } = await this.api.get(`/v1/runs/${encodeURIComponent(name)}?after=${after}`, { signal });
+    this.points.set(name, known.concat(points));
+    this.drawChart();
   }
 
   // ---- drawing ----
-  function drawList() {
-    list.replaceChildren(
-      ...state.runs.map((run) => {
-        const at = state.chosen.indexOf(run.id);
-        const far = t(run.planned ? "runs_far" : "runs_steps", { steps: whole(run.steps), planned: whole(run.planned ?? 0) });
-        const button = el(
-          "button",
-          { type: "button", "aria-pressed": String(at >= 0), onclick: () => toggle(run.id) },
-          el("span", { class: "run-name" }, el("i", { class: `key ${KINDS[at] ?? ""}`, "aria-hidden": "true" }), run.id),
-          el("span", { class: "hint numbers" }, far),
-          run.live ? el("span", { class: "live", t: "runs_live" }) : null,
-        );
-        return el("li", {}, button);
-      }),
+  drawList() {
+    this.list.replaceChildren(...this.runs.map((run) => el("li", {}, this.runButton(run))));
+  }
+
+  runButton(run) {
+    const at = this.selected.indexOf(run.id);
+    const numbers = { steps: formatInteger(run.steps), planned: formatInteger(run.planned ?? 0) };
+    return el(
+      "button",
+      { type: "button", "aria-pressed": String(at >= 0), onclick: () => this.toggle(run.id) },
+      el("span", { class: "run-name" }, el("i", { class: `key ${COLORS[at] ?? ""}`, "aria-hidden": "true" }), run.id),
+      el("span", { class: "hint numbers" }, this.t(run.planned ? "runs_far" : "runs_steps", numbers)),
+      run.live ? el("span", { class: "live", t: "runs_live" }) : null,
     );
   }
 
-  function toggle(name) {
-    const had = state.chosen.includes(name);
-    state.chosen = had ? state.chosen.filter((one) => one !== name) : [...state.chosen, name].slice(-KINDS.length);
-    kept.chosen.set(state.chosen.join("\n"));
-    const at = [...list.querySelectorAll("button")].indexOf(document.activeElement);
-    drawList();
-    list.querySelectorAll("button")[at]?.focus();
-    checkpoints.show(state.runs.find((run) => run.id === state.chosen[0]) ?? null);
-    draw();
-    poll();
+  toggle(name) {
+    const others = this.selected.filter((one) => one !== name);
+    this.selected = this.selected.includes(name) ? others : [...others, name].slice(-COLORS.length);
+    this.stored.selected.set(this.selected.join("\n"));
+    const focused = [...this.list.querySelectorAll("button")].indexOf(document.activeElement);
+    this.drawList();
+    this.list.querySelectorAll("button")[focused]?.focus();
+    this.showCheckpoints();
+    this.drawChart();
+    this.poll();
   }
 
-  function draw() {
+  drawChart() {
+    const { t } = this;
+    const isLoss = this.measure.value === "loss";
     const lines = [];
-    const said = [];
-    state.chosen.forEach((name, at) => {
-      const points = state.points.get(name) ?? [];
-      const pairs = (key) => points.filter((point) => point[key] !== undefined).map((point) => [point.step, numeric(point[key])]);
-      const validation = state.measure === "loss" ? pairs("validation") : [];
-      lines.push({ points: pairs(state.measure), kind: KINDS[at] });
-      if (validation.length) lines.push({ points: validation, kind: `${KINDS[at]} validation`, dots: true });
-      const last = pairs(state.measure).at(-1);
-      const judged = validation.length ? ` · ${t("runs_validation")} ${figure(validation.at(-1)[1], 4)}` : "";
-      if (last) said.push(item(KINDS[at], `${name} · ${t("runs_" + state.measure)} ${figure(last[1], 4)}${judged}`));
+    const items = [];
+    this.selected.forEach((name, at) => {
+      const points = this.points.get(name) ?? [];
+      const series = (key) => points.filter((point) => point[key] !== undefined).map((point) => [point.step, toNumber(point[key])]);
+      const values = series(this.measure.value);
+      const validation = isLoss ? series("validation") : [];
+      lines.push({ points: values, kind: COLORS[at] });
+      if (validation.length) lines.push({ points: validation, kind: `${COLORS[at]} validation`, dots: true });
+      const last = (pairs) => formatNumber(pairs.at(-1)[1], 4);
+      const validationText = validation.length ? ` · ${t("runs_validation")} ${last(validation)}` : "";
+      const text = () => `${name} · ${t("runs_" + this.measure.value)} ${last(values)}${validationText}`;
+      if (values.length) items.push(legendItem(COLORS[at], text()));
     });
-    const width = Math.max(320, Math.min(900, picture.clientWidth || 640));
-    const marks = checkpoints.step() === null ? [] : [checkpoints.step()];
-    const size = { width, height: width < 480 ? 260 : 360 };
-    const drawn = () => curves({ lines, log: log.checked, ...size, xName: t("runs_step"), label: t("runs_curve"), marks });
-    picture.replaceChildren(lines.length ? drawn() : el("p", { class: "empty", t: "runs_choose" }));
-    legend.replaceChildren(...said, ...(state.measure === "loss" ? [el("span", { class: "hint", t: "runs_dots" })] : []));
+    const width = Math.max(320, Math.min(900, this.picture.clientWidth || 640));
+    const marks = this.checkpoints.step() === null ? [] : [this.checkpoints.step()];
+    const options = { log: this.log.checked, width, height: width < 480 ? 260 : 360, xName: t("runs_step"), label: t("runs_curve"), marks };
+    this.picture.replaceChildren(lines.length ? lineChart({ lines, ...options }) : el("p", { class: "empty", t: "runs_choose" }));
+    this.legend.replaceChildren(...items, ...(isLoss ? [el("span", { class: "hint", t: "runs_dots" })] : []));
   }
-
-  const item = (kind, text) => el("span", {}, el("i", { class: `key ${kind}`, "aria-hidden": "true" }), text);
-
-  // ---- listening ----
-  checkpoints.onStep = draw;
-  log.addEventListener("change", () => {
-    kept.log.set(log.checked ? "1" : "");
-    draw();
-  });
-  measure.addEventListener("change", () => {
-    state.measure = measure.value;
-    draw();
-  });
-  const sized = new ResizeObserver(() => draw());
-  sized.observe(picture);
-  context.onLanguage(() => {
-    if (!state.runs) return;
-    drawList();
-    draw();
-    checkpoints.redraw();
-  });
-  context.theme.onChange(() => checkpoints.redraw());
-  poll();
-  return {
-    refresh: poll,
-    unmount() {
-      clearTimeout(state.timer);
-      state.abort.abort();
-      sized.disconnect();
-      checkpoints.stop();
-    },
-  };
 }

@@ -1,4 +1,4 @@
-// The words of the view Runs.
+// The texts of the view Runs.
 export const strings = {
   en: {
     runs_list: "Runs",

@@ -1,40 +1,40 @@
-// Where each word of a translation looked: two rows of words, and a line for each pair that attention joins.
+// The attention between a translation and its source: two rows of words, with lines between them.
 //
-//   alignment[t][s]      how much target word t looked at source word s; each row sums to 1
+//   alignment[t][s]      how much target word t attends to source word s; each row sums to 1
 //   pointing at t        shades the source by row t; pointing at s shades the target by column s
 import { el, percent, svg } from "../../core/dom.js";
-import { pieces } from "../../core/text.js";
+import { tokenText } from "../../core/text.js";
 
-const FAINT = 0.12; // a line weaker than this says nothing and hides the others
+const MIN_WEIGHT = 0.12; // weaker lines are not drawn, because they would hide the others
 const LISTED = 3;
 const OTHER = { source: "target", target: "source" };
 
 export class Alignment {
-  /** onPoint(side, place) is told what is pointed at; place null: nothing. */
+  /** onPoint(side, place) is called when another word is pointed at; null: none. */
   constructor(t, onPoint) {
     this.t = t;
     this.onPoint = onPoint;
     this.weights = [];
-    this.names = { source: [], target: [] }; // null: the end, where the server names none
-    this.at = null; // [side, place] pointed at
+    this.names = { source: [], target: [] }; // null: the end token, if the server sends no text for it
+    this.at = null; // [side, place] that is pointed at
     this.pinned = null; // the same, after the pointer has left
-    this.spots = null; // where the words lie
+    this.spots = null; // coordinates of the words
     this.rows = { source: row("tr_from"), target: row("tr_to") };
     this.lines = svg("svg", { class: "links", "aria-hidden": "true" });
-    this.told = el("p", { class: "told hint", role: "status" });
+    this.summary = el("p", { class: "told hint", role: "status" });
     this.stage = el("div", { class: "stage" }, this.rows.source, this.lines, this.rows.target);
     const heads = [el("h2", { t: "tr_looked" }), el("p", { class: "hint", t: "tr_looked_hint" })];
-    this.root = el("section", { class: "card align" }, ...heads, this.stage, this.told);
+    this.root = el("section", { class: "card align" }, ...heads, this.stage, this.summary);
   }
 
-  show(source, said) {
-    this.weights = (said.alignment ?? []).map((one) => one.map(Number));
-    const named = (tokens, length) => {
+  show(source, hypothesis) {
+    this.weights = (hypothesis.alignment ?? []).map((one) => one.map(Number));
+    const withEnd = (tokens, length) => {
       const texts = tokens.map((token) => token.text);
       return texts.length < length ? [...texts, null] : texts;
     };
-    this.names.source = named(source, this.weights[0]?.length ?? 0);
-    this.names.target = named(said.tokens, this.weights.length);
+    this.names.source = withEnd(source, this.weights[0]?.length ?? 0);
+    this.names.target = withEnd(hypothesis.tokens, this.weights.length);
     this.pinned = null;
     for (const side of ["source", "target"]) this.rows[side].lastChild.replaceChildren(...this.chips(side));
     this.root.hidden = this.weights.length === 0;
@@ -43,10 +43,10 @@ export class Alignment {
   }
 
   chips(side) {
-    const goesOn = (name) => typeof name === "string" && !pieces(name).opens; // a word begun before it
+    const continues = (name) => typeof name === "string" && !tokenText(name).startsWord; // the same word as the token before
     return this.names[side].map((name, place, all) => {
-      const tied = goesOn(all[place + 1]) && "tied";
-      const kinds = ["chip", name === null && "end", place > 0 && goesOn(name) && "on", tied];
+      const tied = continues(all[place + 1]) && "tied";
+      const kinds = ["chip", name === null && "end", place > 0 && continues(name) && "on", tied];
       const chip = el("button", {
         type: "button",
         class: kinds.filter(Boolean).join(" "),
@@ -55,7 +55,7 @@ export class Alignment {
         onpointerleave: () => this.point(...(this.pinned ?? [null, null])),
         onfocus: () => this.point(side, place),
         onclick: () => this.pin(side, place),
-        onkeydown: (event) => this.walk(event, side, place),
+        onkeydown: (event) => this.moveFocus(event, side, place),
       });
       chip.textContent = this.name(side, place);
       return chip;
@@ -64,7 +64,7 @@ export class Alignment {
 
   name(side, place) {
     const name = this.names[side][place];
-    return name === null ? this.t("tr_end") : pieces(name).bare || "·";
+    return name === null ? this.t("tr_end") : tokenText(name).bare || "·";
   }
 
   shares(side, place) {
@@ -78,8 +78,8 @@ export class Alignment {
     this.point(...(this.pinned ?? [null, null]));
   }
 
-  /** Arrow keys: along a row, and across to the word that was looked at most. */
-  walk(event, side, place) {
+  /** Arrow keys move along a row, and across to the word with the largest weight. */
+  moveFocus(event, side, place) {
     const here = [...this.rows[side].lastChild.children];
     const across = () => {
       const shares = this.shares(side, place);
@@ -108,7 +108,7 @@ export class Alignment {
         chip.classList.toggle("at", place === at && name === side);
         chip.style.setProperty("--share", lit ? String((shares[at] || 0) / most) : "0");
       });
-    this.told.textContent = place === null ? "" : this.sentence(side, place, shares);
+    this.summary.textContent = place === null ? "" : this.sentence(side, place, shares);
     this.draw();
     this.onPoint(side, place);
   }
@@ -120,7 +120,7 @@ export class Alignment {
   }
 
   // ---- the lines ----
-  /** Where the words lie: read when they or the page change, not while a pointer passes over them. */
+  /** Read the coordinates of the words; only when they or the page change, not while the pointer moves. */
   measure() {
     const box = this.stage.getBoundingClientRect();
     this.spots = null;
@@ -136,20 +136,20 @@ export class Alignment {
 
   draw() {
     if (this.spots === null) return;
-    const drawn = [];
+    const curves = [];
     const line = (at, over, least) => {
       const share = this.weights[at][over];
       const [to, from] = [this.spots.source[over], this.spots.target[at]];
-      if (share >= least && to && from) drawn.push(curve(to, from, share, this.at !== null));
+      if (share >= least && to && from) curves.push(curve(to, from, share, this.at !== null));
     };
     const [side, place] = this.at ?? [];
-    if (side === "target") this.weights[place]?.forEach((_, over) => line(place, over, FAINT / 3));
-    else if (side === "source") this.weights.forEach((_, at) => line(at, place, FAINT / 3));
-    else this.weights.forEach((shares, at) => shares.forEach((_, over) => line(at, over, FAINT)));
-    this.lines.replaceChildren(...drawn);
+    if (side === "target") this.weights[place]?.forEach((_, over) => line(place, over, MIN_WEIGHT / 3));
+    else if (side === "source") this.weights.forEach((_, at) => line(at, place, MIN_WEIGHT / 3));
+    else this.weights.forEach((shares, at) => shares.forEach((_, over) => line(at, over, MIN_WEIGHT)));
+    this.lines.replaceChildren(...curves);
   }
 
-  refit() {
+  resize() {
     this.measure();
     this.draw();
   }

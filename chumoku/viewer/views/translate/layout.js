@@ -1,12 +1,12 @@
-// What the view Translate is made of.
+// The elements of the view Translate.
 import { el } from "../../core/dom.js";
-import { pieces } from "../../core/text.js";
+import { tokenText } from "../../core/text.js";
 
 const BEAMS = ["1", "2", "4", "8", "16"];
 
-export function layout(kept) {
+export function layout(stored) {
   const beam = el("select", {}, ...BEAMS.map((width) => el("option", { value: width }, width)));
-  beam.value = BEAMS.includes(kept.beam.get()) ? kept.beam.get() : "4";
+  beam.value = BEAMS.includes(stored.beam.get()) ? stored.beam.get() : "4";
   const parts = {
     beam,
     source: el("textarea", { id: "tr-source", rows: 5, "t-placeholder": "tr_placeholder", spellcheck: "false" }),
@@ -22,8 +22,8 @@ export function layout(kept) {
     treeBox: el("details", { class: "card tree" }, el("summary", {}, el("h2", { t: "tr_tree" }))),
     below: el("div", { class: "below", hidden: true }),
   };
-  parts.source.value = kept.text.get();
-  parts.penalty.value = kept.penalty.get();
+  parts.source.value = stored.text.get();
+  parts.penalty.value = stored.penalty.get();
   const pair = el("div", { class: "pair" }, left(parts), right(parts));
   parts.root = el("div", { class: "translate" }, controls(parts), pair, parts.below);
   return parts;
@@ -44,19 +44,19 @@ function controls({ into, beam, penalty, now }) {
   return el("div", { class: "controls" }, ...fields, now);
 }
 
-/** The words of a translation as spans, where together they are its text; else the text alone. */
-export function words(said) {
-  const whole = said.text.trim();
+/** The tokens of a translation as spans, or its text alone if the tokens do not add up to it. */
+export function wordSpans(hypothesis) {
+  const complete = hypothesis.text.trim();
   const spans = [];
   let text = "";
-  for (const [at, token] of said.tokens.entries()) {
-    if (text === whole) break; // what comes now, the end, is not spoken
-    const { plain } = pieces(token.text);
-    const more = text ? plain : plain.trimStart();
+  for (const [at, token] of hypothesis.tokens.entries()) {
+    if (text === complete) break; // only the end token follows
+    const { spaced } = tokenText(token.text);
+    const more = text ? spaced : spaced.trimStart();
     text += more;
     const [, blank, word] = /^(\s*)(.*)$/s.exec(more);
     if (blank) spans.push(blank);
     if (word) spans.push(el("span", { "data-place": String(at) }, word));
   }
-  return text.trim() === whole ? spans : [said.text];
+  return text.trim() === complete ? spans : [hypothesis.text];
 }

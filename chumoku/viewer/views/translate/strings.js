@@ -1,4 +1,4 @@
-// What the view Translate says, in both languages.
+// The texts of the view Translate.
 export const strings = {
   en: {
     tr_source: "Text",

@@ -1,60 +1,60 @@
-// The view Translate: text on the left, its translation on the right, and below what happened in between.
+// The view Translate: the text, its translation, and below them how it was found.
 //
-//   lines of the text   →  POST /v1/translate { alignment, n }  →  words, where they looked, what else might have been
-//   the line looked at  →  POST /v1/translate { tree }          →  the beam tree, asked for only while it is open
-import { dropped } from "../../core/api.js";
-import { el, figure, invite, rested } from "../../core/dom.js";
+//   all lines            →  POST /v1/translate { alignment, n }  →  translations, attention, candidates
+//   the selected line    →  POST /v1/translate { tree }          →  the beam tree, requested only while it is open
+import { isAbort } from "../../core/api.js";
+import { debounce, el, focusWithoutKeyboard, formatFixed } from "../../core/dom.js";
 import { cutLines } from "../../core/text.js";
 import { Alignment } from "./alignment.js";
-import { layout, words } from "./layout.js";
-import { makeSteps } from "./candidates.js";
-import { makeTree, MOST_BEAM } from "./beam_tree.js";
+import { layout, wordSpans } from "./layout.js";
+import { makeCandidates } from "./candidates.js";
+import { makeTree, MAX_BEAM } from "./beam_tree.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/translate/translate.css"];
 export const accepts = (model) => model.kind === "encoder-decoder";
 
-const LINES = 64;
-const LETTERS = 2000;
-const LESS = 0.7; // of each line is sent after the model could not read so much
+const MAX_LINES = 64;
+const MAX_CHARS = 2000; // per line
+const LESS = 0.7; // of each line is sent at the next attempt, if the text is too long for the model
 const ATTEMPTS = 14;
-const WAIT = 350; // ms without a key before the text is sent
+const WAIT = 350; // ms after the last keystroke before the text is sent
 const NBEST = 5;
 
 export function mount(root, context) {
   const view = new Translate(context);
   root.append(view.parts.root);
-  view.begin();
+  view.start();
   return { unmount: () => view.unmount(), refresh: () => view.later.now() };
 }
 
 class Translate {
   constructor(context) {
     this.context = context;
-    this.answer = []; // one for each line
-    this.last = null; // what was asked, as it was sent
-    this.line = 0; // looked at
+    this.translations = []; // one per line
+    this.request = null; // the last one
+    this.line = 0; // selected
     this.hypothesis = 0;
     this.abort = null;
     this.treeAbort = null;
-    this.later = rested(() => this.translate(), WAIT);
-    const { keep } = context;
-    this.kept = { text: keep("text"), beam: keep("beam", "4"), penalty: keep("penalty", "1"), into: keep("into") };
-    const parts = (this.parts = layout(this.kept));
+    this.later = debounce(() => this.translate(), WAIT);
+    const stored = context.storedValue;
+    this.stored = { text: stored("text"), beam: stored("beam", "4"), penalty: stored("penalty", "1"), into: stored("into") };
+    const parts = (this.parts = layout(this.stored));
     this.alignment = new Alignment(context.t, (side, place) => {
-      this.steps.point(side === "target" ? place : null);
-      this.mark(side === "target" ? place : null);
+      this.candidates.point(side === "target" ? place : null);
+      this.highlight(side === "target" ? place : null);
     });
-    this.steps = makeSteps(context.t, (place) => this.alignment.point("target", place));
+    this.candidates = makeCandidates(context.t, (place) => this.alignment.point("target", place));
     this.tree = makeTree(context.t);
-    parts.below.append(this.alignment.root, parts.others, this.steps.root, parts.treeBox);
+    parts.below.append(this.alignment.root, parts.others, this.candidates.root, parts.treeBox);
     parts.treeBox.append(this.tree.root);
-    this.watched = new ResizeObserver(() => this.alignment.refit());
+    this.resizes = new ResizeObserver(() => this.alignment.resize());
   }
 
-  begin() {
+  start() {
     const { parts, later, context } = this;
-    parts.source.addEventListener("input", () => this.typed());
+    parts.source.addEventListener("input", () => this.onInput());
     parts.source.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
       event.preventDefault();
@@ -62,64 +62,64 @@ class Translate {
     });
     for (const name of ["beam", "into", "penalty"])
       parts[name].addEventListener("change", () => {
-        this.kept[name].set(parts[name].value);
+        this.stored[name].set(parts[name].value);
         later.now();
       });
     parts.now.addEventListener("click", later.now);
     parts.clear.addEventListener("click", () => this.clear());
     parts.copy.addEventListener("click", () => this.copy());
-    parts.treeBox.addEventListener("toggle", () => this.grow());
-    this.watched.observe(this.alignment.root);
+    parts.treeBox.addEventListener("toggle", () => this.loadTree());
+    this.resizes.observe(this.alignment.root);
     context.onModel(() => {
       this.offerLanguages();
       later.now();
     });
     context.onLanguage(() => {
       this.draw();
-      this.grow();
+      this.loadTree();
     });
     this.offerLanguages();
     if (parts.source.value.trim()) later.now();
     else this.show([]);
-    invite(parts.source);
+    focusWithoutKeyboard(parts.source);
   }
 
   unmount() {
     this.later.stop();
-    this.watched.disconnect();
+    this.resizes.disconnect();
     this.abort?.abort();
     this.treeAbort?.abort();
   }
 
-  typed() {
-    this.kept.text.set(this.parts.source.value);
+  onInput() {
+    this.stored.text.set(this.parts.source.value);
     this.later();
   }
 
   clear() {
     this.parts.source.value = "";
-    this.typed();
+    this.onInput();
     this.later.now();
     this.parts.source.focus();
   }
 
   async copy() {
-    const text = this.answer.map((one, line) => this.said(one, line).text).join("\n");
+    const text = this.translations.map((one, line) => this.hypothesisOf(one, line).text).join("\n");
     try {
       await navigator.clipboard.writeText(text);
       this.context.notice(this.context.t("tr_copied"));
     } catch {
-      getSelection().selectAllChildren(this.parts.answer); // no right to the clipboard: ready for Ctrl+C
+      getSelection().selectAllChildren(this.parts.answer); // the clipboard is not allowed: select the text for Ctrl+C
     }
   }
 
-  // ---- asking ----
-  /** What is asked for every line; at each attempt with less of each. */
-  body(attempt) {
+  // ---- requests ----
+  /** The body of a request; later attempts send less of each line. */
+  requestBody(attempt) {
     const { parts, context } = this;
-    const longest = Math.floor(LETTERS * LESS ** attempt);
-    const { lines, cut } = cutLines(parts.source.value, LINES, longest);
-    parts.cut.textContent = cut ? context.t(cut, { most: cut === "tr_cut_lines" ? LINES : longest }) : "";
+    const longest = Math.floor(MAX_CHARS * LESS ** attempt);
+    const { lines, cut } = cutLines(parts.source.value, MAX_LINES, longest);
+    parts.cut.textContent = cut ? context.t(cut, { most: cut === "tr_cut_lines" ? MAX_LINES : longest }) : "";
     const { id, into } = context.model();
     const penalty = Math.min(10, Math.max(-10, Number(parts.penalty.value) || 0));
     const target = into?.length ? { into: parts.into.value } : {};
@@ -129,46 +129,46 @@ class Translate {
   async translate() {
     this.abort?.abort();
     this.treeAbort?.abort();
-    const mine = (this.abort = new AbortController());
+    const { signal } = (this.abort = new AbortController());
     const { parts } = this;
     parts.answer.setAttribute("aria-busy", "true");
     try {
-      const told = await this.asked(mine.signal);
+      const translations = await this.requestTranslations(signal);
       parts.error.textContent = "";
-      this.show(told);
+      this.show(translations);
     } catch (error) {
-      if (dropped(error)) return; // by a later one, or by leaving
+      if (isAbort(error)) return; // by a later request, or by leaving the view
       parts.error.textContent = error.message;
     }
     parts.answer.removeAttribute("aria-busy");
   }
 
-  async asked(signal) {
+  async requestTranslations(signal) {
     for (let attempt = 0; ; attempt++) {
-      const body = this.body(attempt);
-      this.last = body;
+      const body = this.requestBody(attempt);
+      this.request = body;
       if (!body.text.length) return [];
       try {
-        const wanted = { ...body, n: Math.min(body.beam, NBEST), alignment: true };
-        return (await this.context.api.post("/v1/translate", wanted, { signal })).translations;
+        const options = { ...body, n: Math.min(body.beam, NBEST), alignment: true };
+        return (await this.context.api.post("/v1/translate", options, { signal })).translations;
       } catch (error) {
         if (error.code !== "context_length_exceeded" || attempt === ATTEMPTS) throw error;
       }
     }
   }
 
-  /** The beam tree of the line looked at. */
-  async grow() {
+  /** Load the beam tree of the selected line. */
+  async loadTree() {
     this.treeAbort?.abort();
-    if (!this.parts.treeBox.open || !this.answer.length) return;
-    if (this.last.beam > MOST_BEAM) return void this.tree.say(this.context.t("tr_tree_many", { most: MOST_BEAM }));
-    const mine = (this.treeAbort = new AbortController());
+    if (!this.parts.treeBox.open || !this.translations.length) return;
+    if (this.request.beam > MAX_BEAM) return void this.tree.say(this.context.t("tr_tree_many", { most: MAX_BEAM }));
+    const { signal } = (this.treeAbort = new AbortController());
     try {
-      const asked = { ...this.last, text: this.last.text[this.line], tree: true };
-      const told = await this.context.api.post("/v1/translate", asked, { signal: mine.signal });
-      this.tree.show(told.translations[0].tree);
+      const body = { ...this.request, text: this.request.text[this.line], tree: true };
+      const { translations } = await this.context.api.post("/v1/translate", body, { signal });
+      this.tree.show(translations[0].tree);
     } catch (error) {
-      if (!dropped(error)) this.tree.say(error.message);
+      if (!isAbort(error)) this.tree.say(error.message);
     }
   }
 
@@ -176,55 +176,56 @@ class Translate {
     const { into } = this.parts;
     const known = this.context.model().into ?? [];
     into.replaceChildren(...known.map((one) => el("option", { value: one }, one)));
-    into.value = known.includes(this.kept.into.get()) ? this.kept.into.get() : known[0] ?? "";
+    into.value = known.includes(this.stored.into.get()) ? this.stored.into.get() : known[0] ?? "";
     into.parentElement.hidden = known.length === 0;
   }
 
-  // ---- showing ----
-  said(one, line) {
+  // ---- drawing ----
+  /** The shown hypothesis of a line. */
+  hypothesisOf(one, line) {
     return one.hypotheses[line === this.line ? this.hypothesis : 0];
   }
 
-  show(answer) {
-    this.answer = answer;
-    this.line = Math.min(this.line, Math.max(0, answer.length - 1));
+  show(translations) {
+    this.translations = translations;
+    this.line = Math.min(this.line, Math.max(0, translations.length - 1));
     this.hypothesis = 0;
-    this.parts.below.hidden = answer.length === 0;
-    this.parts.copy.disabled = answer.length === 0;
+    this.parts.below.hidden = translations.length === 0;
+    this.parts.copy.disabled = translations.length === 0;
     this.draw();
-    this.grow();
+    this.loadTree();
   }
 
   draw() {
-    const { answer, parts } = this;
-    parts.answer.replaceChildren(...answer.map((one, line) => this.paragraph(one, line)));
-    if (!answer.length) return void parts.answer.append(el("p", { class: "waiting", t: "tr_waiting" }));
-    const one = answer[this.line];
-    this.alignment.show(one.source, this.said(one, this.line));
-    this.steps.show(this.said(one, this.line));
+    const { translations, parts } = this;
+    parts.answer.replaceChildren(...translations.map((one, line) => this.paragraph(one, line)));
+    if (!translations.length) return void parts.answer.append(el("p", { class: "waiting", t: "tr_waiting" }));
+    const one = translations[this.line];
+    this.alignment.show(one.source, this.hypothesisOf(one, this.line));
+    this.candidates.show(this.hypothesisOf(one, this.line));
     this.listOthers(one.hypotheses);
   }
 
   paragraph(one, line) {
     const here = line === this.line;
-    const inside = words(this.said(one, line));
+    const spans = wordSpans(this.hypothesisOf(one, line));
     const at = (event) => event.target.closest?.("[data-place]")?.dataset.place;
-    const pointed = {
+    const pointerEvents = {
       onpointerover: (event) => this.alignment.point("target", at(event) === undefined ? null : Number(at(event))),
       onpointerleave: () => this.alignment.point(null, null),
     };
-    if (this.answer.length === 1) return el("p", { class: "line", ...pointed }, ...inside);
-    const choose = () => this.choose(line);
+    if (this.translations.length === 1) return el("p", { class: "line", ...pointerEvents }, ...spans);
+    const choose = () => this.selectLine(line);
     const press = (event) => event.key === "Enter" && choose();
-    if (here) return el("p", { class: "line here", "aria-current": "true", tabindex: 0, ...pointed }, ...inside);
-    return el("p", { class: "line", tabindex: 0, onclick: choose, onkeydown: press }, ...inside);
+    if (here) return el("p", { class: "line here", "aria-current": "true", tabindex: 0, ...pointerEvents }, ...spans);
+    return el("p", { class: "line", tabindex: 0, onclick: choose, onkeydown: press }, ...spans);
   }
 
-  choose(line) {
+  selectLine(line) {
     this.line = line;
     this.hypothesis = 0;
     this.draw();
-    this.grow();
+    this.loadTree();
     this.parts.answer.children[line].focus({ preventScroll: true });
   }
 
@@ -236,16 +237,16 @@ class Translate {
         this.draw();
         this.parts.others.querySelectorAll("button")[at].focus();
       };
-      const score = el("span", { class: "hint numbers" }, t("tr_score", { score: figure(one.score, 3) }));
-      const pressed = { type: "button", "aria-pressed": String(at === this.hypothesis), onclick: choose };
-      return el("li", {}, el("button", pressed, el("span", {}, one.text), score));
+      const score = el("span", { class: "hint numbers" }, t("tr_score", { score: formatFixed(one.score, 3) }));
+      const attributes = { type: "button", "aria-pressed": String(at === this.hypothesis), onclick: choose };
+      return el("li", {}, el("button", attributes, el("span", {}, one.text), score));
     });
     this.parts.others.replaceChildren(el("h2", { t: "tr_others" }), el("ol", { class: "nbest" }, ...items));
     this.parts.others.hidden = hypotheses.length < 2;
   }
 
-  /** Mark in the translation the word pointed at elsewhere. */
-  mark(place) {
+  /** Highlight a word of the translation that is pointed at elsewhere. */
+  highlight(place) {
     const { answer } = this.parts;
     for (const word of answer.querySelectorAll(".at")) word.classList.remove("at");
     answer.children[this.line]?.querySelector(`[data-place="${place}"]`)?.classList.add("at");

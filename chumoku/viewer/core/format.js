@@ -1,14 +1,14 @@
-// Figures as people read them, and formulas as notes write them.
+// Formatting of numbers and formulas.
 //
-//   figure(0.01234) → "0.0123"     figure("NaN") → "NaN"
-//   formula("a_j = softmax(s_j / √d)")   letters in italics, _x and ^x below and above, {…} around more than one
+//   formatNumber(0.01234) → "0.0123"     formatNumber("NaN") → "NaN"
+//   formula("a_j = softmax(s_j / √d)")   variables in italics, _x subscript, ^x superscript, {…} groups
 import { el } from "./dom.js";
 
-/** Numbers come as numbers, or as the words NaN, Infinity, -Infinity. */
-export const numeric = (value) => Number(value);
+/** The server sends numbers, or the strings NaN, Infinity, -Infinity. */
+export const toNumber = (value) => Number(value);
 
-export function figure(value, digits = 3) {
-  const number = numeric(value);
+export function formatNumber(value, digits = 3) {
+  const number = toNumber(value);
   if (Number.isNaN(number)) return "NaN";
   if (!Number.isFinite(number)) return number > 0 ? "∞" : "−∞";
   if (number === 0) return "0";
@@ -17,15 +17,15 @@ export function figure(value, digits = 3) {
   return text.replace("-", "−").replace("e+", "e");
 }
 
-export function whole(number) {
+export function formatInteger(number) {
   return Number(number).toLocaleString("en-US");
 }
 
 const WORD = /[A-Za-z]{2,}/y;
 
-/** A formula as elements: no markup is made of text. */
+/** A formula as elements. */
 export function formula(text) {
-  const line = el("span", { class: "formula" });
+  const root = el("span", { class: "formula" });
   let at = 0;
   const group = () => {
     if (text[at] !== "{") return text[at++] ?? "";
@@ -40,19 +40,19 @@ export function formula(text) {
     const found = WORD.exec(text);
     if (sign === "_" || sign === "^") {
       at += 1;
-      line.append(el(sign === "_" ? "sub" : "sup", {}, ...letters(group())));
+      root.append(el(sign === "_" ? "sub" : "sup", {}, ...letters(group())));
     } else if (found) {
-      line.append(el("span", { class: "word" }, found[0]));
+      root.append(el("span", { class: "word" }, found[0]));
       at += found[0].length;
     } else {
-      line.append(...letters(sign));
+      root.append(...letters(sign));
       at += 1;
     }
   }
-  return line;
+  return root;
 }
 
-/** Several formulas in a line; where it breaks, it breaks between them. */
+/** Several formulas in a paragraph, with line breaks only between them. */
 export function formulas(...texts) {
   return el("p", { class: "formulas" }, ...texts.flatMap((text) => [formula(text), " "]));
 }
