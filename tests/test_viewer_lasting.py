@@ -1,4 +1,4 @@
-"""The page in a browser: what a switch, a tab or a new server must not lose, and what nobody waits for any more."""
+"""The page in a browser: state that must survive switches and restarts, and requests that must be aborted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 from browser import Visit, until, visit
 from bundles import made
-from pretend import MODELS, Pretended
+from fake_server import MODELS, FakeServer
 from serving import Serving, serving
 
 from chumoku.nn.positions import Relative
@@ -37,18 +37,18 @@ def open_look(browser: Any, server: Serving) -> Visit:
     return visited
 
 
-def paths(visited: Visit) -> set[str]:
-    """What the page waits for."""
+def pending_paths(visited: Visit) -> set[str]:
+    """The paths of the pending requests."""
     return {urlparse(request.url).path for request in visited.pending}
 
 
-def waits(visited: Visit, path: str, *, soon: bool = True) -> None:
-    """The page begins, or gives up, waiting for an answer."""
+def wait_for_pending(visited: Visit, path: str, *, soon: bool = True) -> None:
+    """Wait until a request is pending, or with soon=False until it no longer is."""
     for _ in range(150):
-        if (path in paths(visited)) == soon:
+        if (path in pending_paths(visited)) == soon:
             return
         visited.page.wait_for_timeout(20)
-    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {paths(visited)}")
+    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {pending_paths(visited)}")
 
 
 # ---- switches ----
@@ -81,10 +81,10 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
     visited.assert_clean()
 
 
-# ---- one point ----
+# ---- a single point ----
 
 
-def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
+def test_run_with_one_point_is_drawn(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/runs")
     page = visited.page
     page.wait_for_selector(".runs-legend span")
@@ -105,52 +105,52 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-# ---- another server ----
+# ---- restarted servers ----
 
 
-def test_a_server_that_comes_back_with_other_models(browser: Any) -> None:
+def test_restarted_server_with_other_models(browser: Any) -> None:
     writer, talker = MODELS[2], MODELS[1]
-    server = Pretended()
+    server = FakeServer()
     page = visit(browser, server.url, hash="#/chat").page
     page.wait_for_selector("#ch-draft")
     page.select_option("#model", "writer")
     page.fill("#ch-prompt", "a thought")
     server.close()
     page.wait_for_selector("#dead:visible")
-    again = Pretended(server.port, models=[{**talker, "id": "newcomer"}, writer])
+    again = FakeServer(server.port, models=[{**talker, "id": "newcomer"}, writer])
     page.wait_for_selector("#dead", state="hidden")
     until(page, "[...document.querySelector('#model').options].map(one => one.value).join() === 'newcomer,writer'")
     assert page.input_value("#model") == "writer", "the choice is kept"
     assert page.input_value("#ch-prompt") == "a thought"
     again.close()
     page.wait_for_selector("#dead:visible")
-    third = Pretended(server.port, models=[{**talker, "id": "newcomer"}])
+    third = FakeServer(server.port, models=[{**talker, "id": "newcomer"}])
     until(page, "document.querySelector('#model').value === 'newcomer'")
     page.fill("#ch-draft", "one two")
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    assert third.asked[-1][1]["model"] == "newcomer"
+    assert third.requests[-1][1]["model"] == "newcomer"
     third.close()
 
 
-def test_models_that_went_unseen_are_noticed_at_the_first_refusal(browser: Any) -> None:
-    server = Pretended()
+def test_unknown_model_reloads_the_list_of_models(browser: Any) -> None:
+    server = FakeServer()
     page = visit(browser, server.url).page
     page.wait_for_selector("#tr-source")
     server.models = [{**MODELS[0], "id": "other"}]
     page.fill("#tr-source", "one two")
     page.wait_for_selector(".answer .line")
     assert page.input_value("#model") == "other"
-    assert server.asked[-1][1]["model"] == "other"
+    assert server.requests[-1][1]["model"] == "other"
     server.close()
 
 
-# ---- what is said of texts ----
+# ---- notices about texts ----
 
 
-def test_messages_the_server_left_out_are_told(browser: Any) -> None:
-    server = Pretended()
-    server.dropped = 5
+def test_dropped_messages_are_reported(browser: Any) -> None:
+    server = FakeServer()
+    server.dropped_messages = 5
     page = visit(browser, server.url, hash="#/chat").page
     page.fill("#ch-draft", "one two")
     page.keyboard.press("Enter")
@@ -158,15 +158,15 @@ def test_messages_the_server_left_out_are_told(browser: Any) -> None:
     assert page.text_content(".talk .cut") == "The 5 oldest messages did not fit into the context and were left out."
     page.click("#language")
     assert page.text_content(".talk .cut") == "コンテキストに収まらないため、古いメッセージ 5 件を省きました。"
-    server.dropped = 0
+    server.dropped_messages = 0
     page.fill("#ch-draft", "three")
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.talk .cut').textContent === ''")
     server.close()
 
 
-def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
-    server = Pretended()
+def test_lone_surrogate_is_replaced(browser: Any) -> None:
+    server = FakeServer()
     visited = visit(browser, server.url)
     page = visited.page
     page.wait_for_selector("#tr-source")
@@ -176,21 +176,21 @@ def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
     )
     page.evaluate(put, ["#tr-source", f"a{HALF}b"])
     page.wait_for_selector(".answer .line")
-    assert server.asked[-1][1]["text"] == ["a\ufffdb"]
+    assert server.requests[-1][1]["text"] == ["a\ufffdb"]
     page.click("nav a[href='#/chat']")
     page.wait_for_selector("#ch-draft")
     page.evaluate(put, ["#ch-draft", f"{HALF}c"])
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
+    sent = next(body for _, body in reversed(server.requests) if body.get("stream"))
     assert sent["messages"][-1]["content"] == "\ufffdc"
     visited.assert_clean()
     server.close()
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
-    server = Pretended()
+def test_no_line_crosses_a_row_label(browser: Any, width: int) -> None:
+    server = FakeServer()
     page = visit(browser, server.url, width=width).page
     page.fill("#tr-source", "one two three five seven eleven thirteen seventeen")
     page.wait_for_selector(".stage path", state="attached")
@@ -202,10 +202,10 @@ def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
     server.close()
 
 
-# ---- what nobody waits for ----
+# ---- aborted requests ----
 
 
-def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) -> None:
+def test_leaving_a_tab_aborts_its_requests(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url)
     page = visited.page
 
@@ -221,43 +221,43 @@ def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) ->
     page.unroute("**/v1/look")
     page.route("**/v1/look**", lambda route: None)  # from now on nothing is answered
     page.click("#look-tab-lens")
-    waits(visited, "/v1/look")
+    wait_for_pending(visited, "/v1/look")
     page.click("#look-tab-off")
-    waits(visited, "/v1/look", soon=False)
+    wait_for_pending(visited, "/v1/look", soon=False)
     page.click(".off-table .switch >> nth=0")
-    waits(visited, "/v1/look/ablate")
+    wait_for_pending(visited, "/v1/look/ablate")
     page.click("#look-tab-heads")
-    waits(visited, "/v1/look/ablate", soon=False)
+    wait_for_pending(visited, "/v1/look/ablate", soon=False)
     page.select_option("[data-t-label=look_which_layer]", "1")
-    waits(visited, "/v1/look")
+    wait_for_pending(visited, "/v1/look")
     page.click("#look-tab-off")
-    waits(visited, "/v1/look", soon=False)
-    waits(visited, "/v1/look/ablate")  # what was switched off is asked again
+    wait_for_pending(visited, "/v1/look", soon=False)
+    wait_for_pending(visited, "/v1/look/ablate")  # what was switched off is asked again
     page.click("#look-tab-steps")
-    waits(visited, "/v1/look/block")
+    wait_for_pending(visited, "/v1/look/block")
     page.click("#look-tab-heads")
-    waits(visited, "/v1/look/block", soon=False)
+    wait_for_pending(visited, "/v1/look/block", soon=False)
     assert page.input_value("[data-t-label=look_which_layer]") == "", "the layer that never came is not shown as chosen"
     page.click("#look-tab-lens")
-    waits(visited, "/v1/look")
+    wait_for_pending(visited, "/v1/look")
     page.click("nav a[href='#/playground']")
     page.wait_for_selector(".pg-table")
-    assert not paths(visited)
+    assert not pending_paths(visited)
     visited.assert_clean()
 
 
-def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) -> None:
+def test_changing_the_text_aborts_the_previous_look(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server)
     page = visited.page
     page.route("**/v1/look**", lambda route: None)
     page.fill("#look-text", "first")
     page.keyboard.press("Enter")
-    waits(visited, "/v1/look")
+    wait_for_pending(visited, "/v1/look")
     page.fill("#look-text", "second, not yet looked at")
-    waits(visited, "/v1/look", soon=False)
+    wait_for_pending(visited, "/v1/look", soon=False)
     assert not page.locator(".look[aria-busy]").count()
     page.keyboard.press("Enter")
-    waits(visited, "/v1/look")
+    wait_for_pending(visited, "/v1/look")
     page.select_option(".look-form select", "16")  # the same text, written on farther
     until(page, "!!document.querySelector('.look[aria-busy]')")
     visited.page.wait_for_timeout(100)
@@ -265,7 +265,7 @@ def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) 
     visited.assert_clean()
 
 
-def test_a_run_left_gives_up_its_look(browser: Any, server: Serving) -> None:
+def test_leaving_a_run_aborts_its_look(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/runs")
     page = visited.page
     page.wait_for_selector(".map-rows span")
@@ -273,20 +273,20 @@ def test_a_run_left_gives_up_its_look(browser: Any, server: Serving) -> None:
     path = "/v1/runs/young/look"
     page.route("**" + path, lambda route: None)
     page.fill(".runs-text input", "another")
-    waits(visited, path)
+    wait_for_pending(visited, path)
     page.fill(".runs-text input", "")
-    waits(visited, path, soon=False)
+    wait_for_pending(visited, path, soon=False)
     page.fill(".runs-text input", "a third")
-    waits(visited, path)
+    wait_for_pending(visited, path)
     page.click(".runs-list button")
-    waits(visited, path, soon=False)
+    wait_for_pending(visited, path, soon=False)
     visited.assert_clean()
 
 
 # ---- positions ----
 
 
-def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
+def test_relative_and_no_positions(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/playground")
     page = visited.page
     page.wait_for_selector(".pg-table")
@@ -317,9 +317,9 @@ def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
-    """Their sheets name things alike: chips, steps, heads."""
-    little = Pretended()
+def test_style_sheets_of_other_views_do_not_apply(browser: Any) -> None:
+    """Several views use the same class names, such as chips, steps and heads."""
+    little = FakeServer()
     visited = visit(browser, little.url)
     page = visited.page
     page.fill("#tr-source", "one two three")

@@ -1,4 +1,4 @@
-"""The page in a browser: the views Inside, Positions & softmax, Runs and Lab, over a real server and small models."""
+"""The page in a browser: the views Look, Positions & softmax, Runs and Lab, over a real server and small models."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LONG = "abcdefg " * 200
 
 
 def wide() -> Speaker:
-    """Of texts long enough for the largest map."""
+    """A model with a context long enough for the largest map."""
     tokenizer = bytewise()
     sizes = {"width": 14, "heads": 7, "layers": 2, "context": 2048, "vocabulary": tokenizer.size}
     return Speaker(build(ModelConfig(kind="decoder", **sizes), seed=5).eval(), tokenizer, tokenizer)
 
 
 def broken(path: Path) -> Speaker:
-    """A model that learning ruined."""
+    """A model whose weights are NaN."""
     one = load(path)
     with torch.no_grad():
         one.model.get_parameter("decoder.blocks.0.feedforward.down.weight")[0, 0] = math.nan
@@ -78,7 +78,7 @@ def metrics(place: Path) -> Path:
 
 
 def open_look(browser: Any, server: Serving, model: str, text: str = TEXT, **options: Any) -> Visit:
-    """A visitor who looks at a text."""
+    """Open the view Look with a text."""
     visited = visit(browser, server.url, hash="#/look", **options)
     page = visited.page
     page.wait_for_selector("#look-text")
@@ -94,10 +94,10 @@ def chosen(page: Any) -> str:
     return str(page.text_content(".pick-told"))
 
 
-# ---- Inside ----
+# ---- Look ----
 
 
-def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) -> None:
+def test_steps_show_the_models_numbers(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "decoder")
     page = visited.page
     page.select_option(".look-form select", "16")
@@ -119,7 +119,7 @@ def test_the_steps_show_the_models_own_numbers(browser: Any, server: Serving) ->
     visited.assert_clean()
 
 
-def test_layers_heads_and_places_by_keys(browser: Any, server: Serving) -> None:
+def test_keys_choose_layers_heads_and_positions(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "translator")
     page = visited.page
     assert "Layer 0, head 0" in chosen(page)
@@ -137,14 +137,14 @@ def test_layers_heads_and_places_by_keys(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_every_kind_of_model_can_be_stepped_through(browser: Any, server: Serving) -> None:
+def test_steps_of_every_kind_of_model(browser: Any, server: Serving) -> None:
     for model, last in (("translator", "look_choice"), ("encoder", "look_memory"), ("wide", "look_choice")):
         visited = open_look(browser, server, model)
         visited.page.wait_for_selector(f"#step-choice [data-t={last}]")
         visited.assert_clean()
 
 
-def test_a_head_is_opened_from_the_grid(browser: Any, server: Serving) -> None:
+def test_opening_a_head_from_the_grid(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "translator")
     page = visited.page
     page.click("#look-tab-heads")
@@ -163,7 +163,7 @@ def test_a_head_is_opened_from_the_grid(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_512_tokens_are_drawn_at_once(browser: Any, server: Serving) -> None:
+def test_512_tokens_are_drawn_fast(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "wide", LONG)
     page = visited.page
     assert "only the last" in page.text_content(".look-form .cut >> nth=-1"), "cut, with a notice"
@@ -205,7 +205,7 @@ def test_nan_is_drawn_as_nan(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_the_lens_tells_what_layers_would_say(browser: Any, server: Serving) -> None:
+def test_lens_shows_the_prediction_of_each_layer(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "decoder")
     page = visited.page
     page.click("#look-tab-lens")
@@ -219,7 +219,7 @@ def test_the_lens_tells_what_layers_would_say(browser: Any, server: Serving) -> 
     visited.assert_clean()
 
 
-def test_a_head_switched_off(browser: Any, server: Serving) -> None:
+def test_switching_a_head_off(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "decoder")
     page = visited.page
     page.click("#look-tab-off")
@@ -238,7 +238,7 @@ def test_a_head_switched_off(browser: Any, server: Serving) -> None:
 # ---- Positions & softmax ----
 
 
-def test_the_playgrounds_sums_are_the_models(browser: Any, server: Serving) -> None:
+def test_playground_formulas_equal_the_models(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/playground")
     page = visited.page
     page.wait_for_selector(".pg-table")
@@ -259,7 +259,7 @@ def test_the_playgrounds_sums_are_the_models(browser: Any, server: Serving) -> N
     visited.assert_clean()
 
 
-def test_the_figures_move(browser: Any, server: Serving) -> None:
+def test_playground_figures_follow_the_sliders(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/playground")
     page = visited.page
     page.wait_for_selector(".pg-table")
@@ -298,7 +298,7 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     visited.assert_clean()
 
 
-def test_a_head_forms(browser: Any, server: Serving) -> None:
+def test_head_through_checkpoints(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/runs")
     page = visited.page
     page.wait_for_selector(".runs-slide")
@@ -319,7 +319,7 @@ def test_a_head_forms(browser: Any, server: Serving) -> None:
 # ---- Lab ----
 
 
-def test_the_report_is_framed(browser: Any, server: Serving, place: Path) -> None:
+def test_lab_report_is_shown_in_a_frame(browser: Any, server: Serving, place: Path) -> None:
     visited = visit(browser, server.url, hash="#/lab")
     visited.page.wait_for_selector(".lab-none code")
     assert "chumoku lab run all" in visited.page.text_content(".lab-none code")
@@ -334,12 +334,14 @@ def test_the_report_is_framed(browser: Any, server: Serving, place: Path) -> Non
     (place / "lab" / "report.html").unlink()
 
 
-# ---- All four ----
+# ---- all views ----
 
 
 @pytest.mark.parametrize("width", [390, 1400])
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "light"), ("ja-JP", "dark")])
-def test_nothing_hangs_out(browser: Any, server: Serving, width: int, language: str, theme: str) -> None:
+def test_views_have_no_horizontal_overflow(
+    browser: Any, server: Serving, width: int, language: str, theme: str
+) -> None:
     options = {"width": width, "language": language, "theme": theme}
     visited = open_look(browser, server, "translator", **options)
     page = visited.page
@@ -357,7 +359,7 @@ def test_nothing_hangs_out(browser: Any, server: Serving, width: int, language: 
     visited.assert_clean()
 
 
-def test_a_long_look_is_given_up_when_another_begins(browser: Any, server: Serving) -> None:
+def test_new_look_aborts_the_previous_one(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "wide", LONG)
     page = visited.page
     for text in ("first", "second", "third"):

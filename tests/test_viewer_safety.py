@@ -1,4 +1,4 @@
-"""The page in a browser, on the real server: it shows what models say, and does nothing that they or strangers want."""
+"""The page in a browser with the real server: it shows the models' output and never executes untrusted text."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from browser import until, visit
 from bundles import chatty, made
+from fake_server import VIEWER
 from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, unbroken
-from pretend import VIEWER
 from serving import KEY, Serving, serving
 
 import chumoku
@@ -44,14 +44,14 @@ def hostile(folder: Path) -> Iterator[Serving]:
         yield one
 
 
-def test_there_are_two_hundred_strings() -> None:
+def test_there_are_200_hostile_strings() -> None:
     assert len(set(STRINGS)) == len({unbroken(one) for one in STRINGS}) == 200
 
 
 # ---- the real server ----
 
 
-def test_translate_says_what_the_model_says(browser: Any, server: Serving, folder: Path) -> None:
+def test_translate_shows_the_models_output(browser: Any, server: Serving, folder: Path) -> None:
     visited = visit(browser, server.url)
     page = visited.page
     page.fill("#tr-source", "猫と犬")
@@ -63,7 +63,7 @@ def test_translate_says_what_the_model_says(browser: Any, server: Serving, folde
     visited.assert_clean()
 
 
-def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: Any, server: Serving) -> None:
+def test_chat_shows_the_models_output_and_probabilities(browser: Any, server: Serving) -> None:
     visited = visit(browser, server.url, hash="#/chat")
     page = visited.page
     page.fill("#ch-draft", "hello")
@@ -89,7 +89,7 @@ def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: A
     visited.assert_clean()
 
 
-def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
+def test_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "long " * 101)
@@ -99,7 +99,7 @@ def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, serve
     assert "characters were sent" in page.text_content(".complete .cut")
 
 
-def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> None:
+def test_key_form_gives_access(browser: Any, folder: Path) -> None:
     with serving({"little": made(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
         page = visit(browser, keyed.url).page
         assert page.locator("#tr-source").count() == 0
@@ -115,7 +115,7 @@ def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> No
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, view: str) -> None:
+def test_every_view_opens_without_errors(browser: Any, server: Serving, view: str) -> None:
     if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
     visited = visit(browser, server.url, hash=f"#/{view}")
@@ -131,12 +131,12 @@ def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, vie
     visited.assert_clean()
 
 
-# ---- strangers' strings ----
+# ---- untrusted strings ----
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> None:
-    """Through every text field, out of every token, and in the models' names."""
+def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: str) -> None:
+    """In every text field, in every token, and in the names of models."""
     if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
     visited = visit(browser, hostile.url, hash=f"#/{view}")
@@ -180,8 +180,8 @@ def tell(page: Any, visited: Any) -> None:
     visited.assert_clean()
 
 
-def test_hostile_words_are_shown_as_they_are(browser: Any, hostile: Serving) -> None:
-    """So that the test above tests something: the strings do come out on the page."""
+def test_hostile_strings_are_shown_as_text(browser: Any, hostile: Serving) -> None:
+    """Makes sure that the test above is meaningful: the strings do appear on the page."""
     page = visit(browser, hostile.url).page
     words = [*SHORT[:2], unbroken(STRINGS[0])]
     page.fill("#tr-source", " ".join(words))
@@ -248,7 +248,7 @@ def elsewhere() -> Iterator[str]:
     one.server_close()
 
 
-def test_another_origin_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
+def test_other_origins_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
     page = visit(browser, elsewhere).page
     before = server.client.get("/metrics").text
     told = page.evaluate(ATTEMPTS, server.url)

@@ -110,7 +110,7 @@ def plot_style() -> dict[Any, Any]:
 def saved_figure(
     path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1
 ) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes in the common style, saved at the end. Missing glyphs are drawn as boxes, without a warning."""
+    """A figure and its axes in the common style, saved at the end. Missing glyphs are boxes and give no warning."""
     with plt.rc_context(plot_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained")

@@ -1,9 +1,9 @@
-"""A pretended server for the page's tests: our own files, and answers that repeat what they were asked.
+"""A fake server for the tests of the page: the real page files, and responses that echo the request.
 
-    GET  /, /viewer/<file>       the page, under the policy of the real server
-    POST /v1/…                   made up from the request, so that a text sent comes back in every place a model's would
+    GET  /, /viewer/<file>       the page, with the Content-Security-Policy of the real server
+    POST /v1/…                   a response built from the text of the request
 
-Every token is a piece of the text asked about; hostile texts therefore reach every word, bar and branch of the page.
+Every token is a piece of the request's text, so hostile texts reach every word, bar and branch of the page.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ def tokens_of(text: str) -> list[dict[str, Any]]:
     return [{"id": number, "text": piece} for number, piece in enumerate(pieces, start=3)]
 
 
-def chances(names: list[str]) -> list[tuple[str, float]]:
-    """Names that become less and less likely, a half, a quarter and so on."""
+def probabilities_of(names: list[str]) -> list[tuple[str, float]]:
+    """Names with probabilities of a half, a quarter and so on."""
     return [(name, 0.5 ** (place + 1)) for place, name in enumerate(names)]
 
 
 def translation(text: str, body: dict[str, Any]) -> dict[str, Any]:
     source = tokens_of(text)
-    turned = [token["text"].strip(" ") for token in reversed(source)]
+    reversed_words = [token["text"].strip(" ") for token in reversed(source)]
     said = [
         {"id": 3 + place, "text": " " * (place > 0) + word, "logprob": -0.1 - 0.3 * place}
-        for place, word in enumerate(turned)
+        for place, word in enumerate(reversed_words)
     ]
     length = len(source) + 1
-    # Word t looks at word t + 2 most, round the end: not the same there and back.
+    # Word t attends most to word t + 2 (cyclically), so that the two directions differ.
     steps = [[(other - place - 2) % length for other in range(length)] for place in range(length)]
     raw = [[math.exp(-min(step, length - step)) for step in row] for row in steps]
     rows = [[weight / sum(row) for weight in row] for row in raw]
@@ -61,7 +61,7 @@ def translation(text: str, body: dict[str, Any]) -> dict[str, Any]:
     candidates = [
         [
             {"id": numbers[place + rank], "text": name, "probability": share}
-            for rank, (name, share) in enumerate(chances(names[place : place + 5]))
+            for rank, (name, share) in enumerate(probabilities_of(names[place : place + 5]))
         ]
         for place in range(length)
     ]
@@ -86,24 +86,24 @@ def tree(said: list[dict[str, Any]]) -> dict[str, Any]:
     return {"nodes": nodes}
 
 
-class Refused(Exception):
+class HttpError(Exception):
     def __init__(self, status: int, message: str, code: str | None = None) -> None:
         self.status, self.code = status, code
         super().__init__(message)
 
 
-class Pretended:
-    """One pretended server; `asked` is every body it was sent."""
+class FakeServer:
+    """A fake server; `requests` has the path and body of every POST request."""
 
     def __init__(
         self, port: int = 0, *, key: str | None = None, pause: float = 0.0, models: list[dict[str, Any]] = MODELS
     ) -> None:
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.models = models
-        self.dropped = 0  # messages that did not fit
+        self.dropped_messages = 0  # reported in chat streams
         self.key, self.pause = key, pause
         self.connections: list[socket.socket] = []
-        self.gone = threading.Event()  # a stream whose reader has left
+        self.client_left = threading.Event()  # set when the client closes a stream
         self.server = ThreadingHTTPServer(("127.0.0.1", port), self.handler())
         self.server.daemon_threads = True
         self.port = self.server.server_address[1]
@@ -111,7 +111,7 @@ class Pretended:
         threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
     def close(self) -> None:
-        """As a process dies: no port, and no connection either."""
+        """Stop like a killed process: close the port and all connections."""
         self.server.shutdown()
         self.server.server_close()
         for one in self.connections:
@@ -119,18 +119,18 @@ class Pretended:
                 one.shutdown(socket.SHUT_RDWR)
 
     def answer(self, path: str, body: dict[str, Any]) -> Any:
-        """The answer as JSON; a generator: as events."""
-        self.asked.append((path, body))
+        """The response: a generator is sent as events, anything else as JSON."""
+        self.requests.append((path, body))
         if path == "/v1/session":
             if body.get("key") != self.key:
-                raise Refused(401, "This is not the key.")
+                raise HttpError(401, "This is not the key.")
             return {}
         if body.get("model") not in [one["id"] for one in self.models]:
-            raise Refused(404, "There is no model of this name here.", "model_not_found")
+            raise HttpError(404, "There is no model of this name here.", "model_not_found")
         if path == "/v1/translate":
             texts = [body["text"]] if isinstance(body["text"], str) else body["text"]
             if any("refuse me" in text for text in texts):
-                raise Refused(400, "This text <b>was refused</b>: try another.")
+                raise HttpError(400, "This text <b>was refused</b>: try another.")
             return {"object": "translation", "translations": [translation(text, body) for text in texts]}
         if path == "/v1/look/next":
             names = [token["text"] for token in tokens_of(body["text"])] + [f"w{number}" for number in range(29)]
@@ -139,24 +139,24 @@ class Pretended:
             ]
             return {"candidates": candidates, "rest": 1.5, "vocabulary": 97}
         if path in ("/v1/completions", "/v1/chat/completions"):
-            return self.spoken(path.endswith("chat/completions"), body)
-        raise Refused(404, "There is nothing here.")
+            return self.complete(path.endswith("chat/completions"), body)
+        raise HttpError(404, "There is nothing here.")
 
-    def spoken(self, chat: bool, body: dict[str, Any]) -> Any:
+    def complete(self, chat: bool, body: dict[str, Any]) -> Any:
         text = body["messages"][-1]["content"] if chat else body["prompt"]
         if len(text) > 400:
-            raise Refused(400, "The text is too long.", "context_length_exceeded")
-        tops = chances([token["text"] for token in tokens_of(text)][:20] or ["?"])
+            raise HttpError(400, "The text is too long.", "context_length_exceeded")
+        tops = probabilities_of([token["text"] for token in tokens_of(text)][:20] or ["?"])
         words = [token["text"] for token in tokens_of(text)][: body["max_tokens"]]
         if body.get("stream"):
-            return self.pieces(chat, words, tops, body)
+            return self.stream(chat, words, tops, body)
         return {"choices": [choice(chat, "".join(words), tops, body)], "usage": {"completion_tokens": len(words)}}
 
-    def pieces(
+    def stream(
         self, chat: bool, words: list[str], tops: list[tuple[str, float]], body: dict[str, Any]
     ) -> Iterator[Any]:
-        if self.dropped:
-            yield {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "dropped_messages": self.dropped}
+        if self.dropped_messages:
+            yield {"choices": [{"index": 0, "delta": {"role": "assistant"}}], "dropped_messages": self.dropped_messages}
         for word in words:
             time.sleep(self.pause)
             yield {"choices": [choice(chat, word, tops, body, delta=True)]}
@@ -164,14 +164,14 @@ class Pretended:
         yield {"choices": [], "usage": {"completion_tokens": len(words)}}
 
     def handler(self) -> type[BaseHTTPRequestHandler]:
-        pretended = self
+        server = self
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def setup(self) -> None:
                 super().setup()
-                pretended.connections.append(self.connection)
+                server.connections.append(self.connection)
 
             def log_message(self, *_: object) -> None: ...
 
@@ -184,11 +184,11 @@ class Pretended:
                 self.end_headers()
                 self.wfile.write(data)
 
-            def json(self, status: int, told: Any, *more: tuple[str, str]) -> None:
-                self.send(status, "application/json", json.dumps(told).encode(), *more)
+            def json(self, status: int, response: Any, *more: tuple[str, str]) -> None:
+                self.send(status, "application/json", json.dumps(response).encode(), *more)
 
             def allowed(self) -> bool:
-                return pretended.key is None or f"chumoku_key={pretended.key}" in (self.headers.get("Cookie") or "")
+                return server.key is None or f"chumoku_key={server.key}" in (self.headers.get("Cookie") or "")
 
             def do_GET(self) -> None:
                 path = self.path.split("?")[0]
@@ -201,35 +201,35 @@ class Pretended:
                 elif not self.allowed():
                     self.json(401, {"error": {"message": "A key is needed.", "type": "authentication_error"}})
                 elif path == "/v1/models":
-                    self.json(200, {"object": "list", "data": pretended.models})
+                    self.json(200, {"object": "list", "data": server.models})
                 else:
                     self.json(404, {"error": {"message": "There is nothing here.", "type": "not_found_error"}})
 
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 try:
-                    told = pretended.answer(self.path, body)
-                except Refused as wrong:
-                    self.json(wrong.status, {"error": {"message": str(wrong), "code": wrong.code, "param": None}})
+                    response = server.answer(self.path, body)
+                except HttpError as error:
+                    self.json(error.status, {"error": {"message": str(error), "code": error.code, "param": None}})
                     return
-                if isinstance(told, Iterator):
-                    self.events(told)
+                if isinstance(response, Iterator):
+                    self.events(response)
                 else:
-                    cookie = ("Set-Cookie", f"chumoku_key={pretended.key}; HttpOnly; SameSite=Strict; Path=/")
-                    self.json(200, told, *([cookie] if self.path == "/v1/session" else []))
+                    cookie = ("Set-Cookie", f"chumoku_key={server.key}; HttpOnly; SameSite=Strict; Path=/")
+                    self.json(200, response, *([cookie] if self.path == "/v1/session" else []))
 
-            def events(self, told: Iterator[Any]) -> None:
+            def events(self, response: Iterator[Any]) -> None:
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream")
                 self.send_header("Connection", "close")
                 self.end_headers()
                 self.close_connection = True
                 try:
-                    for piece in told:
+                    for piece in response:
                         self.wfile.write(b"data: " + json.dumps(piece).encode() + b"\n\n")
                     self.wfile.write(b"data: [DONE]\n\n")
                 except OSError:
-                    pretended.gone.set()
+                    server.client_left.set()
 
         return Handler
 
@@ -237,7 +237,7 @@ class Pretended:
 def choice(
     chat: bool, text: str, tops: list[tuple[str, float]], body: dict[str, Any], *, delta: bool = False
 ) -> dict[str, Any]:
-    """One choice of an answer, in the form of a chat or a completion."""
+    """One choice of a response, in the format of a chat or a completion."""
     logs = [(name, math.log(share)) for name, share in tops]
     if chat:
         content = [
@@ -245,11 +245,11 @@ def choice(
         ]
         said = {"delta" if delta else "message": {"content": text}}
         return {"index": 0, **said, "logprobs": {"content": content} if body.get("logprobs") else None}
-    told = {"tokens": [text], "token_logprobs": [-1.3], "top_logprobs": [dict(logs)]}
-    return {"index": 0, "text": text, "logprobs": told if body.get("logprobs") is not None else None}
+    response = {"tokens": [text], "token_logprobs": [-1.3], "top_logprobs": [dict(logs)]}
+    return {"index": 0, "text": text, "logprobs": response if body.get("logprobs") is not None else None}
 
 
 if __name__ == "__main__":
-    served = Pretended(8739, pause=0.05)
-    print(served.url)
+    fake = FakeServer(8739, pause=0.05)
+    print(fake.url)
     threading.Event().wait()
