@@ -338,12 +338,12 @@ def test_without_a_head_something_else_is_said(kind: str, decoder: Speaker, tran
     ids, _ = question(one, TEXT, None, 7)
     address = f"decoder.blocks.1.{'cross_attention' if cross else 'attention'}.heads"
     change = patch(one.model, address, torch.zeros_like, ids.tokens, source=ids.source, heads=[3, 1])
-    places = range(ids.first - 1, len(ids.tokens))
+    places = range(ids.prompt_length - 1, len(ids.tokens))
     bits = [float(change.effects[0, place]) / math.log(2) for place in places]
     assert [part["bits"] for part in told["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
     assert told["change"] == pytest.approx(sum(bits) / len(bits), rel=1e-3)
     assert max(bits) > 0.01
-    chances = change.after[0, ids.first - 1].softmax(-1).topk(5)
+    chances = change.after[0, ids.prompt_length - 1].softmax(-1).topk(5)
     assert [one["id"] for one in told["after"]["candidates"]] == chances.indices.tolist()
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, new=7, temperature=0)
     assert told["before"]["said"] == plain
