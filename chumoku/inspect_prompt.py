@@ -18,7 +18,7 @@ from chumoku.errors import UsageError
 
 if TYPE_CHECKING:
     from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
-    from chumoku.probe.snapshot import Asked
+    from chumoku.probe.snapshot import LookInput
     from chumoku.text.tokenizer import Tokenizer
     from chumoku.weights.bundle import Bundle
 
@@ -49,7 +49,7 @@ def question(
     *,
     most: int | None = None,
     going: Callable[[], None] | None = None,
-) -> tuple[Asked, list[Notice]]:
+) -> tuple[LookInput, list[Notice]]:
     """The tokens to inspect, and notices for the user.
 
     to       the output: a text, its tokens, or None to generate it
@@ -58,7 +58,7 @@ def question(
     going    called for every generated token; it may raise to cancel
     """
     from chumoku.models.model import DecoderModel, EncoderDecoderModel
-    from chumoku.probe.snapshot import Asked
+    from chumoku.probe.snapshot import LookInput
 
     notices: list[Notice] = []
     name, model = token_namer(pipeline.tokenizer), pipeline.model
@@ -68,7 +68,7 @@ def question(
         return _continue(model, pipeline.tokenizer, text, to, new, most, notices, going), notices
     if not isinstance(model, EncoderDecoderModel):
         ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)
-        return Asked(ids, name, len(ids), guessed=guessed), notices
+        return LookInput(ids, name, len(ids), masked_positions=guessed), notices
     source = source_tokens(pipeline.source_tokenizer, text, most, notices)
     begin, end = pipeline.tokenizer.roles.begin, pipeline.tokenizer.roles.end
     if begin is None or end is None:
@@ -80,7 +80,7 @@ def question(
         output, ended = _given_tokens(model, pipeline.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
     own = token_namer(pipeline.source_tokenizer)
-    return Asked([begin, *output], name, 1, end if ended else None, source, own), notices
+    return LookInput([begin, *output], name, 1, end if ended else None, source, own), notices
 
 
 def _continue(
@@ -92,8 +92,8 @@ def _continue(
     most: int,
     notices: list[Notice],
     going: Callable[[], None] | None,
-) -> Asked:
-    from chumoku.probe.snapshot import Asked
+) -> LookInput:
+    from chumoku.probe.snapshot import LookInput
 
     before, end = list(tokenizer.prefix_and_suffix[0]), tokenizer.roles.end
     follows, ended = (None, False) if to is None else _given_tokens(model, tokenizer, to, most // 2, notices)
@@ -102,7 +102,7 @@ def _continue(
     if follows is None:
         follows = _generate(model, tokenizer, prompt, new, going) if new else []
         ended = len(follows) < new
-    return Asked([*prompt, *follows], token_namer(tokenizer), len(prompt), end if ended else None)
+    return LookInput([*prompt, *follows], token_namer(tokenizer), len(prompt), end if ended else None)
 
 
 def _generate(
@@ -221,10 +221,10 @@ def cut(ids: list[int], most: int, what: str, notices: list[Notice], *, last: bo
 
 
 def token_namer(tokenizer: Tokenizer) -> functools._lru_cache_wrapper[str]:
-    from chumoku.probe.token_labels import name_of
+    from chumoku.probe.token_labels import token_label
 
-    return functools.cache(functools.partial(name_of, tokenizer))
+    return functools.cache(functools.partial(token_label, tokenizer))
 
 
-def generated_text(tokenizer: Tokenizer, asked: Asked) -> str:
-    return tokenizer.decode([token for token in asked.tokens[asked.first :] if token < tokenizer.size])
+def generated_text(tokenizer: Tokenizer, asked: LookInput) -> str:
+    return tokenizer.decode([token for token in asked.tokens[asked.prompt_length :] if token < tokenizer.size])

@@ -1,7 +1,7 @@
-"""A browser for the page's tests: Chromium without a window, and everything it complained about.
+"""Headless Chromium for the tests of pages, with a log of everything that went wrong.
 
-page   →   seen.complaints   console errors and warnings, errors of scripts, dialogs
-           seen.outside      requests to any other origin
+Visit.errors             console errors and warnings, script errors, dialogs
+Visit.foreign_requests   requests to any other origin
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ FLAGS = (
 )
 
 
-def chromium() -> str:
-    """Where Chromium lies; a test without one says so and is skipped, or fails, with CHUMOKU_BROWSER=must."""
+def find_chromium() -> str:
+    """The path of Chromium. Without one the test is skipped, or fails if CHUMOKU_BROWSER=must."""
     names = (os.environ.get("CHUMOKU_CHROMIUM"), "chromium", "chromium-browser", "google-chrome", "chrome")
     found = next((place for name in names if name and (place := shutil.which(name))), None)
     if find_spec("playwright") is None or found is None:
-        leave = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
-        leave("Pages are tried in Chromium, by playwright: install both, or name the browser in CHUMOKU_CHROMIUM.")
+        stop = pytest.fail if os.environ.get("CHUMOKU_BROWSER") == "must" else pytest.skip
+        stop("Pages are tested with playwright and Chromium: install both, or set CHUMOKU_CHROMIUM to the browser.")
     return found
 
 
-def fonts(folder: Path) -> dict[str, str]:
-    """An environment in which Japanese can be drawn, where matplotlib-fontja brought a font and the system has none."""
+def font_environment(folder: Path) -> dict[str, str]:
+    """Environment variables that make the Japanese font of matplotlib-fontja available, if it is installed."""
     spec = find_spec("matplotlib_fontja")
     if spec is None or spec.origin is None:
         return {}
@@ -50,85 +50,87 @@ def fonts(folder: Path) -> dict[str, str]:
 
 
 @dataclass
-class Seen:
-    """A page, and what it did that it should not."""
+class Visit:
+    """An open page, with its errors and its requests."""
 
     page: Any
     origin: str
-    complaints: list[str] = field(default_factory=list)
-    outside: list[str] = field(default_factory=list)
-    asking: set[Any] = field(default_factory=set)
+    errors: list[str] = field(default_factory=list)
+    foreign_requests: list[str] = field(default_factory=list)
+    pending: set[Any] = field(default_factory=set)
 
     def listen(self) -> None:
-        self.page.on("console", self.said)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        self.page.on("request", self.requested)
+        self.page.on("console", self.on_console)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("dialog", lambda dialog: (self.errors.append(f"dialog: {dialog.message}"), dialog.dismiss()))
+        self.page.on("request", self.on_request)
         for end in ("requestfinished", "requestfailed"):
-            self.page.on(end, lambda request: self.asking.discard(request))
+            self.page.on(end, lambda request: self.pending.discard(request))
 
-    def said(self, message: Any) -> None:
+    def on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.complaints.append(f"{message.text} ({message.location.get('url', '')})")
+            self.errors.append(f"{message.text} ({message.location.get('url', '')})")
 
-    def requested(self, request: Any) -> None:
+    def on_request(self, request: Any) -> None:
         if not request.url.startswith((self.origin, "data:", "blob:")):
-            self.outside.append(request.url)
+            self.foreign_requests.append(request.url)
         if not request.url.endswith("/health"):
-            self.asking.add(request)
+            self.pending.add(request)
 
-    def settle(self, *, quiet: float = 0.1, seconds: float = 20.0) -> None:
-        """Wait until no request has been under way for a while."""
+    def wait_until_idle(self, *, quiet: float = 0.1, seconds: float = 20.0) -> None:
+        """Wait until there has been no pending request for `quiet` seconds."""
         end = time.monotonic() + seconds
         since = time.monotonic()
         while time.monotonic() - since < quiet:
-            assert time.monotonic() < end, [request.url for request in self.asking]
+            assert time.monotonic() < end, [request.url for request in self.pending]
             self.page.wait_for_timeout(20)
-            since = time.monotonic() if self.asking else since
+            since = time.monotonic() if self.pending else since
 
-    def clean(self) -> None:
-        """Nothing was complained of, and nobody else was asked anything."""
-        assert not self.complaints, self.complaints
-        assert not self.outside, self.outside
+    def assert_clean(self) -> None:
+        """Check that there were no errors and no requests to other origins."""
+        assert not self.errors, self.errors
+        assert not self.foreign_requests, self.foreign_requests
 
 
 @contextmanager
-def opened(folder: Path) -> Iterator[Any]:
-    """A browser."""
-    place = chromium()
+def open_browser(folder: Path) -> Iterator[Any]:
+    """A running headless browser; `folder` is for its font settings."""
+    path = find_chromium()
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as play:
-        one = play.chromium.launch(executable_path=place, args=list(FLAGS), env={**os.environ, **fonts(folder)})
+        one = play.chromium.launch(
+            executable_path=path, args=list(FLAGS), env={**os.environ, **font_environment(folder)}
+        )
         yield one
         one.close()
 
 
 @dataclass
-class Heard:
-    """All that a page said and asked for."""
+class PageLog:
+    """All messages and requests of a page."""
 
     messages: list[str] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
 
 
 @contextmanager
-def heard(browser: Any, **options: Any) -> Iterator[tuple[Any, Heard]]:
-    """An empty page of which every word is heard."""
-    place = browser.new_context(**options)
-    page, found = place.new_page(), Heard()
-    page.on("console", lambda message: found.messages.append(message.text))
-    page.on("pageerror", lambda error: found.messages.append(str(error)))
-    page.on("request", lambda request: found.requests.append(request.url))
-    yield page, found
-    place.close()
+def monitored_page(browser: Any, **options: Any) -> Iterator[tuple[Any, PageLog]]:
+    """An empty page, with a log of its messages and requests."""
+    context = browser.new_context(**options)
+    page, log = context.new_page(), PageLog()
+    page.on("console", lambda message: log.messages.append(message.text))
+    page.on("pageerror", lambda error: log.messages.append(str(error)))
+    page.on("request", lambda request: log.requests.append(request.url))
+    yield page, log
+    context.close()
 
 
 def until(page: Any, expression: str, *, seconds: float = 10.0) -> None:
-    """Wait for something to be true in a page. (The page's policy forbids playwright's own way: it needs eval.)"""
+    """Wait until an expression is true in a page. (Playwright's own way needs eval, which the policy forbids.)"""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
-        assert time.monotonic() < end, f"never came true: {expression}"
+        assert time.monotonic() < end, f"not true in time: {expression}"
         page.wait_for_timeout(20)
 
 
@@ -141,11 +143,11 @@ def visit(
     language: str = "en-GB",
     theme: str = "light",
     hash: str = "",
-) -> Seen:
-    """A fresh visitor at an address."""
-    place = browser.new_context(viewport={"width": width, "height": height}, locale=language, color_scheme=theme)
-    place.set_default_timeout(10_000)
-    seen = Seen(place.new_page(), url)
-    seen.listen()
-    seen.page.goto(f"{url}/{hash}")
-    return seen
+) -> Visit:
+    """Open an address in a new browser context."""
+    context = browser.new_context(viewport={"width": width, "height": height}, locale=language, color_scheme=theme)
+    context.set_default_timeout(10_000)
+    opened = Visit(context.new_page(), url)
+    opened.listen()
+    opened.page.goto(f"{url}/{hash}")
+    return opened

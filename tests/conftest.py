@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser import opened
+from browser import open_browser
 from hypothesis import settings
 
 torch.set_num_threads(1)
@@ -28,5 +28,5 @@ def process_settings() -> None:
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A module's own: while playwright runs, no event loop can be started beside it."""
-    with opened(tmp_path_factory.mktemp("browser")) as one:
+    with open_browser(tmp_path_factory.mktemp("browser")) as one:
         yield one

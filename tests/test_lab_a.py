@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from chumoku.lab.claims import ARITHMETIC, CLAIMS
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
-from chumoku.probe.plot_style import style
+from chumoku.probe.plot_style import plot_style
 
 BUDGET = Budget(scale=0.05, seeds=2)
 VERDICTS = {
@@ -116,7 +116,7 @@ def test_a_figure_needs_nothing_but_the_numbers_as_json_keeps_them(id: str, outc
         assert outcomes[id].reading is None
         return
     assert outcomes[id].reading is not None
-    house: Any = style()
+    house: Any = plot_style()
     with rc_context(house):
         figure = Figure(layout="constrained")
         draw(dataclasses.replace(outcomes[id], numbers=kept), figure)

@@ -33,7 +33,7 @@ from chumoku.lab.claims import (
 )
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget, Words
 from chumoku.nn import Attention, FeedForward
-from chumoku.probe.plot_style import style
+from chumoku.probe.plot_style import plot_style
 
 MINE = (
     *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual"),
@@ -64,7 +64,7 @@ def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
         assert said.en
         assert corpus_is_japanese(said.ja)
     assert (outcome.verdict == PARTLY) == (outcome.when is not None)
-    with rc_context(style()):
+    with rc_context(plot_style()):
         figure = Figure(layout="constrained")
         module.draw(outcome, figure)
         assert figure.axes

@@ -84,7 +84,7 @@ def test_folder_without_a_run_is_refused(ask: Ask) -> None:
 
 def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chumoku.load("runs/x").config == chumoku.load("runs/x/last").config
-    monkeypatch.setattr("chumoku.probe.figures.draw", lambda *_, **__: [])  # pictures take seconds
+    monkeypatch.setattr("chumoku.probe.figures.draw_figures", lambda *_, **__: [])  # pictures take seconds
     for words in (("translate", "runs/x", "一"), ("count", "runs/x"), ("look", "runs/x", "一", "--out", "looked")):
         ended = ask(*words)
         assert ended.code == 0, ended.err

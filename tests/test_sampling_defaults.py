@@ -68,7 +68,7 @@ def test_server_requests_get_the_default() -> None:
 
 
 def test_the_pages_sliders_start_at_the_default() -> None:
-    script = files("chumoku.viewer").joinpath("chat_sampling.js").read_text("utf-8")
+    script = files("chumoku.viewer").joinpath("views/chat/sampling_controls.js").read_text("utf-8")
     starts = dict(re.findall(r'name: "(\w+)".*?start: ([\d.]+)', script))
     assert float(starts["temperature"]) == TEMPERATURE
     assert float(starts["topP"]) == TOP_P

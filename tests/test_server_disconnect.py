@@ -78,7 +78,7 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(call, "unsupported", lambda model: "it is too fast for this test")
     slower(Block, "forward", lambda block, x, *rest: x.shape[-1] == 16)
-    slower(lens, "said")
+    slower(lens, "compute_logits")
     slower(beam, "rank_candidates")
     return steps
 

@@ -46,11 +46,11 @@ def test_unknown_report_is_not_changed() -> None:
 
 @pytest.mark.parametrize(("language", "theme"), [("en-GB", "dark"), ("ja-JP", "light")])
 def test_report_frame_follows_the_page(browser: Any, server: Serving, language: str, theme: str) -> None:
-    seen = visit(browser, server.url, hash="#/lab", language=language, theme=theme)
+    visited = visit(browser, server.url, hash="#/lab", language=language, theme=theme)
 
     def shown() -> tuple[str, bool]:
-        seen.page.wait_for_selector(".lab-frame")
-        frame = seen.page.frame_locator(".lab-frame")
+        visited.page.wait_for_selector(".lab-frame")
+        frame = visited.page.frame_locator(".lab-frame")
         frame.locator("h1").wait_for()
         color = frame.locator(".page").evaluate("one => getComputedStyle(one).backgroundColor")
         return frame.locator("h1").inner_text(), color != "rgb(255, 255, 255)"
@@ -58,9 +58,9 @@ def test_report_frame_follows_the_page(browser: Any, server: Serving, language: 
     before = shown()
     assert ("executed" in before[0], before[1]) == (language == "en-GB", theme == "dark")
     for switch in ("#language", "#theme"):
-        with seen.page.expect_response(lambda answer: "/lab/report.html" in answer.url):
-            seen.page.click(switch)
-    seen.page.wait_for_timeout(200)
+        with visited.page.expect_response(lambda answer: "/lab/report.html" in answer.url):
+            visited.page.click(switch)
+    visited.page.wait_for_timeout(200)
     after = shown()
     assert ("executed" in after[0], after[1]) == (language != "en-GB", theme != "dark")
-    seen.clean()
+    visited.assert_clean()

@@ -25,7 +25,7 @@ from chumoku.nn.quantized import Int8
 from chumoku.nn.tap import addresses
 from chumoku.pipeline import Pipeline
 from chumoku.probe import lens
-from chumoku.probe.forward_pass import watch
+from chumoku.probe.forward_pass import run_and_record
 from chumoku.probe.patching import patch
 from chumoku.server import checkpoints, lab, runs, streaming
 from chumoku.server.look import schemas as schemas
@@ -95,7 +95,7 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
             views.block(one, schemas.Block(**body(**target, part=part, layer=layer, head=head, place=place)))
         )
         ids, _ = question(one, TEXT, target.get("target"), None)
-        _, tape = watch(model, ids.tokens, source=ids.source)
+        _, tape = run_and_record(model, ids.tokens, source=ids.source)
         here = f"{part}.blocks.{layer}"
         groups = [(result, f"{here}.attention")]
         if kind == "encoder-decoder":
@@ -141,7 +141,7 @@ def test_look_maps_equal_the_forward_pass(translator: Pipeline) -> None:
     assert result["then"]["text"] == "</s>"
     assert [one["key"] for one in result["maps"]][:3] == ["encoder", "decoder", "cross"]
     ids = [number for number, _ in result["tokens"]]
-    _, tape = watch(translator.model, ids, source=[number for number, _ in result["source"]])
+    _, tape = run_and_record(translator.model, ids, source=[number for number, _ in result["source"]])
     for one, address in zip(
         result["maps"], ("encoder.{}.attention", "decoder.{}.attention", "decoder.{}.cross_attention"), strict=False
     ):
@@ -211,7 +211,7 @@ def test_nan_is_shown_as_nan() -> None:
 def test_tensor_by_address(translator: Pipeline) -> None:
     base = body(target="xyz")
     ids, _ = question(translator, TEXT, "xyz", None)
-    _, tape = watch(translator.model, ids.tokens, source=ids.source)
+    _, tape = run_and_record(translator.model, ids.tokens, source=ids.source)
     for address in views.addresses(translator, schemas.PromptRequest(**base))["addresses"]:
         result = as_json(views.tensor(translator, schemas.Tensor(**base, address=address, head=3)))
         whole = tape[address][0]
@@ -230,7 +230,7 @@ def test_tensor_by_address(translator: Pipeline) -> None:
     shared = pipeline("decoder", width=36, heads=6, kv_heads=3)
     result = views.tensor(shared, schemas.Tensor(**base, address="decoder.blocks.0.attention.keys", head=3))
     ids, _ = question(shared, TEXT, "xyz", None)
-    expected = watch(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
+    expected = run_and_record(shared.model, ids.tokens)[1]["decoder.blocks.0.attention.keys"][0, 1]
     assert torch.allclose(torch.tensor(result["shown"]), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -338,12 +338,12 @@ def test_ablation_changes_the_text(kind: str, decoder: Pipeline, translator: Pip
     ids, _ = question(one, TEXT, None, 7)
     address = f"decoder.blocks.1.{'cross_attention' if cross else 'attention'}.heads"
     change = patch(one.model, address, torch.zeros_like, ids.tokens, source=ids.source, heads=[3, 1])
-    places = range(ids.first - 1, len(ids.tokens))
+    places = range(ids.prompt_length - 1, len(ids.tokens))
     bits = [float(change.effects[0, place]) / math.log(2) for place in places]
     assert [part["bits"] for part in result["places"]] == pytest.approx(bits, rel=1e-3, abs=1e-6)
     assert result["change"] == pytest.approx(sum(bits) / len(bits), rel=1e-3)
     assert max(bits) > 0.01
-    chances = change.after[0, ids.first - 1].softmax(-1).topk(5)
+    chances = change.after[0, ids.prompt_length - 1].softmax(-1).topk(5)
     assert [one["id"] for one in result["after"]["candidates"]] == chances.indices.tolist()
     plain = one.translate(TEXT, beam=1, limit=7) if cross else one.generate(TEXT, max_new_tokens=7, temperature=0)
     assert result["before"]["said"] == plain
@@ -375,7 +375,7 @@ def test_lens_dequantizes_the_output_matrix_once(
     model = chumoku.load(path, precision="int8").model
     tokens = [5 + place % 200 for place in range(length)]
     source = tokens[:3] if kind == "encoder-decoder" else None
-    output, tape = watch(model, tokens, source=source)
+    output, tape = run_and_record(model, tokens, source=source)
     assert output.logits is not None
     size, dequantized, calls = model.config.vocabulary, Int8.dequantize, [0]
 
@@ -385,11 +385,11 @@ def test_lens_dequantizes_the_output_matrix_once(
 
     monkeypatch.setattr(Int8, "dequantize", counted)
     checks: list[int] = []
-    found = lens.through(model, tape, best=3, going=lambda: checks.append(1))
+    found = lens.apply_lens(model, tape, best=3, check_interrupt=lambda: checks.append(1))
     assert calls[0] <= 1, "all layers share the output matrix"
     assert len(checks) == len(found.addresses) == 6
     for place, address in enumerate(found.addresses):
-        likely = lens.said(model, tape[address]).softmax(-1)
+        likely = lens.compute_logits(model, tape[address]).softmax(-1)
         assert torch.allclose(found.probabilities[place], likely.topk(3).values, atol=1e-6)
     said = output.logits.softmax(-1).amax(-1)
     assert torch.allclose(found.final[-1], said, atol=1e-6), "the last layer equals the output"
@@ -538,7 +538,7 @@ def test_attention_of_a_checkpoint(folder: Path) -> None:
     result = as_json(look_at(seen, schemas.RunLook(checkpoint=30, **base)))
     pipeline_ = chumoku.load(folder / "one" / "checkpoints" / "step-00000030")
     ids, _ = question(pipeline_, "abc", "de", None)
-    expected = watch(pipeline_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
+    expected = run_and_record(pipeline_.model, ids.tokens)[1]["decoder.blocks.1.attention.weights"][0, 2].numpy()
     assert np.abs(unpack({**result, "layers": 1, "heads": 1})[0, 0] - expected).max() < 1e-4
     assert result["rows"] == list("abcde")
     with pytest.raises(UnknownRun, match=r"no checkpoint of step 70\. It has 30, 50"):

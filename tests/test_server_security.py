@@ -132,7 +132,7 @@ def test_key_is_exchanged_for_a_cookie(locked: Serving) -> None:
         assert client.get("/v1/models").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/health", "/", "/nothing", "/viewer/app.js", "/v1/completions"])
+@pytest.mark.parametrize("path", ["/v1/models", "/health", "/", "/nothing", "/viewer/core/app.js", "/v1/completions"])
 def test_every_response_has_security_headers(server: Serving, path: str) -> None:
     headers = send(server, "GET", path).headers
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
@@ -152,7 +152,7 @@ def test_every_response_has_security_headers(server: Serving, path: str) -> None
         "/viewer/..%2f..%2fpyproject.toml",
         "/viewer/%2fetc%2fpasswd",
         "/viewer//etc/passwd",
-        "/viewer/app.js%00.html",
+        "/viewer/core/app.js%00.html",
         "/viewer/",
         "/v1/models/..%2f..%2f",
         "/v1/runs/..",

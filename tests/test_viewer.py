@@ -9,31 +9,31 @@ from typing import Any
 
 import pytest
 from browser import until, visit
-from pretend import VIEWER, Pretended
+from fake_server import VIEWER, FakeServer
 
 SENTENCE = "one two three five seven"
 
 
 @pytest.fixture
-def server() -> Iterator[Pretended]:
-    one = Pretended()
+def server() -> Iterator[FakeServer]:
+    one = FakeServer()
     yield one
     one.close()
 
 
-def translated(page: Any, text: str = SENTENCE) -> None:
+def translate(page: Any, text: str = SENTENCE) -> None:
     page.fill("#tr-source", text)
     page.wait_for_selector(".answer .line")
 
 
-# ---- the files ----
+# ---- files ----
 
 
-def test_no_file_holds_what_the_policy_forbids_or_reads_data_as_markup() -> None:
+def test_page_files_follow_the_policy_and_insert_no_markup() -> None:
     wrong = re.compile(
         r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|https?://(?!www\.w3)"
     )
-    for file in VIEWER.iterdir():
+    for file in VIEWER.rglob("*.*"):
         text = file.read_text(encoding="utf-8")
         assert not wrong.search(text), (file.name, wrong.search(text))
         assert text.count("\n") < 300, file.name
@@ -41,11 +41,12 @@ def test_no_file_holds_what_the_policy_forbids_or_reads_data_as_markup() -> None
     assert not re.search(r"\sstyle=|\son\w+=|<script>|<style", html)
 
 
-def test_every_view_says_everything_in_both_languages(browser: Any, server: Pretended) -> None:
+def test_all_texts_exist_in_both_languages(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
-    modules = sorted(file.name for file in VIEWER.glob("*.js") if "export const strings" in file.read_text("utf-8"))
-    assert {"shell_words.js", "translate_words.js", "chat_words.js"} <= set(modules)
-    seen: set[str] = set()
+    scripts = [file for file in VIEWER.rglob("*.js") if "export const strings" in file.read_text("utf-8")]
+    modules = sorted(file.relative_to(VIEWER).as_posix() for file in scripts)
+    assert {"core/strings.js", "views/translate/strings.js", "views/chat/strings.js"} <= set(modules)
+    all_keys: set[str] = set()
     for name in modules:
         keys = page.evaluate(
             "async (name) => { const { strings } = await import('/viewer/' + name);"
@@ -53,67 +54,67 @@ def test_every_view_says_everything_in_both_languages(browser: Any, server: Pret
             name,
         )
         assert set(keys[0]) == set(keys[1]), name
-        assert not seen & set(keys[0]), f"{name} takes words another has"
-        seen |= set(keys[0])
+        assert not all_keys & set(keys[0]), f"{name} repeats a key of another file"
+        all_keys |= set(keys[0])
 
 
-# ---- the frame ----
+# ---- frame ----
 
 
-def test_the_first_paint_comes_within_a_second(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    seen.page.wait_for_selector("#tr-source")
-    paint = seen.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
+def test_first_paint_within_a_second(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url)
+    visited.page.wait_for_selector("#tr-source")
+    paint = visited.page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
     assert paint < 1000
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_language_and_theme_are_switched_and_remembered(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, language="ja-JP", theme="dark")
-    page = seen.page
+def test_language_and_theme_are_saved(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url, language="ja-JP", theme="dark")
+    page = visited.page
     assert page.text_content("nav a[aria-current]") == "翻訳"
     assert page.get_attribute("html", "data-theme") == "dark"
-    translated(page)
+    translate(page)
     dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.click("#language")
     page.click("#theme")
     assert page.text_content("nav a[aria-current]") == "Translate"
-    assert page.text_content(".align h2") == "Where each word looked"
+    assert page.text_content(".align h2") == "What each word attended to"
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != dark
     page.reload()
     page.wait_for_selector(".answer .line")
     assert page.get_attribute("html", "lang") == "en"
     assert page.get_attribute("html", "data-theme") == "light"
     assert page.input_value("#tr-source") == SENTENCE, "the text is kept"
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_a_dead_server_is_said_within_three_seconds_and_the_text_is_kept(browser: Any) -> None:
-    server = Pretended()
+def test_dead_server_is_reported_within_three_seconds_and_text_is_kept(browser: Any) -> None:
+    server = FakeServer()
     page = visit(browser, server.url).page
-    translated(page)
+    translate(page)
     server.close()
     began = time.monotonic()
     page.wait_for_selector("#dead:visible", timeout=3000)
     assert time.monotonic() - began < 3
     page.fill("#tr-source", "typed while it was away")
     page.wait_for_selector(".error:visible")
-    again = Pretended(server.port)
+    again = FakeServer(server.port)
     page.wait_for_selector("#dead", state="hidden")
     until(page, "document.querySelector('.answer').textContent.includes('typed')")
     assert page.input_value("#tr-source") == "typed while it was away"
     again.close()
 
 
-def test_a_server_that_hangs_is_dead_too(browser: Any, server: Pretended) -> None:
+def test_hanging_server_is_reported_as_dead(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
     page.wait_for_selector("#tr-source")
     page.route("**/health", lambda route: None)
     page.wait_for_selector("#dead:visible", timeout=3000)
 
 
-def test_a_key_is_asked_for_and_a_wrong_one_refused(browser: Any) -> None:
-    server = Pretended(key="open-sesame")
+def test_wrong_key_is_refused(browser: Any) -> None:
+    server = FakeServer(key="open-sesame")
     page = visit(browser, server.url).page
     page.fill("#key", "wrong")
     page.keyboard.press("Enter")
@@ -130,10 +131,10 @@ def test_a_key_is_asked_for_and_a_wrong_one_refused(browser: Any) -> None:
 
 @pytest.mark.parametrize("width", [1400, 390])
 @pytest.mark.parametrize("language", ["en-GB", "ja-JP"])
-def test_nothing_hangs_over_the_edge(browser: Any, server: Pretended, width: int, language: str) -> None:
-    seen = visit(browser, server.url, width=width, language=language)
-    page = seen.page
-    translated(page, "W" * 300 + " and then " + "word " * 41)
+def test_no_horizontal_overflow(browser: Any, server: FakeServer, width: int, language: str) -> None:
+    visited = visit(browser, server.url, width=width, language=language)
+    page = visited.page
+    translate(page, "W" * 300 + " and then " + "word " * 41)
     page.wait_for_selector(".chip")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("nav a[href='#/chat']")
@@ -141,22 +142,22 @@ def test_nothing_hangs_over_the_edge(browser: Any, server: Pretended, width: int
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    seen.clean()
+    visited.assert_clean()
 
 
 # ---- Translate ----
 
 
-def test_pointing_at_a_word_shows_where_it_looked_and_the_reverse(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
-    translated(page)
+def test_pointing_at_a_word_shows_its_attention(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url)
+    page = visited.page
+    translate(page)
     shares = (
         "(row) => [...document.querySelectorAll(row + ' .chip')].map(c => Number(c.style.getPropertyValue('--share')))"
     )
     page.hover(".stage .row:last-child .chip:nth-child(2)")
     source = page.evaluate(shares, ".stage .row:first-child")
-    # The pretended model looks at word t + 2 when it writes word t.
+    # The fake model attends to word t + 2 when it generates word t.
     assert max(source) == source[3] > source[2] > source[0] > 0
     assert len(source) == 6, "five words and the end"
     assert "five" in page.text_content(".told")
@@ -166,12 +167,12 @@ def test_pointing_at_a_word_shows_where_it_looked_and_the_reverse(browser: Any, 
     target = page.evaluate(shares, ".stage .row:last-child")
     assert max(target) == target[4]
     assert page.evaluate(shares, ".stage .row:first-child") == [0] * 6
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_words_are_walked_by_keys(browser: Any, server: Pretended) -> None:
+def test_arrow_keys_move_between_words(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
-    translated(page)
+    translate(page)
     page.focus(".stage .row:last-child .chip:nth-child(1)")
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.textContent") == "five"
@@ -180,42 +181,42 @@ def test_words_are_walked_by_keys(browser: Any, server: Pretended) -> None:
     assert page.evaluate("document.activeElement.textContent") == "five", "the source word it looked at most"
 
 
-def test_lines_are_translated_one_by_one_and_each_has_its_tree(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
-    translated(page, "one two\n\n  three five seven  \n")
+def test_lines_are_translated_separately_and_each_has_its_tree(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url)
+    page = visited.page
+    translate(page, "one two\n\n  three five seven  \n")
     assert page.locator(".answer .line").all_text_contents() == ["two one", "seven five three"]
     page.click(".tree summary")
     page.wait_for_selector(".beam-tree")
     page.click(".answer .line:nth-child(2)")
     until(page, "document.querySelectorAll('.beam-tree circle').length === 7")
-    assert server.asked[-1][1]["text"] == "three five seven"
+    assert server.requests[-1][1]["text"] == "three five seven"
     assert page.locator(".beam-tree g.dropped").count() == 3
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_typing_asks_once_and_ctrl_enter_at_once(browser: Any, server: Pretended) -> None:
+def test_typing_sends_one_request_and_ctrl_enter_sends_at_once(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
     page.wait_for_selector("#tr-source")
     page.type("#tr-source", "abcdefg", delay=20)
     page.keyboard.press("Control+Enter")
     page.wait_for_selector(".answer .line")
     page.wait_for_timeout(600)
-    assert [body["text"] for _, body in server.asked] == [["abcdefg"]]
+    assert [body["text"] for _, body in server.requests] == [["abcdefg"]]
 
 
-def test_another_hypothesis_is_chosen(browser: Any, server: Pretended) -> None:
+def test_choosing_another_hypothesis(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
-    translated(page)
+    translate(page)
     assert page.locator(".nbest button").count() == 4
     page.click(".nbest li:nth-child(3) button")
     assert page.get_attribute(".nbest li:nth-child(3) button", "aria-pressed") == "true"
     page.select_option(".translate .controls select:visible >> nth=0", "1")
     page.wait_for_selector(".others", state="hidden")
-    assert server.asked[-1][1]["beam"] == server.asked[-1][1]["n"] == 1
+    assert server.requests[-1][1]["beam"] == server.requests[-1][1]["n"] == 1
 
 
-def test_a_refusal_stands_beside_the_text_and_big_texts_are_cut(browser: Any, server: Pretended) -> None:
+def test_errors_are_shown_and_long_texts_are_cut(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
     page.fill("#tr-source", "refuse me")
     page.wait_for_selector(".translate .error:visible")
@@ -223,8 +224,8 @@ def test_a_refusal_stands_beside_the_text_and_big_texts_are_cut(browser: Any, se
     page.fill("#tr-source", "\n".join(["x"] * 67))
     page.wait_for_selector(".translate .cut:visible")
     page.wait_for_selector(".answer .line:nth-child(64)")
-    assert len(server.asked[-1][1]["text"]) == 64
+    assert len(server.requests[-1][1]["text"]) == 64
     page.fill("#tr-source", "a" + "😀" * 1500)
     until(page, "document.querySelectorAll('.answer .line').length === 1")
-    assert server.asked[-1][1]["text"] == ["a" + "😀" * 999], "no half letter at the cut"
+    assert server.requests[-1][1]["text"] == ["a" + "😀" * 999], "no half letter at the cut"
     assert not page.locator(".translate .error:visible").count()

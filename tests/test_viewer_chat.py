@@ -1,4 +1,4 @@
-"""The page in a browser: the view Chat, and the picture of how a token is chosen."""
+"""The page in a browser: the view Chat, and its chart of the next token."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import torch
 from browser import until, visit
-from pretend import Pretended
+from fake_server import FakeServer
 
 from chumoku.decoding.sampling import SamplingOptions, process_logits
 
 
 @pytest.fixture
-def server() -> Iterator[Pretended]:
-    one = Pretended(pause=0.03)
+def server() -> Iterator[FakeServer]:
+    one = FakeServer(pause=0.03)
     yield one
     one.close()
 
@@ -28,14 +28,14 @@ def answered(page: Any, text: str) -> None:
     page.wait_for_selector(".message.assistant:last-child footer")
 
 
-def test_a_chat_streams_and_is_kept_over_a_reload(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+def test_chat_streams_and_survives_a_reload(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     answered(page, "one two three")
     answered(page, "five seven")
     said = page.locator(".message .written").all_text_contents()
     assert said == ["one two three", "one two three", "five seven", "five seven"]
-    sent = next(body for path, body in reversed(server.asked) if body.get("stream"))
+    sent = next(body for path, body in reversed(server.requests) if body.get("stream"))
     assert [one["role"] for one in sent["messages"]] == ["user", "assistant", "user"]
     assert sent["model"] == "talker"
     page.fill("#ch-draft", "half a thought")
@@ -45,12 +45,12 @@ def test_a_chat_streams_and_is_kept_over_a_reload(browser: Any, server: Pretende
     assert page.input_value("#ch-draft") == "half a thought"
     page.click(".fresh")
     assert page.locator(".message").count() == 0
-    seen.clean()
+    visited.assert_clean()
 
 
 @pytest.mark.parametrize("how", ["Escape", "button"])
-def test_stopping_keeps_what_came_and_leaves_the_server(browser: Any, how: str) -> None:
-    server = Pretended(pause=0.1)
+def test_stopping_keeps_the_text_and_closes_the_stream(browser: Any, how: str) -> None:
+    server = FakeServer(pause=0.1)
     page = visit(browser, server.url, hash="#/chat").page
     page.fill("#ch-draft", "word " * 61)
     page.keyboard.press("Enter")
@@ -61,12 +61,12 @@ def test_stopping_keeps_what_came_and_leaves_the_server(browser: Any, how: str) 
         page.click(".halt")
     page.wait_for_selector(".message.assistant footer")
     assert "stopped" in page.text_content(".message.assistant footer")
-    assert server.gone.wait(30), "the server saw that nobody reads any more"
+    assert server.client_left.wait(30), "the server saw that nobody reads any more"
     answered(page, "and on")
     server.close()
 
 
-def test_enter_while_letters_are_converted_sends_nothing(browser: Any, server: Pretended) -> None:
+def test_enter_during_input_conversion_does_not_send(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.fill("#ch-draft", "にほん")
     press = "new KeyboardEvent('keydown', {key: 'Enter', isComposing: true, bubbles: true, cancelable: true})"
@@ -76,9 +76,9 @@ def test_enter_while_letters_are_converted_sends_nothing(browser: Any, server: P
     assert page.input_value("#ch-draft") == "にほん\n"
 
 
-def test_a_text_is_completed_taken_over_and_cut_with_a_notice(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+def test_completion_is_taken_over_and_long_texts_are_cut(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "one two")
     page.keyboard.press("Control+Enter")
@@ -86,19 +86,19 @@ def test_a_text_is_completed_taken_over_and_cut_with_a_notice(browser: Any, serv
     assert page.text_content(".answer-box") == "one two"
     page.click("[data-t=ch_take]")
     assert page.input_value("#ch-prompt") == "one twoone two"
-    seen.clean()
+    visited.assert_clean()
     # The pretended model reads 400 letters: what is longer is sent again with less, from the end.
     page.fill("#ch-prompt", "a" * 700 + "b" * 7)
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-t=ch_take]:visible")
-    sent = [body["prompt"] for path, body in server.asked if path == "/v1/completions"][-1]
+    sent = [body["prompt"] for path, body in server.requests if path == "/v1/completions"][-1]
     assert len(sent) <= 400
     assert sent.endswith("ab" + "b" * 6)
-    assert f"{len(sent)} letters" in page.text_content(".complete .cut")
+    assert f"{len(sent)} characters" in page.text_content(".complete .cut")
     assert page.text_content(".complete .error") == ""
 
 
-def test_a_long_chat_leaves_its_first_messages_out(browser: Any, server: Pretended) -> None:
+def test_long_chat_leaves_out_its_first_messages(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.wait_for_selector("#ch-draft")
     page.evaluate(
@@ -107,14 +107,14 @@ def test_a_long_chat_leaves_its_first_messages_out(browser: Any, server: Pretend
     )
     page.reload()
     answered(page, "short")
-    sent = next(body for _, body in reversed(server.asked) if body.get("stream"))["messages"]
+    sent = next(body for _, body in reversed(server.requests) if body.get("stream"))["messages"]
     # A model of 61 tokens gets at most 12 letters for each.
     assert sum(len(one["content"]) for one in sent) <= 61 * 12
     assert sent[-1]["content"] == "short"
     assert f"The {14 - len(sent)} oldest messages" in page.text_content(".talk .cut")
 
 
-def test_a_model_without_chat_completes(browser: Any, server: Pretended) -> None:
+def test_model_without_chat_template_completes(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.wait_for_selector("#ch-draft")
     page.select_option("#model", "writer")
@@ -125,9 +125,9 @@ def test_a_model_without_chat_completes(browser: Any, server: Pretended) -> None
     page.wait_for_selector("#ch-draft")
 
 
-def test_the_picture_follows_the_sliders(browser: Any, server: Pretended) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+def test_next_token_chart_follows_the_sliders(browser: Any, server: FakeServer) -> None:
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "one two three")
     page.wait_for_selector(".chances .bar")
@@ -143,26 +143,26 @@ def test_the_picture_follows_the_sliders(browser: Any, server: Pretended) -> Non
     page.evaluate(slide, [0, "0"])
     assert page.evaluate(strong) == 1
     assert page.text_content(".bar .figure") == "100 %"
-    asked = len(server.asked)
+    asked = len(server.requests)
     page.evaluate(slide, [0, "1.5"])
-    assert len(server.asked) == asked, "the page draws it by itself"
+    assert len(server.requests) == asked, "the page draws it by itself"
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-t=ch_take]:visible")
-    sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
+    sent = next(body for _, body in reversed(server.requests) if body.get("stream"))
     assert (sent["temperature"], sent["top_k"]) == (1.5, 7)
     assert sent["top_p"] == 1, "off is said: what a request leaves out has a default"
     assert not {"min_p", "seed"} & set(sent), "what is off is not sent"
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_how_sure_each_token_was_and_what_stood_beside_it(browser: Any, server: Pretended) -> None:
+def test_token_probabilities_and_alternatives(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.check(".sure-box input")
     answered(page, "one two three")
     assert page.locator(".message .sure").all_text_contents() == ["one", " two", " three"]
     page.hover(".message .sure >> nth=1")
-    assert page.text_content(".picture h2") == "Instead of “␣two”"
-    assert page.locator(".bar .name").all_text_contents() == ["one", "␣two", "␣three", "all others"]
+    assert page.text_content(".picture h2") == "Alternatives to “␣two”"
+    assert page.locator(".bar .name").all_text_contents() == ["one", "␣two", "␣three", "all other tokens"]
 
 
 RULES = [
@@ -178,10 +178,10 @@ RULES = [
 ]
 
 
-def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) -> None:
+def test_page_and_server_sample_alike(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
     generator = torch.Generator().manual_seed(3)
-    asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
         true = process_logits(
@@ -194,20 +194,20 @@ def test_the_page_chooses_as_the_server_does(browser: Any, server: Pretended) ->
         )
         drawn = torch.tensor([share if kept else 0.0 for share, kept in zip(told["shares"], told["kept"], strict=True)])
         assert torch.allclose(drawn.double(), true, atol=1e-6), rules
-        assert told["many"] == int((true > 0).sum()), rules
+        assert told["count"] == int((true > 0).sum()), rules
 
 
-def test_what_is_not_known_counts_as_equally_likely(browser: Any, server: Pretended) -> None:
+def test_unknown_tokens_count_as_equally_likely(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
-    asked = "async ([known, rules]) => (await import('/viewer/sampling.js')).shaped(known, rules)"
+    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     known = {"logits": [math.log(0.5), math.log(0.2)], "rest": math.log(0.3), "vocabulary": 32}
     told = page.evaluate(asked, [known, {"temperature": 1.0, "topP": 0.75}])
-    assert told["many"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
+    assert told["count"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
     told = page.evaluate(asked, [known, {"temperature": 1.0, "topK": 11}])
-    assert told["many"] == 11
+    assert told["count"] == 11
     assert abs(told["shares"][0] - 0.5 / 0.79) < 1e-9
     told = page.evaluate(asked, [known, {"temperature": 1.0, "minP": 0.03}])
-    assert told["many"] == 2
+    assert told["count"] == 2
     told = page.evaluate(asked, [known, {"temperature": 1.0}])
     assert abs(told["rest"] - 0.3) < 1e-9
 
@@ -219,9 +219,11 @@ EVENTS = [
 
 
 @pytest.mark.parametrize(("text", "told"), EVENTS)
-def test_events_are_read_however_they_are_cut(browser: Any, server: Pretended, text: str, told: list[str]) -> None:
+def test_events_are_parsed_across_chunk_boundaries(
+    browser: Any, server: FakeServer, text: str, told: list[str]
+) -> None:
     page = visit(browser, server.url).page
-    read = """async (size) => { const { events } = await import('/viewer/sse.js');
+    read = """async (size) => { const { events } = await import('/viewer/core/sse.js');
         const bytes = new TextEncoder().encode(TEXT); const read = [];
         const stream = new ReadableStream({ start(c) { for (let at = 0; at < bytes.length; at += size)
             c.enqueue(bytes.slice(at, at + size)); c.close(); } });

@@ -1,4 +1,4 @@
-"""The page in a browser: what a switch, a tab or a new server must not lose, and what nobody waits for any more."""
+"""The page in a browser: state that must survive switches and restarts, and requests that must be aborted."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from urllib.parse import urlparse
 
 import pytest
 import torch
-from browser import Seen, until, visit
+from browser import Visit, until, visit
 from bundles import made
-from pretend import MODELS, Pretended
+from fake_server import MODELS, FakeServer
 from serving import Serving, serving
 
 from chumoku.nn.positions import RelativePositions
@@ -30,38 +30,38 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         yield one
 
 
-def inside(browser: Any, server: Serving) -> Seen:
-    seen = visit(browser, server.url, hash="#/inside")
-    seen.page.wait_for_selector(".step >> nth=-1")
-    seen.settle()
-    return seen
+def open_look(browser: Any, server: Serving) -> Visit:
+    visited = visit(browser, server.url, hash="#/look")
+    visited.page.wait_for_selector(".step >> nth=-1")
+    visited.wait_until_idle()
+    return visited
 
 
-def paths(seen: Seen) -> set[str]:
-    """What the page waits for."""
-    return {urlparse(request.url).path for request in seen.asking}
+def pending_paths(visited: Visit) -> set[str]:
+    """The paths of the pending requests."""
+    return {urlparse(request.url).path for request in visited.pending}
 
 
-def waits(seen: Seen, path: str, *, soon: bool = True) -> None:
-    """The page begins, or gives up, waiting for an answer."""
+def wait_for_pending(visited: Visit, path: str, *, soon: bool = True) -> None:
+    """Wait until a request is pending, or with soon=False until it no longer is."""
     for _ in range(150):
-        if (path in paths(seen)) == soon:
+        if (path in pending_paths(visited)) == soon:
             return
-        seen.page.wait_for_timeout(20)
-    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {paths(seen)}")
+        visited.page.wait_for_timeout(20)
+    pytest.fail(f"{path}: {'never asked for' if soon else 'still waited for'}; {pending_paths(visited)}")
 
 
 # ---- switches ----
 
 
 def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Serving) -> None:
-    seen = inside(browser, server)
-    page = seen.page
-    page.click("#in-tab-off")
+    visited = open_look(browser, server)
+    page = visited.page
+    page.click("#look-tab-off")
     for place in (1, 3):
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
-    seen.settle()
+    visited.wait_until_idle()
     said = page.locator(".off-side .said").all_text_contents()
     pressed = (
         "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
@@ -70,25 +70,25 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
     assert sum(before) == 2
     for switch in ("#theme", "#language"):
         page.click(switch)
-        seen.settle()
+        visited.wait_until_idle()
         assert page.evaluate(pressed) == before, switch
         assert page.locator(".off-side .said").all_text_contents() == said, switch
     assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
     assert "ビット" in page.text_content(".off-answer")
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
-    seen.settle()
+    visited.wait_until_idle()
     assert sum(page.evaluate(pressed)) == 1
-    seen.clean()
+    visited.assert_clean()
 
 
-# ---- one point ----
+# ---- a single point ----
 
 
-def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+def test_run_with_one_point_is_drawn(browser: Any, server: Serving) -> None:
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".runs-legend span")
-    seen.settle()
+    visited.wait_until_idle()
     place = "(one) => { const { x, y, right, bottom } = one.getBoundingClientRect(); return [x, y, right, bottom] }"
     left, top, right, bottom = page.eval_on_selector(".curves", place)
     x, y, _, _ = page.eval_on_selector(".curves circle.first", place)
@@ -96,79 +96,79 @@ def test_a_run_with_one_point_shows_it(browser: Any, server: Serving) -> None:
     assert top < y < bottom
     for step in (11, 13):
         drawn = page.evaluate(
-            "async (last) => { const { curves } = await import('/viewer/charts.js');"
+            "async (last) => { const { lineChart } = await import('/viewer/core/charts.js');"
             " const points = [[3, 2], [5, NaN], [7, 3], [last, 4]];"
-            " return curves({ lines: [{ points }] }).querySelectorAll('circle').length }",
+            " return lineChart({ lines: [{ points }] }).querySelectorAll('circle').length }",
             step,
         )
         assert drawn == 1, "a point alone is a dot, one with a neighbor is not"
-    seen.clean()
+    visited.assert_clean()
 
 
-# ---- another server ----
+# ---- restarted servers ----
 
 
-def test_a_server_that_comes_back_with_other_models(browser: Any) -> None:
+def test_restarted_server_with_other_models(browser: Any) -> None:
     writer, talker = MODELS[2], MODELS[1]
-    server = Pretended()
+    server = FakeServer()
     page = visit(browser, server.url, hash="#/chat").page
     page.wait_for_selector("#ch-draft")
     page.select_option("#model", "writer")
     page.fill("#ch-prompt", "a thought")
     server.close()
     page.wait_for_selector("#dead:visible")
-    again = Pretended(server.port, models=[{**talker, "id": "newcomer"}, writer])
+    again = FakeServer(server.port, models=[{**talker, "id": "newcomer"}, writer])
     page.wait_for_selector("#dead", state="hidden")
     until(page, "[...document.querySelector('#model').options].map(one => one.value).join() === 'newcomer,writer'")
     assert page.input_value("#model") == "writer", "the choice is kept"
     assert page.input_value("#ch-prompt") == "a thought"
     again.close()
     page.wait_for_selector("#dead:visible")
-    third = Pretended(server.port, models=[{**talker, "id": "newcomer"}])
+    third = FakeServer(server.port, models=[{**talker, "id": "newcomer"}])
     until(page, "document.querySelector('#model').value === 'newcomer'")
     page.fill("#ch-draft", "one two")
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    assert third.asked[-1][1]["model"] == "newcomer"
+    assert third.requests[-1][1]["model"] == "newcomer"
     third.close()
 
 
-def test_models_that_went_unseen_are_noticed_at_the_first_refusal(browser: Any) -> None:
-    server = Pretended()
+def test_unknown_model_reloads_the_list_of_models(browser: Any) -> None:
+    server = FakeServer()
     page = visit(browser, server.url).page
     page.wait_for_selector("#tr-source")
     server.models = [{**MODELS[0], "id": "other"}]
     page.fill("#tr-source", "one two")
     page.wait_for_selector(".answer .line")
     assert page.input_value("#model") == "other"
-    assert server.asked[-1][1]["model"] == "other"
+    assert server.requests[-1][1]["model"] == "other"
     server.close()
 
 
-# ---- what is said of texts ----
+# ---- notices about texts ----
 
 
-def test_messages_the_server_left_out_are_told(browser: Any) -> None:
-    server = Pretended()
-    server.dropped = 5
+def test_dropped_messages_are_reported(browser: Any) -> None:
+    server = FakeServer()
+    server.dropped_messages = 5
     page = visit(browser, server.url, hash="#/chat").page
     page.fill("#ch-draft", "one two")
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    assert page.text_content(".talk .cut") == "The 5 oldest messages no longer fitted and were left out."
+    assert page.text_content(".talk .cut") == "The 5 oldest messages did not fit into the context and were left out."
     page.click("#language")
-    assert page.text_content(".talk .cut") == "古い順に 5 件のメッセージが収まらなくなり、省かれました。"
-    server.dropped = 0
+    assert page.text_content(".talk .cut") == "コンテキストに収まらないため、古いメッセージ 5 件を省きました。"
+    server.dropped_messages = 0
     page.fill("#ch-draft", "three")
     page.keyboard.press("Enter")
     until(page, "document.querySelector('.talk .cut').textContent === ''")
     server.close()
 
 
-def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
-    server = Pretended()
-    seen = visit(browser, server.url)
-    page = seen.page
+def test_lone_surrogate_is_replaced(browser: Any) -> None:
+    server = FakeServer()
+    visited = visit(browser, server.url)
+    page = visited.page
     page.wait_for_selector("#tr-source")
     put = (
         "([place, text]) => { const box = document.querySelector(place); box.value = text;"
@@ -176,21 +176,21 @@ def test_half_a_letter_is_sent_as_a_mark(browser: Any) -> None:
     )
     page.evaluate(put, ["#tr-source", f"a{HALF}b"])
     page.wait_for_selector(".answer .line")
-    assert server.asked[-1][1]["text"] == ["a\ufffdb"]
+    assert server.requests[-1][1]["text"] == ["a\ufffdb"]
     page.click("nav a[href='#/chat']")
     page.wait_for_selector("#ch-draft")
     page.evaluate(put, ["#ch-draft", f"{HALF}c"])
     page.keyboard.press("Enter")
     page.wait_for_selector(".message.assistant footer")
-    sent = next(body for _, body in reversed(server.asked) if body.get("stream"))
+    sent = next(body for _, body in reversed(server.requests) if body.get("stream"))
     assert sent["messages"][-1]["content"] == "\ufffdc"
-    seen.clean()
+    visited.assert_clean()
     server.close()
 
 
 @pytest.mark.parametrize("width", [1400, 390])
-def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
-    server = Pretended()
+def test_no_line_crosses_a_row_label(browser: Any, width: int) -> None:
+    server = FakeServer()
     page = visit(browser, server.url, width=width).page
     page.fill("#tr-source", "one two three five seven eleven thirteen seventeen")
     page.wait_for_selector(".stage path", state="attached")
@@ -202,12 +202,12 @@ def test_no_line_crosses_the_name_of_a_row(browser: Any, width: int) -> None:
     server.close()
 
 
-# ---- what nobody waits for ----
+# ---- aborted requests ----
 
 
-def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+def test_leaving_a_tab_aborts_its_requests(browser: Any, server: Serving) -> None:
+    visited = visit(browser, server.url)
+    page = visited.page
 
     def later(route: Any) -> None:
         """The lens comes with a question of its own, as for a large vocabulary."""
@@ -215,84 +215,84 @@ def test_a_tab_left_gives_up_what_it_asked_for(browser: Any, server: Serving) ->
         route.fulfill(response=told, body=json.dumps({**told.json(), "lens": None}))
 
     page.route("**/v1/look", later)
-    page.goto(f"{server.url}/#/inside")
+    page.goto(f"{server.url}/#/look")
     page.wait_for_selector(".step >> nth=-1")
-    seen.settle()
+    visited.wait_until_idle()
     page.unroute("**/v1/look")
     page.route("**/v1/look**", lambda route: None)  # from now on nothing is answered
-    page.click("#in-tab-lens")
-    waits(seen, "/v1/look")
-    page.click("#in-tab-off")
-    waits(seen, "/v1/look", soon=False)
+    page.click("#look-tab-lens")
+    wait_for_pending(visited, "/v1/look")
+    page.click("#look-tab-off")
+    wait_for_pending(visited, "/v1/look", soon=False)
     page.click(".off-table .switch >> nth=0")
-    waits(seen, "/v1/look/ablate")
-    page.click("#in-tab-heads")
-    waits(seen, "/v1/look/ablate", soon=False)
-    page.select_option("[data-t-label=in_which_layer]", "1")
-    waits(seen, "/v1/look")
-    page.click("#in-tab-off")
-    waits(seen, "/v1/look", soon=False)
-    waits(seen, "/v1/look/ablate")  # what was switched off is asked again
-    page.click("#in-tab-steps")
-    waits(seen, "/v1/look/block")
-    page.click("#in-tab-heads")
-    waits(seen, "/v1/look/block", soon=False)
-    assert page.input_value("[data-t-label=in_which_layer]") == "", "the layer that never came is not shown as chosen"
-    page.click("#in-tab-lens")
-    waits(seen, "/v1/look")
+    wait_for_pending(visited, "/v1/look/ablate")
+    page.click("#look-tab-heads")
+    wait_for_pending(visited, "/v1/look/ablate", soon=False)
+    page.select_option("[data-t-label=look_which_layer]", "1")
+    wait_for_pending(visited, "/v1/look")
+    page.click("#look-tab-off")
+    wait_for_pending(visited, "/v1/look", soon=False)
+    wait_for_pending(visited, "/v1/look/ablate")  # what was switched off is asked again
+    page.click("#look-tab-steps")
+    wait_for_pending(visited, "/v1/look/block")
+    page.click("#look-tab-heads")
+    wait_for_pending(visited, "/v1/look/block", soon=False)
+    assert page.input_value("[data-t-label=look_which_layer]") == "", "the layer that never came is not shown as chosen"
+    page.click("#look-tab-lens")
+    wait_for_pending(visited, "/v1/look")
     page.click("nav a[href='#/playground']")
     page.wait_for_selector(".pg-table")
-    assert not paths(seen)
-    seen.clean()
+    assert not pending_paths(visited)
+    visited.assert_clean()
 
 
-def test_a_text_changed_gives_up_the_look_before(browser: Any, server: Serving) -> None:
-    seen = inside(browser, server)
-    page = seen.page
+def test_changing_the_text_aborts_the_previous_look(browser: Any, server: Serving) -> None:
+    visited = open_look(browser, server)
+    page = visited.page
     page.route("**/v1/look**", lambda route: None)
-    page.fill("#in-text", "first")
+    page.fill("#look-text", "first")
     page.keyboard.press("Enter")
-    waits(seen, "/v1/look")
-    page.fill("#in-text", "second, not yet looked at")
-    waits(seen, "/v1/look", soon=False)
-    assert not page.locator(".inside[aria-busy]").count()
+    wait_for_pending(visited, "/v1/look")
+    page.fill("#look-text", "second, not yet looked at")
+    wait_for_pending(visited, "/v1/look", soon=False)
+    assert not page.locator(".look[aria-busy]").count()
     page.keyboard.press("Enter")
-    waits(seen, "/v1/look")
-    page.select_option(".in-form select", "16")  # the same text, written on farther
-    until(page, "!!document.querySelector('.inside[aria-busy]')")
-    seen.page.wait_for_timeout(100)
-    assert [request.post_data_json["new"] for request in seen.asking] == [16]
-    seen.clean()
+    wait_for_pending(visited, "/v1/look")
+    page.select_option(".look-form select", "16")  # the same text, written on farther
+    until(page, "!!document.querySelector('.look[aria-busy]')")
+    visited.page.wait_for_timeout(100)
+    assert [request.post_data_json["new"] for request in visited.pending] == [16]
+    visited.assert_clean()
 
 
-def test_a_run_left_gives_up_its_look(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/runs")
-    page = seen.page
+def test_leaving_a_run_aborts_its_look(browser: Any, server: Serving) -> None:
+    visited = visit(browser, server.url, hash="#/runs")
+    page = visited.page
     page.wait_for_selector(".map-rows span")
-    seen.settle()
+    visited.wait_until_idle()
     path = "/v1/runs/young/look"
     page.route("**" + path, lambda route: None)
     page.fill(".runs-text input", "another")
-    waits(seen, path)
+    wait_for_pending(visited, path)
     page.fill(".runs-text input", "")
-    waits(seen, path, soon=False)
+    wait_for_pending(visited, path, soon=False)
     page.fill(".runs-text input", "a third")
-    waits(seen, path)
+    wait_for_pending(visited, path)
     page.click(".runs-list button")
-    waits(seen, path, soon=False)
-    seen.clean()
+    wait_for_pending(visited, path, soon=False)
+    visited.assert_clean()
 
 
 # ---- positions ----
 
 
-def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/playground")
-    page = seen.page
+def test_relative_and_no_positions(browser: Any, server: Serving) -> None:
+    visited = visit(browser, server.url, hash="#/playground")
+    page = visited.page
     page.wait_for_selector(".pg-table")
     length, width, clip = 13, 8, 5
     values, vector, both, nothing = page.evaluate(
-        "async ([length, width, clip]) => { const m = await import('/viewer/playground_sums.js');"
+        "async ([length, width, clip]) => { const m = await import('/viewer/views/playground/formulas.js');"
         " const sizes = { length, width, base: 100, clip };"
         " return [[...m.KINDS.relative(sizes).values], m.query(width), [...m.products('relative', sizes).values],"
         " [...m.products('none', sizes).values]] }",
@@ -314,14 +314,14 @@ def test_relative_positions_and_none(browser: Any, server: Serving) -> None:
     page.click("[data-kind=none]")
     assert page.locator("[data-t=pg_clip]:visible").count() == 0
     assert page.locator(".pg-waves svg").count() >= 1
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
-    """Their sheets name things alike: chips, steps, heads."""
-    little = Pretended()
-    seen = visit(browser, little.url)
-    page = seen.page
+def test_style_sheets_of_other_views_do_not_apply(browser: Any) -> None:
+    """Several views use the same class names, such as chips, steps and heads."""
+    little = FakeServer()
+    visited = visit(browser, little.url)
+    page = visited.page
     page.fill("#tr-source", "one two three")
     page.wait_for_selector(".chip")
     looks = (
@@ -329,11 +329,11 @@ def test_a_view_looks_the_same_after_the_others(browser: Any) -> None:
         " const { width, height } = one.getBoundingClientRect(); return [one.className, width, height] })"
     )
     before = page.evaluate(looks)
-    for view, part in (("inside", "#in-text"), ("playground", ".pg-table"), ("chat", "#ch-draft")):
+    for view, part in (("look", "#look-text"), ("playground", ".pg-table"), ("chat", "#ch-draft")):
         page.click(f"nav a[href='#/{view}']")
         page.wait_for_selector(part)
     page.click("nav a[href='#/translate']")
     page.wait_for_selector(".chip")
-    seen.settle()
+    visited.wait_until_idle()
     assert page.evaluate(looks) == before
     little.close()

@@ -1,4 +1,4 @@
-"""The page in a browser, on the real server: it shows what models say, and does nothing that they or strangers want."""
+"""The page in a browser with the real server: it shows the models' output and never executes untrusted text."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from browser import until, visit
 from bundles import chatty, made
+from fake_server import VIEWER
 from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
-from pretend import VIEWER
 from serving import KEY, Serving, serving
 
 import chumoku
 
-VIEWS = ("translate", "chat", "inside", "playground", "runs", "lab")
+VIEWS = ("translate", "chat", "look", "playground", "runs", "lab")
 FIELDS = ", ".join(
     f"main {field}:visible" for field in ("textarea", "input[type=text]", "input[type=search]", "input:not([type])")
 )
@@ -44,28 +44,28 @@ def hostile(folder: Path) -> Iterator[Serving]:
         yield one
 
 
-def test_there_are_two_hundred_strings() -> None:
+def test_there_are_200_hostile_strings() -> None:
     assert len(set(STRINGS)) == len({without_spaces(one) for one in STRINGS}) == 200
 
 
 # ---- the real server ----
 
 
-def test_translate_says_what_the_model_says(browser: Any, server: Serving, folder: Path) -> None:
-    seen = visit(browser, server.url)
-    page = seen.page
+def test_translate_shows_the_models_output(browser: Any, server: Serving, folder: Path) -> None:
+    visited = visit(browser, server.url)
+    page = visited.page
     page.fill("#tr-source", "猫と犬")
     page.wait_for_selector(".answer .line")
     assert page.text_content(".answer .line") == chumoku.load(folder / "little").translate("猫と犬")
     assert page.locator(".stage .row:first-child .chip").count() == 10, "nine bytes and the end"
     page.click(".tree summary")
     page.wait_for_selector(".beam-tree g.chosen")
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: Any, server: Serving) -> None:
-    seen = visit(browser, server.url, hash="#/chat")
-    page = seen.page
+def test_chat_shows_the_models_output_and_probabilities(browser: Any, server: Serving) -> None:
+    visited = visit(browser, server.url, hash="#/chat")
+    page = visited.page
     page.fill("#ch-draft", "hello")
     page.wait_for_selector(".chances .bar.strong")
     page.fill(".figure-row input >> nth=0", "13")
@@ -86,20 +86,20 @@ def test_chat_says_what_the_model_says_and_the_picture_what_it_thinks(browser: A
     page.wait_for_selector(".chances .bar")
     told = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
     assert page.locator(".bar .name").first.text_content() == told["candidates"][0]["text"]
-    seen.clean()
+    visited.assert_clean()
 
 
-def test_a_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
+def test_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server: Serving) -> None:
     page = visit(browser, server.url, hash="#/chat").page
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "long " * 101)
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-t=ch_take]:visible, .complete .error:visible", timeout=20_000)
     assert page.text_content(".complete .error") == ""
-    assert "letters were sent" in page.text_content(".complete .cut")
+    assert "characters were sent" in page.text_content(".complete .cut")
 
 
-def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> None:
+def test_key_form_gives_access(browser: Any, folder: Path) -> None:
     with serving({"little": made(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
         page = visit(browser, keyed.url).page
         assert page.locator("#tr-source").count() == 0
@@ -115,34 +115,34 @@ def test_a_server_with_a_key_opens_by_its_form(browser: Any, folder: Path) -> No
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_view_opens_without_a_complaint(browser: Any, server: Serving, view: str) -> None:
-    if not (VIEWER / f"{view}.js").exists():
+def test_every_view_opens_without_errors(browser: Any, server: Serving, view: str) -> None:
+    if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
-    seen = visit(browser, server.url, hash=f"#/{view}")
-    until(seen.page, "document.querySelector('main').children.length > 0")
-    seen.settle()
-    seen.page.click("#language")
-    seen.page.click("#theme")
-    seen.settle()
-    assert not seen.page.evaluate(
+    visited = visit(browser, server.url, hash=f"#/{view}")
+    until(visited.page, "document.querySelector('main').children.length > 0")
+    visited.wait_until_idle()
+    visited.page.click("#language")
+    visited.page.click("#theme")
+    visited.wait_until_idle()
+    assert not visited.page.evaluate(
         "[...document.querySelectorAll('main input, main select, main textarea, main button')].filter(one =>"
         " !one.labels?.length && !one.ariaLabel && !one.title && !one.textContent.trim()).map(one => one.outerHTML)"
     ), "everything has a name"
-    seen.clean()
+    visited.assert_clean()
 
 
-# ---- strangers' strings ----
+# ---- untrusted strings ----
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> None:
-    """Through every text field, out of every token, and in the models' names."""
-    if not (VIEWER / f"{view}.js").exists():
+def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: str) -> None:
+    """In every text field, in every token, and in the names of models."""
+    if not (VIEWER / "views" / view / f"{view}.js").exists():
         pytest.skip("This view is not written yet.")
-    seen = visit(browser, hostile.url, hash=f"#/{view}")
-    page = seen.page
+    visited = visit(browser, hostile.url, hash=f"#/{view}")
+    page = visited.page
     until(page, "document.querySelector('main').children.length > 0")
-    seen.settle()
+    visited.wait_until_idle()
     if view == "chat":
         page.fill(".figure-row input >> nth=0", "23")  # tokens; more say no more
         page.check(".sure-box input")
@@ -156,15 +156,15 @@ def test_no_string_becomes_code(browser: Any, hostile: Serving, view: str) -> No
                 # Each as it is, and as a word of the model's.
                 field.fill(" ".join((*SHORT, *chunk, *map(without_spaces, chunk))))
                 field.press("Control+Enter")
-                seen.settle()
+                visited.wait_until_idle()
                 for summary in page.locator("main details:not([open]) > summary:visible").all():
                     summary.click()
-                    seen.settle()
+                    visited.wait_until_idle()
                 page.evaluate(POINTED)
-                tell(page, seen)
+                tell(page, visited)
     page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
-    seen.settle()
-    tell(page, seen)
+    visited.wait_until_idle()
+    tell(page, visited)
 
 
 # Point at everything, as a reader might: words tell more when they are.
@@ -172,16 +172,16 @@ POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].
     for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
 
 
-def tell(page: Any, seen: Any) -> None:
+def tell(page: Any, visited: Any) -> None:
     assert page.evaluate("window.hit") is None
     assert page.evaluate(FOUND) == []
     # What the server refuses is no complaint; what the policy stopped is.
-    seen.complaints[:] = [one for one in seen.complaints if "the server responded with a status of 4" not in one]
-    seen.clean()
+    visited.errors[:] = [one for one in visited.errors if "the server responded with a status of 4" not in one]
+    visited.assert_clean()
 
 
-def test_hostile_words_are_shown_as_they_are(browser: Any, hostile: Serving) -> None:
-    """So that the test above tests something: the strings do come out on the page."""
+def test_hostile_strings_are_shown_as_text(browser: Any, hostile: Serving) -> None:
+    """Makes sure that the test above is meaningful: the strings do appear on the page."""
     page = visit(browser, hostile.url).page
     words = [*SHORT[:2], without_spaces(STRINGS[0])]
     page.fill("#tr-source", " ".join(words))
@@ -218,8 +218,8 @@ ATTEMPTS = """async (url) => {
   await ask('act', '/v1/completions', { ...post, headers: { 'Content-Type': 'application/json' } });
   await ask('act unread', '/v1/completions', { ...post, mode: 'no-cors' });
   await ask('act as a form', '/v1/completions', { ...post, mode: 'no-cors', body: new URLSearchParams({ body }) });
-  await load('script', 'script', { src: url + '/viewer/early.js' });
-  await load('style', 'link', { rel: 'stylesheet', href: url + '/viewer/base.css' });
+  await load('script', 'script', { src: url + '/viewer/core/early.js' });
+  await load('style', 'link', { rel: 'stylesheet', href: url + '/viewer/core/base.css' });
   const frame = document.body.appendChild(Object.assign(document.createElement('iframe'), { src: url + '/' }));
   const tab = window.open(url + '/');
   await wait(1000);
@@ -248,7 +248,7 @@ def elsewhere() -> Iterator[str]:
     one.server_close()
 
 
-def test_another_origin_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
+def test_other_origins_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
     page = visit(browser, elsewhere).page
     before = server.client.get("/metrics").text
     told = page.evaluate(ATTEMPTS, server.url)

@@ -25,7 +25,7 @@ def demo(
     from chumoku.data.grammar import split
     from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import score_translations
-    from chumoku.probe.plot_style import attention_maps
+    from chumoku.probe.plot_style import draw_attention_maps
     from chumoku.training.recipe import load_recipe
     from chumoku.training.run import train
 
@@ -59,7 +59,7 @@ def demo(
         places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
         print(f"  {name:<12} attended to {places}")
     print("  (The encoder has already mixed the words: a particle may stand for the word before it.)")
-    path = attention_maps(
+    path = draw_attention_maps(
         weights,
         queries=names,
         keys=keys,

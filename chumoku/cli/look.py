@@ -1,4 +1,4 @@
-"""chumoku look: what a model has inside while it reads a text and writes another, as pictures and as one page."""
+"""chumoku look: a model's internal values for one text, as plots and as one HTML page."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from chumoku.inspect_prompt import MOST, generated_text, question
 
 if TYPE_CHECKING:
     from chumoku.pipeline import Pipeline
-    from chumoku.probe.snapshot import Seen
+    from chumoku.probe.snapshot import Snapshot
 
 
 def look(
     model: Annotated[str, typer.Argument(help=f"Any model: {KNOWN}.")],
-    text: Annotated[str, typer.Argument(help="What it reads; for an encoder, its own mask token may stand in it.")],
-    to: Annotated[str | None, typer.Option(help="Look at this translation or continuation, not at its own.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for the page and the pictures.")] = Path("look"),
-    layer: Annotated[int | None, typer.Option(min=0, help="Draw this layer large, not the mean over all.")] = None,
-    head: Annotated[int | None, typer.Option(min=0, help="Draw this head large, not the mean over all.")] = None,
+    text: Annotated[str, typer.Argument(help="Input text; for an encoder it may contain the mask token.")],
+    to: Annotated[
+        str | None, typer.Option(help="Use this translation or continuation instead of generating one.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the page and the plots.")] = Path("look"),
+    layer: Annotated[int | None, typer.Option(min=0, help="Layer of the enlarged map; default: mean over all.")] = None,
+    head: Annotated[int | None, typer.Option(min=0, help="Head of the enlarged map; default: mean over all.")] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=0, max=MOST, help="Most tokens to generate; a decoder's default: 8.")
+        int | None, typer.Option(min=0, max=MOST, help="Maximum number of new tokens; for a decoder the default is 8.")
     ] = None,
     adapter: Adapter = None,
     precision: Precision = None,
@@ -33,59 +35,60 @@ def look(
     as_json: Annotated[bool, typer.Option("--json", help="Print one line of JSON.")] = False,
 ) -> None:
     """Look inside a model: tokens, positions, every attention map, entropy, the residual stream, the logit lens, and
-    for each word the best candidates and where it looked. Words are chosen greedily."""
+    for each generated token the best candidates and what it attended to. Tokens are generated greedily."""
     import chumoku
-    from chumoku.probe.figures import draw
+    from chumoku.probe.figures import draw_figures
     from chumoku.probe.page import write_page
-    from chumoku.probe.snapshot import see
+    from chumoku.probe.snapshot import take_snapshot
 
     read, target = check_text(text), None if to is None else check_text(to, "The target")
     pipeline = chumoku.load(model_path(model), device=device, precision=precision, adapter=adapter)
-    check(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
-    asked, notices = question(pipeline, read, target, max_new_tokens)
-    seen = see(pipeline.model, asked)
-    names = {"model": model, "text": read, "said": generated_text(pipeline.tokenizer, asked)}
-    page = write_page(seen, out / "look.html", **names, notices=notices)
-    pictures = draw(seen, out, layer=layer, head=head)
+    check_options(pipeline, layer=layer, head=head, to=target, new=max_new_tokens)
+    inputs, notices = question(pipeline, read, target, max_new_tokens)
+    snapshot = take_snapshot(pipeline.model, inputs)
+    texts = {"model": model, "text": read, "said": generated_text(pipeline.tokenizer, inputs)}
+    page = write_page(snapshot, out / "look.html", **texts, notices=notices)
+    plots = draw_figures(snapshot, out, layer=layer, head=head)
     if as_json:
         print(
             json_line(
-                **names,
+                **texts,
                 notices=[one for one, _ in notices],
-                **told(seen),
+                **to_json(snapshot),
                 page=str(page),
-                pictures=list(map(str, pictures)),
+                pictures=list(map(str, plots)),
             )
         )
         return
-    show(seen, names["said"])
+    print_words(snapshot, texts["said"])
     for notice, _ in notices:
         print(f"\n{notice}")
-    print(f"\nThe page is {page}; {counted(len(pictures), 'picture')} beside it.")
+    print(f"\nWrote {page} and {counted(len(plots), 'plot')} in the same folder.")
 
 
-def check(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
+def check_options(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
     config = pipeline.config
-    least = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
-    for name, asked, there in (("layer", layer, least), ("head", head, config.heads)):
-        if asked is not None and asked >= there:
-            raise UsageError(f"There is no {name} {asked}: this model has {there}, numbered from 0.")
+    layers = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
+    for name, number, count in (("layer", layer, layers), ("head", head, config.heads)):
+        if number is not None and number >= count:
+            raise UsageError(f"There is no {name} {number}: this model has {count}, numbered from 0.")
     if to is not None and config.kind == "encoder":
-        raise UsageError("An encoder writes nothing, so there is no target to look at. Leave --to out.")
+        raise UsageError("An encoder does not generate text, so --to does not apply. Leave it out.")
     if new is not None and config.kind == "encoder":
-        raise UsageError("An encoder generates nothing. Leave out --max-new-tokens.")
+        raise UsageError("An encoder does not generate text, so --max-new-tokens does not apply. Leave it out.")
 
 
-def columns_of(seen: Seen) -> Sequence[str]:
-    return next((one for one in seen.maps if one.key == "cross"), seen.maps[0]).columns
+def attended_names(snapshot: Snapshot) -> Sequence[str]:
+    """The names of the tokens that generated tokens attend to."""
+    return next((one for one in snapshot.maps if one.key == "cross"), snapshot.maps[0]).columns
 
 
-def told(seen: Seen) -> dict[str, object]:
-    """What --json prints of a look."""
-    columns = columns_of(seen)
+def to_json(snapshot: Snapshot) -> dict[str, object]:
+    """The part of a snapshot that --json prints."""
+    columns = attended_names(snapshot)
     return {
-        "tokens": seen.tokens,
-        "source": seen.source,
+        "tokens": snapshot.tokens,
+        "source": snapshot.source,
         "words": [
             {
                 "word": word.name,
@@ -94,28 +97,28 @@ def told(seen: Seen) -> dict[str, object]:
                 "candidates": word.candidates,
                 "looked": [(columns[column], round(weight, 4)) for column, weight in word.looked],
             }
-            for word in seen.words
+            for word in snapshot.words
         ],
         "entropy": {
-            key: [[round(bits, 4) for bits in row] for row in table.tolist()] for key, table in seen.entropy.items()
+            key: [[round(bits, 4) for bits in row] for row in table.tolist()] for key, table in snapshot.entropy.items()
         },
     }
 
 
-def show(seen: Seen, text: str) -> None:
-    """The words, each with its candidates and what it looked at."""
+def print_words(snapshot: Snapshot, text: str) -> None:
+    """Print the generated tokens, each with its candidates and the tokens that it attended to."""
     from rich.console import Console
     from rich.table import Table
 
-    from chumoku.probe.plot_style import share_of
+    from chumoku.probe.plot_style import format_percent
 
     if text:
         print(text)
-    columns = columns_of(seen)
-    table = Table("at", "word", "five best", "looked at (mean over layers and heads)")
-    for word in seen.words:
-        best = "  ".join(f"{one.name} {share_of(one.probability)}" for one in word.candidates)
-        looked = "  ".join(f"{columns[column]} {share_of(weight)}" for column, weight in word.looked)
-        table.add_row(seen.tokens[word.place][1], word.name or "?", best, looked)
-    if seen.words:
+    columns = attended_names(snapshot)
+    table = Table("after", "token", "five best", "attended to (mean over layers and heads)")
+    for word in snapshot.words:
+        best = "  ".join(f"{one.name} {format_percent(one.probability)}" for one in word.candidates)
+        looked = "  ".join(f"{columns[column]} {format_percent(weight)}" for column, weight in word.looked)
+        table.add_row(snapshot.tokens[word.place][1], word.name or "?", best, looked)
+    if snapshot.words:
         Console(markup=False, highlight=False).print(table)

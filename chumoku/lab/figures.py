@@ -1,6 +1,6 @@
 """What the laboratory's figures share: quiet axes, labeled bars, heat maps, curves with the spread of their seeds.
 
-The style itself (fonts, ink) is `chumoku.probe.plot_style.style`, set by the runner around every drawing.
+The style itself (fonts, ink) is `chumoku.probe.plot_style.plot_style`, set by the runner around every drawing.
 """
 
 from __future__ import annotations

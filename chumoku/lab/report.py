@@ -22,7 +22,7 @@ from chumoku.lab.claims import ARITHMETIC, CLAIMS, TRIED
 from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Words
 from chumoku.lab.report_style import CSS
 from chumoku.lab.runner import FAILED, read
-from chumoku.probe.page import fingerprint
+from chumoku.probe.page import csp_hash
 
 Found = tuple[dict[str, Any], bytes | None]  # a result, and its figure
 
@@ -55,7 +55,7 @@ def gathered(out: Path) -> list[Found]:
 
 
 def page(results: list[Found]) -> str:
-    policy = f"default-src 'none'; img-src data:; style-src '{fingerprint(CSS)}'; base-uri 'none'; form-action 'none'"
+    policy = f"default-src 'none'; img-src data:; style-src '{csp_hash(CSS)}'; base-uri 'none'; form-action 'none'"
     switch = "".join(
         f'<input class="pick" type="radio" name="lang" id="l-{id}" aria-label="{name}"{" checked" * (id == "ja")}>'
         for id, name in (("ja", "日本語"), ("en", "English"), ("both", "日本語 + English"))

@@ -26,7 +26,7 @@ import chumoku
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab.claims import ARITHMETIC, ONCE, UNTRAINED, chosen
 from chumoku.lab.experiment import NOT_JUDGED, VERDICTS, Budget, Claim, Experiment, Outcome, opened
-from chumoku.probe.plot_style import style
+from chumoku.probe.plot_style import plot_style
 from chumoku.weights.checksums import atomic_folder, verify_checksums
 
 FAILED = "failed to run"
@@ -142,7 +142,7 @@ def _write(result: Result, out: Path, experiment: Experiment | None) -> None:
         text = json.dumps(result.as_dict(), ensure_ascii=False, indent=1, allow_nan=False)
         (folder / "result.json").write_text(text + "\n", encoding="utf-8")
         if experiment is not None and experiment.draw is not None and result.outcome is not None:
-            house: Any = style() | {"font.size": 9.0, "axes.titlesize": 10.0}
+            house: Any = plot_style() | {"font.size": 9.0, "axes.titlesize": 10.0}
             with rc_context(house):
                 figure = Figure(figsize=(7.6, 3.6), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.08))
                 experiment.draw(result.outcome, figure)

@@ -1,1 +1,1 @@
-"""Looking inside: pictures of what a model computed."""
+"""Tools to inspect a model: record, plot and edit what it computes."""

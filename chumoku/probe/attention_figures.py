@@ -1,4 +1,4 @@
-"""Pictures of attention: every head in a grid, one head large, and how widely each looks."""
+"""Plots of attention: a grid of all heads, one head enlarged, and the entropy of each head."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from chumoku.probe.plot_style import INK, bare, label, lies, picture, scale_beside
-from chumoku.probe.snapshot import Map, Seen
+from chumoku.probe.plot_style import INK, add_colorbar, axis_label, hide_spines, labels_to_rotate, saved_figure
+from chumoku.probe.snapshot import AttentionMap, Snapshot
 
-GAP = 0.12  # between the maps of a grid, as a share of a map
-MOST_INCHES = 40.0
+GAP = 0.12  # between the maps of a grid, as a share of a map's size
+MAX_INCHES = 40.0
 TITLES = {
     "encoder": "Self-attention of the encoder",
     "decoder": "Masked self-attention of the decoder",
-    "cross": "Cross-attention: what each word written looks at in the source",
+    "cross": "Cross-attention: source tokens that each target token attends to",
     "rollout-encoder": "Attention rollout of the encoder",
     "rollout": "Attention rollout of the decoder",
     "rollout-cross": "Attention rollout from the decoder to the source",
 }
 
 
-def grid(one: Map, path: Path) -> Path:
-    """Every head of every layer: layers downward, heads across."""
+def draw_head_grid(one: AttentionMap, path: Path) -> Path:
+    """Draw every head of every layer: a row per layer, a column per head."""
     layers, heads, rows, columns = one.weights.shape
     down, right = max(1, round(rows * GAP)), max(1, round(columns * GAP))
     sheet = np.full((layers * (rows + down) - down, heads * (columns + right) - right), np.nan)
@@ -31,33 +31,33 @@ def grid(one: Map, path: Path) -> Path:
         for head in range(heads):
             top, left = layer * (rows + down), head * (columns + right)
             sheet[top : top + rows, left : left + columns] = one.weights[layer, head].numpy()
-    each = min(1.9, MOST_INCHES / max(layers, heads))
+    each = min(1.9, MAX_INCHES / max(layers, heads))
     size = (heads * each + 1.4, layers * each * min(2.0, max(0.5, rows / columns)) + 1.0)
-    with picture(path, size) as (figure, axis):
+    with saved_figure(path, size) as (figure, axis):
         image = axis.imshow(sheet, cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto", interpolation="nearest")
         axis.set_xticks([head * (columns + right) + columns / 2 - 0.5 for head in range(heads)], range(heads))
         axis.set_yticks([layer * (rows + down) + rows / 2 - 0.5 for layer in range(layers)], range(layers))
         axis.set(xlabel="head", ylabel="layer")
         axis.set_facecolor("#e8ecf0")
-        bare(axis)
+        hide_spines(axis)
         axis.set_title(TITLES[one.key], fontsize=11)
-        scale_beside(figure, image, axis, text="weight")
+        add_colorbar(figure, image, axis, text="weight")
     return path
 
 
-def single(one: Map, path: Path, *, layer: int | None = None, head: int | None = None) -> Path:
-    """One head, or a mean: a row for each that looks, a column for each that is looked at."""
-    weights, which = chosen(one, layer=layer, head=head)
+def draw_map(one: AttentionMap, path: Path, *, layer: int | None = None, head: int | None = None) -> Path:
+    """Draw one attention map: a row per query, a column per key; the mean over layers or heads if not given."""
+    weights, description = select_weights(one, layer=layer, head=head)
     rows, columns = weights.shape
     tall = max(map(len, one.columns)) > 2
     each = 0.36 if max(rows, columns) <= 48 else 0.2
-    with picture(path, (each * columns + 2.6, each * rows + 1.2 + 0.5 * tall)) as (figure, axis):
+    with saved_figure(path, (each * columns + 2.6, each * rows + 1.2 + 0.5 * tall)) as (figure, axis):
         image = axis.imshow(weights.numpy(), cmap="Blues", vmin=0.0, vmax=float(weights.max()), interpolation="nearest")
-        small = 9 if each > 0.3 else 6
-        axis.set_xticks(range(columns), list(map(label, one.columns)), fontsize=small)
-        for name, lying in zip(axis.get_xticklabels(), lies(one.columns), strict=True):
-            name.set_rotation(90 if lying else 0)
-        axis.set_yticks(range(rows), list(map(label, one.rows)), fontsize=small)
+        font_size = 9 if each > 0.3 else 6
+        axis.set_xticks(range(columns), list(map(axis_label, one.columns)), fontsize=font_size)
+        for name, rotated in zip(axis.get_xticklabels(), labels_to_rotate(one.columns), strict=True):
+            name.set_rotation(90 if rotated else 0)
+        axis.set_yticks(range(rows), list(map(axis_label, one.rows)), fontsize=font_size)
         if columns <= 24:
             for place in np.argwhere(weights.numpy() >= 0.1):
                 share = float(weights[tuple(place)])
@@ -71,13 +71,13 @@ def single(one: Map, path: Path, *, layer: int | None = None, head: int | None =
                     fontsize=6.5,
                     color="white" if dark else INK,
                 )
-        axis.set_title(f"{TITLES[one.key]}\n{which}", fontsize=10)
-        scale_beside(figure, image, axis, text="weight")
+        axis.set_title(f"{TITLES[one.key]}\n{description}", fontsize=10)
+        add_colorbar(figure, image, axis, text="weight")
     return path
 
 
-def chosen(one: Map, *, layer: int | None, head: int | None) -> tuple[Tensor, str]:
-    """The weights [T, S] of a layer and head, each a mean where it is not chosen, and what to call them."""
+def select_weights(one: AttentionMap, *, layer: int | None, head: int | None) -> tuple[Tensor, str]:
+    """The weights [T, S] of a layer and head, or their mean if not given, with a description."""
     weights = one.weights if layer is None else one.weights[layer : layer + 1]
     weights = weights if head is None else weights[:, head : head + 1]
     where = [f"layer {layer}" if layer is not None else "", f"head {head}" if head is not None else ""]
@@ -86,16 +86,16 @@ def chosen(one: Map, *, layer: int | None, head: int | None) -> tuple[Tensor, st
     return weights.mean((0, 1)), ", ".join(part for part in (*where, mean) if part)
 
 
-def entropy(seen: Seen, path: Path) -> Path:
-    """How many places a head looks at, as bits: a square for each head."""
-    found = list(seen.entropy.items())
+def draw_entropy(snapshot: Snapshot, path: Path) -> Path:
+    """Draw the entropy of every head in bits: one cell per head."""
+    found = list(snapshot.entropy.items())
     heads, layers = (max(table.shape[axis] for _, table in found) for axis in (1, 0))
     each = 0.55 if heads <= 16 else 0.4
     size = (max(3.2, each * heads + 1.2) * len(found) + 0.8, max(2.4, 0.42 * layers + 1.3))
-    most = max(float(table.max()) for _, table in found)
-    with picture(path, size, columns=len(found)) as (figure, axes):
+    largest = max(float(table.max()) for _, table in found)
+    with saved_figure(path, size, columns=len(found)) as (figure, axes):
         for axis, (key, table) in zip(np.atleast_1d(axes), found, strict=True):
-            image = axis.imshow(table.numpy(), cmap="Purples", vmin=0.0, vmax=most, aspect="auto")
+            image = axis.imshow(table.numpy(), cmap="Purples", vmin=0.0, vmax=largest, aspect="auto")
             for (layer, head), bits in np.ndenumerate(table.numpy()):
                 axis.text(
                     head,
@@ -104,11 +104,11 @@ def entropy(seen: Seen, path: Path) -> Path:
                     ha="center",
                     va="center",
                     fontsize=7,
-                    color="white" if bits > 0.6 * most else INK,
+                    color="white" if bits > 0.6 * largest else INK,
                 )
             axis.set(title=key, xlabel="head", ylabel="layer")
             axis.set_xticks(range(table.shape[1]))
             axis.set_yticks(range(table.shape[0]))
-        scale_beside(figure, image, axes, text="bits")
-        figure.suptitle("Entropy of each head: 0 bits is one place, n bits are 2ⁿ", fontsize=10)
+        add_colorbar(figure, image, axes, text="bits")
+        figure.suptitle("Entropy of each head: n bits correspond to 2ⁿ positions", fontsize=10)
     return path

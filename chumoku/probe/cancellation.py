@@ -1,6 +1,7 @@
-"""Pausing: whoever looks asks again and again whether anybody still waits, and lets others have a turn.
+"""Interruption of long computations.
 
-going()    before every block of a pass; it returns when it is one's turn again, or raises when nobody waits
+check_interrupt()   called before every block of a forward pass. It may wait until other requests have had their turn,
+                    and it raises if the result is no longer needed.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from torch import nn
 from chumoku.models.model import Model
 from chumoku.models.stack import Stack
 
-Going = Callable[[], None]
+CheckInterrupt = Callable[[], None]
 
 
-def on() -> None:
-    """Nobody is asked."""
+def never_interrupt() -> None:
+    """The default check: never waits, never raises."""
 
 
 @contextlib.contextmanager
-def pausing(model: Model, going: Going) -> Iterator[None]:
-    """Inside, `going` is asked before every block of a pass, in one thread at a time.
+def interruptible(model: Model, check_interrupt: CheckInterrupt) -> Iterator[None]:
+    """Inside, `check_interrupt` is called before every block of a forward pass; only one thread may use the model.
 
-    On a processor alone: elsewhere a pass is short, and may be one that is being captured.
+    Only on a CPU: on a GPU a pass is short, and may be under capture as a CUDA graph.
     """
     model = getattr(model, "_orig_mod", model)
-    asks = going is not on and model.device.type == "cpu"
+    active = check_interrupt is not never_interrupt and model.device.type == "cpu"
     with contextlib.ExitStack() as hooks:
-        for stack in model.modules() if asks else ():
+        for stack in model.modules() if active else ():
             for block in stack.blocks if isinstance(stack, Stack) else ():
-                hooks.callback(block.register_forward_pre_hook(_asking(going)).remove)
+                hooks.callback(block.register_forward_pre_hook(_make_hook(check_interrupt)).remove)
         yield
 
 
-def _asking(going: Going) -> Callable[[nn.Module, object], None]:
-    return lambda block, inputs: going()
+def _make_hook(check_interrupt: CheckInterrupt) -> Callable[[nn.Module, object], None]:
+    return lambda block, inputs: check_interrupt()

@@ -1,11 +1,11 @@
-"""Watching: one forward pass, seen from outside, whatever the kind of the model.
+"""One forward pass with recording, for every kind of model.
 
     encoder           model(tokens)                masked-token logits, or the text's vector
     decoder           model(tokens)                next-token logits
-    encoder-decoder   model(source, tokens)        next-token logits of what is written
+    encoder-decoder   model(source, tokens)        next-token logits of the target
 
-Looking never changes the result. With `debug`, or CHUMOKU_DEBUG=1 in the environment, that is checked each time
-(`nn.unseen`).
+Recording never changes the result. With `debug`, or CHUMOKU_DEBUG=1 in the environment, this is checked every time
+(`nn.record_check`).
 """
 
 from __future__ import annotations
@@ -24,62 +24,62 @@ from chumoku.nn.tap import Tape, record
 Tokens = Tensor | Sequence[int]
 
 
-class Given(NamedTuple):
-    """What a model is asked: tokens [B, T], and the source [B, S] of one that translates."""
+class ModelInput(NamedTuple):
+    """Token ids [B, T], and for an encoder-decoder the source ids [B, S]."""
 
     tokens: Tensor
     source: Tensor | None = None
 
 
-def given(model: Model, tokens: Tokens, source: Tokens | None = None) -> Given:
-    """Numbers or tensors as the model wants them; one sequence is a batch of one."""
-    wants = model.config.kind == "encoder-decoder"
-    if wants != (source is not None):
-        told = "reads a source: give source=" if wants else "reads one text alone: leave source out"
-        raise UsageError(f"A model of kind '{model.config.kind}' {told}.")
-    return Given(_batch(model, tokens), None if source is None else _batch(model, source))
+def make_input(model: Model, tokens: Tokens, source: Tokens | None = None) -> ModelInput:
+    """Token ids as tensors on the model's device; a single sequence becomes a batch of one."""
+    needs_source = model.config.kind == "encoder-decoder"
+    if needs_source != (source is not None):
+        advice = "needs a source: pass source=" if needs_source else "takes no source: leave source= out"
+        raise UsageError(f"A model of kind '{model.config.kind}' {advice}.")
+    return ModelInput(_to_batch(model, tokens), None if source is None else _to_batch(model, source))
 
 
-def _batch(model: Model, tokens: Tokens) -> Tensor:
-    whole = tokens if isinstance(tokens, Tensor) else torch.tensor(list(tokens), dtype=torch.int64)
-    whole = whole.to(model.device)
-    return whole[None] if whole.ndim == 1 else whole
+def _to_batch(model: Model, tokens: Tokens) -> Tensor:
+    ids = tokens if isinstance(tokens, Tensor) else torch.tensor(list(tokens), dtype=torch.int64)
+    ids = ids.to(model.device)
+    return ids[None] if ids.ndim == 1 else ids
 
 
-def ask(model: Model, asked: Given) -> Output:
-    """One forward pass without gradients and without dropout; afterwards every part is in the mode it was in."""
-    with still(model), torch.no_grad():
-        output: Output = model(asked.tokens) if asked.source is None else model(asked.source, asked.tokens)
+def run_model(model: Model, inputs: ModelInput) -> Output:
+    """The output of one forward pass in eval mode without gradients; each module's mode is restored afterwards."""
+    with eval_mode(model), torch.no_grad():
+        output: Output = model(inputs.tokens) if inputs.source is None else model(inputs.source, inputs.tokens)
     return output
 
 
-def watch(
+def run_and_record(
     model: Model, tokens: Tokens, *patterns: str, source: Tokens | None = None, debug: bool | None = None
 ) -> tuple[Output, Tape]:
-    """What a model says, and what it had inside at the addresses that match (all of them when none is given)."""
-    model = plain(model)
-    asked = given(model, tokens, source)
+    """The output of a forward pass, and a tape of the tensors whose addresses match (all, without patterns)."""
+    model = unwrap_compiled(model)
+    inputs = make_input(model, tokens, source)
     with record(model, *patterns, debug=debug) as tape:
-        seen = ask(model, asked)
-    return seen, tape
+        output = run_model(model, inputs)
+    return output, tape
 
 
-def answer(output: Output) -> Tensor:
-    """What a model says: logits [B, T, V], or, without words to say, vectors [B, D]."""
+def final_output(output: Output) -> Tensor:
+    """Logits [B, T, V], or vectors [B, D] of a model without logits."""
     if output.logits is not None:
         return output.logits
     return output.hidden if output.vector is None else output.vector
 
 
-def plain(model: Model) -> Model:
-    """The model itself, where torch.compile has wrapped it."""
-    found: Model = getattr(model, "_orig_mod", model)
-    return found
+def unwrap_compiled(model: Model) -> Model:
+    """The model itself if torch.compile has wrapped it, else `model`."""
+    inner: Model = getattr(model, "_orig_mod", model)
+    return inner
 
 
 @contextlib.contextmanager
-def still(model: Model) -> Iterator[None]:
-    """No part is in training mode inside; afterwards every part is in the mode it was in."""
+def eval_mode(model: Model) -> Iterator[None]:
+    """Put all modules into eval mode, and restore the mode of each one afterwards."""
     training = [part for part in model.modules() if part.training]
     for part in training:
         part.training = False

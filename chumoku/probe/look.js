@@ -1,5 +1,5 @@
 "use strict";
-// The page of a look. Everything shown comes from the JSON block; names of tokens become text, never markup.
+// The page of a snapshot. All data comes from the JSON block; token names become text, never markup.
 const data = JSON.parse(document.getElementById("data").textContent);
 const $ = (id) => document.getElementById(id);
 let language = (navigator.language || "en").startsWith("ja") ? "ja" : "en";
@@ -13,10 +13,10 @@ const MEAN = -1;
 const MAPS = {
   encoder: ["Encoder: self-attention", "エンコーダの自己アテンション"],
   decoder: ["Decoder: masked self-attention", "デコーダのマスク付き自己アテンション"],
-  cross: ["Cross-attention: written word → source", "交差アテンション:書いた語 → 原文"],
+  cross: ["Cross-attention: target → source", "クロスアテンション：訳文 → 原文"],
   "rollout-encoder": ["Rollout of the encoder", "エンコーダのロールアウト"],
   rollout: ["Rollout of the decoder", "デコーダのロールアウト"],
-  "rollout-cross": ["Rollout: written word → source", "ロールアウト:書いた語 → 原文"],
+  "rollout-cross": ["Rollout: target → source", "ロールアウト：訳文 → 原文"],
 };
 const KINDS = {
   encoder: ["encoder", "エンコーダ"],
@@ -24,37 +24,37 @@ const KINDS = {
   "encoder-decoder": ["encoder-decoder", "エンコーダ・デコーダ"],
 };
 const PARTS = {
-  x: ["stream", "流れ"],
-  attention: ["attention adds", "アテンションの加算"],
-  cross: ["cross-attention adds", "交差アテンションの加算"],
-  feedforward: ["feed-forward adds", "フィードフォワードの加算"],
+  x: ["stream", "ストリーム"],
+  attention: ["attention adds", "アテンション"],
+  cross: ["cross-attention adds", "クロスアテンション"],
+  feedforward: ["feed-forward adds", "フィードフォワード"],
 };
 const POSITIONS = {
-  sinusoidal: ["Sinusoidal: this vector is added to each place (rows).", "正弦波:各位置(行)にこのベクトルを足します。"],
-  learned: ["Learned: this vector is added to each place (rows).", "学習:各位置(行)にこのベクトルを足します。"],
-  rotary: ["Rotary: cosine of the angle by which each plane (columns) is turned at each place (rows).", "回転:各位置(行)で各平面(列)を回す角の余弦。"],
-  relative: ["Relative: the vector of each distance (rows) that is compared with the query; here of the first block.", "相対:クエリと比べられる、各距離(行)のベクトル。ここでは最初のブロックのもの。"],
-  none: ["This model has no positions.", "このモデルには位置の情報がありません。"],
+  sinusoidal: ["Sinusoidal: the vector that is added at each position (row).", "正弦波：各位置（行）の埋め込みに足されるベクトルです。"],
+  learned: ["Learned: the vector that is added at each position (row).", "学習型：各位置（行）の埋め込みに足されるベクトルです。"],
+  rotary: ["Rotary: the cosine of the angle by which each plane (column) is rotated at each position (row).", "回転（RoPE）：各位置（行）で各平面（列）を回転させる角度の余弦です。"],
+  relative: ["Relative: the vector of each distance (row), whose product with the query is added to the score; from the first block.", "相対位置：各距離（行）のベクトルです。クエリとの内積がスコアに足されます。最初のブロックの値です。"],
+  none: ["This model uses no position information.", "このモデルは位置の情報を使いません。"],
 };
 
-function make(tag, attributes = {}, ...inside) {
-  const made = document.createElement(tag);
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else made.setAttribute(name, value);
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value);
   }
-  made.append(...inside);
-  return made;
+  element.append(...children);
+  return element;
 }
 
 // ---- colors ----
-const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const themeColor = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 const mix = (from, to, share) => from.map((one, at) => Math.round(one + (to[at] - one) * Math.min(1, Math.max(0, share))));
-const shade = (share, to = "--accent") => `rgb(${mix(rgb(ink("--card")), rgb(ink(to)), share)})`;
-function readable(share, to = "--accent") {
-  const [r, g, b] = mix(rgb(ink("--card")), rgb(ink(to)), share);
+const shade = (share, to = "--accent") => `rgb(${mix(rgb(themeColor("--card")), rgb(themeColor(to)), share)})`;
+function textColor(share, to = "--accent") {
+  const [r, g, b] = mix(rgb(themeColor("--card")), rgb(themeColor(to)), share);
   return 0.3 * r + 0.59 * g + 0.11 * b > 140 ? "#16202a" : "#ffffff";
 }
 
@@ -99,7 +99,7 @@ function fillPickers() {
   $("pick-root").checked = state.root;
 }
 
-let drawn = null; // where the large map's cells lie
+let cells = null; // the position and size of the large map's cells
 function drawMap() {
   const map = data.maps[state.map], canvas = $("map"), ratio = window.devicePixelRatio || 1;
   const weights = weightsOf(map, state.layer, state.head), rows = map.rows.length, columns = map.columns.length;
@@ -120,54 +120,54 @@ function drawMap() {
   context.clearRect(0, 0, width, height);
   let most = 1e-9;
   for (const weight of weights) most = Math.max(most, weight);
-  const from = rgb(ink("--card")), to = rgb(ink("--accent")), gap = cell > 13 ? 1 : 0;
+  const from = rgb(themeColor("--card")), to = rgb(themeColor("--accent")), gap = cell > 13 ? 1 : 0;
   for (let row = 0; row < rows; row++)
     for (let column = 0; column < columns; column++) {
       context.fillStyle = `rgb(${mix(from, to, scaled(weights[row * columns + column] / most))})`;
       context.fillRect(left + column * cell, top + row * cell, cell - gap, cell - gap);
     }
-  context.strokeStyle = ink("--line");
+  context.strokeStyle = themeColor("--line");
   context.strokeRect(left - 0.5, top - 0.5, columns * cell + 1, rows * cell + 1);
   context.font = font(Math.min(13, cell - 1));
   context.textBaseline = "middle";
-  const name = (at, chosen) => { context.fillStyle = at === chosen ? ink("--warm") : ink("--ink"); };
+  const setNameColor = (at, selected) => { context.fillStyle = at === selected ? themeColor("--warm") : themeColor("--ink"); };
   context.textAlign = "right";
-  map.rows.forEach((text, row) => { name(row, state.row); context.fillText(text, left - 6, top + (row + 0.5) * cell, 130); });
+  map.rows.forEach((text, row) => { setNameColor(row, state.row); context.fillText(text, left - 6, top + (row + 0.5) * cell, 130); });
   context.textAlign = "left";
   const upright = map.columns.every((text) => context.measureText(text).width < cell - 2);
   map.columns.forEach((text, column) => {
-    name(column, state.column);
+    setNameColor(column, state.column);
     context.save();
     const fits = context.measureText(text).width < cell - 2;
-    const short = fits && (upright || /[\u3000-\u9fff\uff00-\uffef]/.test(text)); // 食 stands, a word lies
+    const short = fits && (upright || /[\u3000-\u9fff\uff00-\uffef]/.test(text)); // wide characters such as 食 stay upright
     context.translate(left + (column + 0.5) * cell, short ? top - 11 : top - 6);
     if (short) context.textAlign = "center";
     else context.rotate(-Math.PI / 2);
     context.fillText(text, 0, 0, 130);
     context.restore();
   });
-  context.strokeStyle = ink("--warm");
+  context.strokeStyle = themeColor("--warm");
   context.lineWidth = 2;
   context.strokeRect(left + state.column * cell, top + state.row * cell, cell - gap, cell - gap);
   context.lineWidth = 1;
-  drawn = { left, top, cell, rows, columns, weights };
-  tellCell();
+  cells = { left, top, cell, rows, columns, weights };
+  showCell();
 }
-function tellCell() {
-  const map = data.maps[state.map], { weights, columns } = drawn;
+function showCell() {
+  const map = data.maps[state.map], { weights, columns } = cells;
   const row = Array.from(weights.slice(state.row * columns, (state.row + 1) * columns));
   const weight = row[state.column], rank = 1 + row.filter((other) => other > weight).length;
   const best = row.map((share, at) => [share, at]).sort((a, b) => b[0] - a[0]).slice(0, 3);
-  const told = `${map.rows[state.row]} → ${map.columns[state.column]}: `;
+  const pair = `${map.rows[state.row]} → ${map.columns[state.column]}: `;
   const places = best.map(([share, at]) => `${map.columns[at]} ${percent(share)}`).join(", ");
   $("cell").replaceChildren(
-    told, make("b", {}, percent(weight)), " · ", t(`rank ${rank} of ${columns} in its row`, `行の中で ${columns} 個中 ${rank} 位`),
-    make("br"), t("this row looks most at ", "この行が最も見ているのは ") + places);
+    pair, make("b", {}, percent(weight)), " · ", t(`rank ${rank} of ${columns} in its row`, `この行の ${columns} 個中 ${rank} 位`),
+    make("br"), t("largest weights of this row: ", "この行で重みが大きいもの：") + places);
   $("map").setAttribute("aria-label", t(...MAPS[map.key]) + " · " + $("cell").textContent);
 }
 function move(row, column) {
-  state.row = Math.min(drawn.rows - 1, Math.max(0, row));
-  state.column = Math.min(drawn.columns - 1, Math.max(0, column));
+  state.row = Math.min(cells.rows - 1, Math.max(0, row));
+  state.column = Math.min(cells.columns - 1, Math.max(0, column));
   drawMap();
 }
 const STEPS = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] };
@@ -179,47 +179,52 @@ $("map").addEventListener("keydown", (event) => {
 for (const kind of ["pointermove", "pointerdown"])
   $("map").addEventListener(kind, (event) => {
     const box = $("map").getBoundingClientRect();
-    const column = Math.floor((event.clientX - box.left - drawn.left) / drawn.cell);
-    const row = Math.floor((event.clientY - box.top - drawn.top) / drawn.cell);
-    const inside = row >= 0 && column >= 0 && row < drawn.rows && column < drawn.columns;
+    const column = Math.floor((event.clientX - box.left - cells.left) / cells.cell);
+    const row = Math.floor((event.clientY - box.top - cells.top) / cells.cell);
+    const inside = row >= 0 && column >= 0 && row < cells.rows && column < cells.columns;
     if (inside && (row !== state.row || column !== state.column)) move(row, column);
   });
 
 function drawGrid() {
   const map = data.maps[state.map], grid = $("grid"), rows = map.rows.length, columns = map.columns.length;
-  const alone = map.layers * map.heads === 1;
-  grid.hidden = $("grid-title").hidden = alone;
-  if (alone) return grid.replaceChildren();
+  const single = map.layers * map.heads === 1;
+  grid.hidden = $("grid-title").hidden = single;
+  if (single) return grid.replaceChildren();
   const width = Math.max(34, Math.min(110, 900 / map.heads)), height = Math.min(140, Math.max(28, (width * rows) / columns));
   grid.style.gridTemplateColumns = `auto repeat(${map.heads}, ${width}px)`;
-  const from = rgb(ink("--card")), to = rgb(ink("--accent"));
-  const cells = [make("span", {}), ...[...Array(map.heads).keys()].map((head) => make("span", {}, String(head)))];
+  const items = [make("span", {}), ...[...Array(map.heads).keys()].map((head) => make("span", {}, String(head)))];
   for (let layer = 0; layer < map.layers; layer++) {
-    cells.push(make("span", {}, String(layer)));
+    items.push(make("span", {}, String(layer)));
     for (let head = 0; head < map.heads; head++) {
-      const small = make("canvas", { width: columns, height: rows }), context = small.getContext("2d");
-      const image = context.createImageData(columns, rows), start = (layer * map.heads + head) * rows * columns;
-      for (let at = 0; at < rows * columns; at++) {
-        image.data.set(mix(from, to, scaled(map.weights[start + at])), 4 * at);
-        image.data[4 * at + 3] = 255;
-      }
-      context.putImageData(image, 0, 0);
-      const chosen = state.layer === layer && state.head === head;
-      const button = make("button", {
-        type: "button", "aria-pressed": String(chosen), "aria-label": t(`layer ${layer}, head ${head}`, `層 ${layer}、ヘッド ${head}`),
-        onclick: () => {
-          Object.assign(state, chosen ? { layer: MEAN, head: MEAN } : { layer, head });
-          drawAttention();
-          $("grid").querySelectorAll("button")[layer * map.heads + head].focus({ preventScroll: true });
-        },
-      }, small);
+      const button = headButton(map, layer, head);
       button.style.height = height + "px";
-      cells.push(button);
+      items.push(button);
     }
   }
-  grid.replaceChildren(...cells);
+  grid.replaceChildren(...items);
 }
-function strongest() {
+function headButton(map, layer, head) {
+  const selected = state.layer === layer && state.head === head;
+  const onclick = () => {
+    Object.assign(state, selected ? { layer: MEAN, head: MEAN } : { layer, head });
+    drawAttention();
+    $("grid").querySelectorAll("button")[layer * map.heads + head].focus({ preventScroll: true });
+  };
+  const label = t(`layer ${layer}, head ${head}`, `層 ${layer}・ヘッド ${head}`);
+  return make("button", { type: "button", "aria-pressed": String(selected), "aria-label": label, onclick }, smallMap(map, layer, head));
+}
+function smallMap(map, layer, head) {
+  const rows = map.rows.length, columns = map.columns.length, start = (layer * map.heads + head) * rows * columns;
+  const canvas = make("canvas", { width: columns, height: rows }), context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows), from = rgb(themeColor("--card")), to = rgb(themeColor("--accent"));
+  for (let at = 0; at < rows * columns; at++) {
+    image.data.set(mix(from, to, scaled(map.weights[start + at])), 4 * at);
+    image.data[4 * at + 3] = 255;
+  }
+  context.putImageData(image, 0, 0);
+  return canvas;
+}
+function selectLargest() {
   const map = data.maps[state.map], weights = weightsOf(map, state.layer, state.head);
   const best = weights.reduce((most, weight, at) => (weight > weights[most] ? at : most), 0);
   Object.assign(state, { row: Math.floor(best / map.columns.length), column: best % map.columns.length });
@@ -228,7 +233,7 @@ function drawAttention() { fillPickers(); drawMap(); drawGrid(); }
 $("pick-map").addEventListener("change", (event) => {
   Object.assign(state, { map: Number(event.target.value), layer: MEAN, head: MEAN });
   fillPickers();
-  strongest();
+  selectLargest();
   drawAttention();
 });
 $("pick-layer").addEventListener("change", (event) => { state.layer = Number(event.target.value); drawMap(); drawGrid(); });

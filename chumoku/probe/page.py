@@ -1,10 +1,10 @@
-"""The page of a look: one HTML file that needs nothing else, from a disk or from anywhere.
+"""The page of a snapshot: one self-contained HTML file.
 
-    look.html   the frame, in English and Japanese      look.css, look*.js   put into it, known by their SHA-256
-    data        one JSON block; maps as base64 of 16-bit numbers, 65535 for a weight of 1
+    look.html   the template, in English and Japanese   look.css, look*.js   inlined, allowed by their SHA-256
+    data        one JSON block; attention maps are base64 of 16-bit numbers, where 65535 is a weight of 1
 
-The policy in the page's head allows that script, that style and nothing more: no request, no other code. Names of
-tokens come from files of strangers: they are data in a block that cannot end early, and become text, never markup.
+The page's Content-Security-Policy allows this script and this style only, and no requests. Token names are untrusted:
+they stay in a JSON block that cannot end early, and the script inserts them as text, never as markup.
 """
 
 from __future__ import annotations
@@ -20,31 +20,35 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from chumoku.probe.lens import Stream
-from chumoku.probe.snapshot import Seen, Word
+from chumoku.probe.lens import StreamNorms
+from chumoku.probe.snapshot import PredictedToken, Snapshot
 
-FULL = 65535
+MAX_UINT16 = 65535
 
 
 def write_page(
-    seen: Seen, path: Path, *, model: str, text: str, said: str, notices: Sequence[tuple[str, str]] = ()
+    snapshot: Snapshot, path: Path, *, model: str, text: str, said: str, notices: Sequence[tuple[str, str]] = ()
 ) -> Path:
-    """Write the page of a look; `notices` are sentences in English and Japanese."""
-    data = {"model": model, "text": text, "said": said, "notices": list(notices), **as_data(seen)}
+    """Write the page of a snapshot.
+
+    model, text, said: the model's name, its input text and its output text.
+    notices: pairs of sentences, in English and in Japanese.
+    """
+    data = {"model": model, "text": text, "said": said, "notices": list(notices), **to_json(snapshot)}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(filled(data), encoding="utf-8")
+    path.write_text(render_page(data), encoding="utf-8")
     return path
 
 
-def filled(data: dict[str, Any]) -> str:
-    """The template with style, script and data in it."""
-    room = files("chumoku.probe")
+def render_page(data: dict[str, Any]) -> str:
+    """The template with the style, the script and the data inserted."""
+    folder = files("chumoku.probe")
     names = ("look.html", "look.css", "look.js", "look_tables.js")
-    html, css, *scripts = ((room / name).read_text(encoding="utf-8") for name in names)
+    html, css, *scripts = ((folder / name).read_text(encoding="utf-8") for name in names)
     js = "".join(scripts)
-    # In JSON, < is as well written \u003c: so written, nothing in it can end the block.
+    # Every < is escaped, so that no string in the data can close the script element.
     block = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    allowed = ("default-src 'none'", f"script-src '{fingerprint(js)}'", f"style-src '{fingerprint(css)}'")
+    allowed = ("default-src 'none'", f"script-src '{csp_hash(js)}'", f"style-src '{csp_hash(css)}'")
     policy = "; ".join((*allowed, "img-src data:", "base-uri 'none'", "form-action 'none'"))
     parts = {"{{policy}}": policy, "{{css}}": css, "{{js}}": js, "{{data}}": block}
     for mark, part in parts.items():
@@ -52,18 +56,18 @@ def filled(data: dict[str, Any]) -> str:
     return html
 
 
-def fingerprint(text: str) -> str:
-    """How a policy names an inline part."""
+def csp_hash(text: str) -> str:
+    """The hash by which a Content-Security-Policy allows an inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def as_data(seen: Seen) -> dict[str, Any]:
-    """A look as JSON."""
+def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    """A snapshot as a dictionary for JSON."""
     return {
-        "kind": seen.kind,
-        "tokens": seen.tokens,
-        "source": seen.source,
-        "first": seen.first,
+        "kind": snapshot.kind,
+        "tokens": snapshot.tokens,
+        "source": snapshot.source,
+        "first": snapshot.prompt_length,
         "maps": [
             {
                 "key": one.key,
@@ -71,44 +75,46 @@ def as_data(seen: Seen) -> dict[str, Any]:
                 "heads": one.weights.shape[1],
                 "rows": one.rows,
                 "columns": one.columns,
-                "weights": packed(one.weights),
+                "weights": pack_weights(one.weights),
             }
-            for one in seen.maps
+            for one in snapshot.maps
         ],
-        "entropy": {key: _rounded(table) for key, table in seen.entropy.items()},
-        "streams": {name: _stream(stream) for name, stream in seen.streams.items()},
-        "lens": None if seen.lens is None else [[_pairs(place) for place in row] for row in seen.lens.candidates],
-        "words": [_word(word) for word in seen.words],
+        "entropy": {key: _round(table) for key, table in snapshot.entropy.items()},
+        "streams": {name: _quantiles(norms) for name, norms in snapshot.streams.items()},
+        "lens": None
+        if snapshot.lens is None
+        else [[_pairs(place) for place in row] for row in snapshot.lens.candidates],
+        "words": [_prediction(word) for word in snapshot.words],
         "positions": {
-            "kind": seen.positions.kind,
-            "rows": seen.positions.rows,
-            "table": None if seen.positions.table is None else _rounded(seen.positions.table, 3),
+            "kind": snapshot.positions.kind,
+            "rows": snapshot.positions.rows,
+            "table": None if snapshot.positions.table is None else _round(snapshot.positions.table, 3),
         },
     }
 
 
-def packed(weights: Tensor) -> str:
-    """Weights from 0 to 1 as 16-bit numbers, little end first, in base64."""
-    whole = (weights.double().nan_to_num(0.0).clamp(0, 1) * FULL).round().to(torch.int32).numpy()
-    return base64.b64encode(whole.astype("<u2").tobytes()).decode()
+def pack_weights(weights: Tensor) -> str:
+    """Weights from 0 to 1 as little-endian 16-bit integers in base64."""
+    integers = (weights.double().nan_to_num(0.0).clamp(0, 1) * MAX_UINT16).round().to(torch.int32).numpy()
+    return base64.b64encode(integers.astype("<u2").tobytes()).decode()
 
 
-def _stream(stream: Stream) -> dict[str, list[list[float]]]:
-    """Of each part, the least, the middle and the most over the places: [layers][3]."""
+def _quantiles(norms: StreamNorms) -> dict[str, list[list[float]]]:
+    """Minimum, median and maximum over the positions, for each part: [layers][3]."""
     shares = torch.tensor([0.0, 0.5, 1.0])
-    parts = {name: part for name, part in stream._asdict().items() if part is not None}
-    return {name: _rounded(part.quantile(shares, dim=1).T) for name, part in parts.items()}
+    parts = {name: part for name, part in norms._asdict().items() if part is not None}
+    return {name: _round(part.quantile(shares, dim=1).T) for name, part in parts.items()}
 
 
-def _word(word: Word) -> dict[str, Any]:
+def _prediction(word: PredictedToken) -> dict[str, Any]:
     looked = [(column, round(weight, 4)) for column, weight in word.looked]
     return {**word._asdict(), "candidates": _pairs(word.candidates), "looked": looked}
 
 
 def _pairs(candidates: Sequence[tuple[str, float]]) -> list[tuple[str, float]]:
-    return [(name, float(f"{chance:.3g}")) for name, chance in candidates]
+    return [(name, float(f"{probability:.3g}")) for name, probability in candidates]
 
 
-def _rounded(table: Tensor, digits: int = 4) -> Any:
-    """Nested lists with so many significant digits."""
+def _round(table: Tensor, digits: int = 4) -> Any:
+    """Nested lists of numbers with this many significant digits."""
     return [[float(f"{number:.{digits}g}") for number in row] for row in table.tolist()]

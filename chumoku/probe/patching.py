@@ -1,13 +1,13 @@
-"""Putting something else in: what would the model have said, had it computed another tensor here?
+"""Activation patching and ablation: how the output changes when intermediate tensors are replaced.
 
-    patch    the tensor of another run instead of its own, and how far the answer moves
-    ablate   every head and every feed-forward switched off in turn, those first that matter most
+    patch    replace a tensor, for example by that of another run
+    ablate   switch off every head and every feed-forward in turn, sorted by effect
 
-    effect   mean over places of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
+    effect   mean over positions of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
 
-What a module hands on can be replaced: embeddings, norms, heads, outputs, hidden units, logits. Attention weights are
-computed beside the fused kernel and go nowhere, so when they or the values are replaced, the heads are computed anew:
-heads = weights · values. Queries, keys, scores and an expert's inside are for the eye alone, and refused.
+Tensors that are passed on can be replaced: embeddings, norms, heads, outputs, hidden units, logits. Attention weights
+are computed only for recording, beside the fused kernel. If they or the values are replaced, the heads are recomputed:
+heads = weights · values. Queries, keys, scores and the inside of experts can be recorded but not replaced.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from chumoku.nn.attention import Attention, repeat_kv
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.record_check import check_same, debug_enabled
 from chumoku.nn.tap import Tape, addresses, edit, select
-from chumoku.probe.forward_pass import Tokens, answer, ask, given, plain
+from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model, unwrap_compiled
 
 Edit = Callable[[Tensor], Tensor]
-PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off
+PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off by default
 RECOMPUTED = ("weights", "values")
 
 
 class Change(NamedTuple):
-    """What a model says before and after: logits [B, T, V], or vectors [B, D]."""
+    """The output before and after an edit: logits [B, T, V], or vectors [B, D]."""
 
     before: Tensor
     after: Tensor
 
     @property
-    def largest(self) -> float:
-        """The largest difference of any number."""
+    def max_difference(self) -> float:
+        """The largest absolute difference of any element."""
         return float((self.before.float() - self.after.float()).abs().max())
 
     @property
     def effects(self) -> Tensor:
-        """How far the answer moved at each place [B, T]; for vectors [B]."""
+        """The effect at each position [B, T]; for vectors [B]."""
         if self.before.ndim == 2:
             return 1 - torch.cosine_similarity(self.before.double(), self.after.double(), dim=-1)
         p, q = (logits.double().log_softmax(-1) for logits in self)
@@ -57,7 +57,7 @@ class Change(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What one part is worth: how far the answer moves without it."""
+    """How much the output changes without one part."""
 
     address: str
     head: int | None
@@ -71,32 +71,35 @@ def patch(
     tokens: Tokens,
     *,
     source: Tokens | None = None,
-    places: Sequence[int] | None = None,
+    positions: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     debug: bool | None = None,
 ) -> Change:
-    """Replace what is at an address, or at all that match, and see how the answer changes.
+    """Replace the tensors at all matching addresses, and return the output before and after.
 
-    `other` is a tensor, a tape of another run, or a function of the tensor that is there. With `places`, only these
-    tokens are touched; with `heads`, only these heads.
+    address: an address or a pattern.
+    other: a tensor, a tape of another run, or a function from the present tensor to the new one.
+    tokens, source: token ids; `source` only for an encoder-decoder.
+    positions, heads: if given, only these token positions and these heads are replaced.
+    debug: also check that the edit mechanism itself does not change the output.
     """
-    model = plain(model)
-    touched = select(addresses(model), (address,))
-    if isinstance(other, Tensor) and len(touched) > 1:
+    model = unwrap_compiled(model)
+    targets = select(addresses(model), (address,))
+    if isinstance(other, Tensor) and len(targets) > 1:
         raise UsageError(
-            f"{len(touched)} addresses match {address}, and one tensor was given. Give a tape that has all of them."
+            f"{len(targets)} addresses match {address}, but only one tensor was given. Pass a tape instead."
         )
     changes = {
-        one: _replacing(other[one] if isinstance(other, Tape) else other, one, places=places, heads=heads)
-        for one in touched
+        one: _make_edit(other[one] if isinstance(other, Tape) else other, one, positions=positions, heads=heads)
+        for one in targets
     }
-    asked = given(model, tokens, source)
-    before = ask(model, asked)
+    inputs = make_input(model, tokens, source)
+    before = run_model(model, inputs)
     if debug_enabled(debug):
-        with edits(model, {one: _same for one in touched if _name(one) not in RECOMPUTED}):
-            check_same(before, ask(model, asked), "with nothing replaced")
-    with edits(model, changes):
-        return Change(answer(before), answer(ask(model, asked)))
+        with apply_edits(model, {one: _same for one in targets if _name(one) not in RECOMPUTED}):
+            check_same(before, run_model(model, inputs), "with nothing replaced")
+    with apply_edits(model, changes):
+        return Change(final_output(before), final_output(run_model(model, inputs)))
 
 
 def ablate(
@@ -107,114 +110,114 @@ def ablate(
     by: Literal["zero", "mean"] = "zero",
     debug: bool | None = None,
 ) -> list[Effect]:
-    """Switch each part off in turn and rank them, the one that matters most first.
+    """Switch each part off in turn, and return the effects, largest first.
 
-    A part is a head (of an address …heads) or all of what lies at an address; by default every head and every
-    feed-forward. "zero" puts zeros there, "mean" what is there on average over the places.
+    parts: addresses or patterns; at an address …heads each head is one part. Default: every head and feed-forward.
+    by: "zero" replaces a part by zeros, "mean" by its mean over the positions.
     """
     if by not in ("zero", "mean"):
-        raise UsageError(f"A part is replaced by 'zero' or by its 'mean'; '{by}' was asked for.")
-    model = plain(model)
-    asked = given(model, tokens, source)
-    before = ask(model, asked)
+        raise UsageError(f"by='{by}' is unknown: use 'zero' or 'mean'.")
+    model = unwrap_compiled(model)
+    inputs = make_input(model, tokens, source)
+    before = run_model(model, inputs)
+    targets = select(addresses(model), parts or PARTS)
     if debug_enabled(debug):
-        touched = select(addresses(model), parts or PARTS)
-        with edits(model, dict.fromkeys(touched, _same)):
-            check_same(before, ask(model, asked), "with nothing switched off")
-    found = []
-    for address in select(addresses(model), parts or PARTS):
-        every: Sequence[int | None] = range(model.config.heads) if _name(address) == "heads" else (None,)
-        for head in every:
-            off = _replacing(_zero if by == "zero" else _mean, address, heads=None if head is None else [head])
-            with edits(model, {address: off}):
-                change = Change(answer(before), answer(ask(model, asked)))
-            found.append(Effect(address, head, change.effect))
-    return sorted(found, key=lambda one: -one.effect)
+        with apply_edits(model, dict.fromkeys(targets, _same)):
+            check_same(before, run_model(model, inputs), "with nothing switched off")
+    effects = []
+    for address in targets:
+        heads: Sequence[int | None] = range(model.config.heads) if _name(address) == "heads" else (None,)
+        for head in heads:
+            off = _make_edit(_zero if by == "zero" else _mean, address, heads=None if head is None else [head])
+            with apply_edits(model, {address: off}):
+                change = Change(final_output(before), final_output(run_model(model, inputs)))
+            effects.append(Effect(address, head, change.effect))
+    return sorted(effects, key=lambda one: -one.effect)
 
 
 @contextlib.contextmanager
-def edits(model: Model, changes: Mapping[str, Edit]) -> Iterator[None]:
-    """Put tensors through functions on their way; what goes nowhere is refused, or leads to what it is made into."""
-    model = plain(model)
-    whole: dict[str, Edit] = {}
+def apply_edits(model: Model, changes: Mapping[str, Edit]) -> Iterator[None]:
+    """Inside, each tensor at a matching address passes through its function; unsupported addresses raise an error."""
+    model = unwrap_compiled(model)
+    recomputed: dict[str, Edit] = {}
     known = addresses(model)
     wanted = {address: change for one, change in changes.items() for address in select(known, (one,))}
     for address in wanted:
-        _check(model, address)
+        _check_editable(model, address)
     for path in {_path(address) for address in wanted if _name(address) in RECOMPUTED}:
-        whole |= _recomputed(path, wanted)
-    with edit(model, {**wanted, **whole}):
+        recomputed |= _recompute_heads(path, wanted)
+    with edit(model, {**wanted, **recomputed}):
         yield
 
 
-def _check(model: Model, address: str) -> None:
+def _check_editable(model: Model, address: str) -> None:
     module, name = model.get_submodule(_path(address)), _name(address)
     if isinstance(module, Attention) and name in ("queries", "keys", "scores"):
         raise AddressError(
-            f"{address} is shown and goes no further: the fused kernel has used it by then. Replace "
+            f"{address} can be recorded but not replaced: the fused kernel has already used it. Replace "
             f"{_path(address)}.weights, .values, .heads or .output instead."
         )
     if isinstance(module, MixtureOfExperts) and name != "output":
         raise AddressError(
-            f"{address} is shown and goes no further: the experts have used it by then. Replace "
+            f"{address} can be recorded but not replaced: the experts have already used it. Replace "
             f"{_path(address)}.output instead."
         )
 
 
-def _recomputed(path: str, wanted: Mapping[str, Edit]) -> dict[str, Edit]:
-    """heads = weights · values, from those that were replaced and those that were there."""
-    held: dict[str, Tensor] = {}
+def _recompute_heads(path: str, wanted: Mapping[str, Edit]) -> dict[str, Edit]:
+    """heads = weights · values, each edited or as computed by the model."""
+    inputs: dict[str, Tensor] = {}
 
-    def hold(name: str) -> Edit:
+    def store(name: str) -> Edit:
         change = wanted.get(f"{path}.{name}", _same)
 
-        def keep(tensor: Tensor) -> Tensor:
-            held[name] = change(tensor)
+        def store_edited(tensor: Tensor) -> Tensor:
+            inputs[name] = change(tensor)
             return tensor
 
-        return keep
+        return store_edited
 
     def heads(tensor: Tensor) -> Tensor:
-        made = held["weights"].to(tensor.dtype) @ repeat_kv(held["values"], tensor)
-        return wanted.get(f"{path}.heads", _same)(made)
+        product = inputs["weights"].to(tensor.dtype) @ repeat_kv(inputs["values"], tensor)
+        return wanted.get(f"{path}.heads", _same)(product)
 
-    return {f"{path}.weights": hold("weights"), f"{path}.values": hold("values"), f"{path}.heads": heads}
+    return {f"{path}.weights": store("weights"), f"{path}.values": store("values"), f"{path}.heads": heads}
 
 
-def _replacing(
-    other: Tensor | Edit, address: str, *, places: Sequence[int] | None = None, heads: Sequence[int] | None = None
+def _make_edit(
+    other: Tensor | Edit, address: str, *, positions: Sequence[int] | None = None, heads: Sequence[int] | None = None
 ) -> Edit:
-    """The function that puts `other` where it belongs and leaves the rest as it was."""
+    """A function that replaces a tensor by `other`, only at the given positions and heads."""
 
     def replace(tensor: Tensor) -> Tensor:
         new = other(tensor) if callable(other) else other.to(tensor.device, tensor.dtype)
         if new.shape != tensor.shape and new.shape != (1, *tensor.shape[1:]):
             raise ShapeError(
-                f"At {address} there is a tensor of shape {list(tensor.shape)}, and {list(new.shape)} was to replace "
-                "it. Record it from a text of as many tokens."
+                f"The tensor at {address} has shape {list(tensor.shape)}, but the replacement has {list(new.shape)}. "
+                "Record the replacement from a text with the same number of tokens."
             )
-        touched = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
+        mask = torch.ones(tensor.shape, dtype=torch.bool, device=tensor.device)
         by_head = _name(address) in ("heads", *RECOMPUTED)
         if heads is not None and not by_head:
-            raise UsageError(f"{address} has no heads to choose from. Those of attention are at …attention.heads.")
-        for chosen, axis in ((places, 2 if by_head else 1), (heads, 1)):
-            if chosen is not None:
-                touched &= _chosen(chosen, tensor, axis, address, by_head=by_head)
-        return torch.where(touched, new, tensor)
+            raise UsageError(f"{address} has no heads to choose from. Attention heads are at …attention.heads.")
+        for indices, axis in ((positions, 2 if by_head else 1), (heads, 1)):
+            if indices is not None:
+                mask &= _index_mask(indices, tensor, axis, address, by_head=by_head)
+        return torch.where(mask, new, tensor)
 
     return replace
 
 
-def _chosen(chosen: Sequence[int], tensor: Tensor, axis: int, address: str, *, by_head: bool) -> Tensor:
-    """True at these places or heads."""
-    what = "head" if axis == 1 and by_head else "place"
-    there = tensor.shape[axis] if tensor.ndim > 2 else 0
-    wrong = [number for number in chosen if not 0 <= number < there]
+def _index_mask(indices: Sequence[int], tensor: Tensor, axis: int, address: str, *, by_head: bool) -> Tensor:
+    """A mask that is True at these indices of an axis."""
+    kind = "head" if axis == 1 and by_head else "position"
+    size = tensor.shape[axis] if tensor.ndim > 2 else 0
+    wrong = [number for number in indices if not 0 <= number < size]
     if wrong:
-        raise UsageError(f"There is no {what} {wrong[0]} at {address}: it has {there}, numbered from 0.")
-    kept = torch.zeros(there, dtype=torch.bool, device=tensor.device)
-    kept[list(chosen)] = True
-    return kept.view(-1, *(1 for _ in tensor.shape[axis + 1 :]))
+        raise UsageError(f"There is no {kind} {wrong[0]} at {address}: it has {size}, numbered from 0.")
+    mask = torch.zeros(size, dtype=torch.bool, device=tensor.device)
+    mask[list(indices)] = True
+    return mask.view(-1, *(1 for _ in tensor.shape[axis + 1 :]))
 
 
 def _same(tensor: Tensor) -> Tensor:
@@ -226,7 +229,7 @@ def _zero(tensor: Tensor) -> Tensor:
 
 
 def _mean(tensor: Tensor) -> Tensor:
-    """The mean over the places, which are next to last."""
+    """The mean over the positions, which are the second to last axis."""
     return tensor.mean(-2, keepdim=True).expand_as(tensor) if tensor.ndim > 2 else tensor.mean(0).expand_as(tensor)
 
 

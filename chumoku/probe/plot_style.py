@@ -1,4 +1,4 @@
-"""Pictures, in one quiet house style, with Japanese labels where a Japanese font is installed."""
+"""The common style of all plots, with Japanese labels if a Japanese font is installed, and two plots for training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from torch import Tensor
 INK, PAPER = "#1c2733", "#ffffff"
 
 
-def attention_maps(
+def draw_attention_maps(
     weights: Tensor,
     *,
     queries: Sequence[str],
@@ -31,22 +31,22 @@ def attention_maps(
     path: Path | str,
     titles: Sequence[str] | None = None,
 ) -> Path:
-    """Draw weights [H, T, S] one by one: a row per query, a column per key, darker = looks more."""
+    """Draw one attention map per head from weights [H, T, S]: a row per query, a column per key, darker is larger."""
     heads, rows, columns = weights.shape
     across = math.ceil(math.sqrt(heads))
     down = math.ceil(heads / across)
     size = (across * (1.0 + 0.34 * columns) + 0.8, down * (0.8 + 0.34 * rows) + 0.5)
     darkest = float(weights.max())
-    with plt.rc_context(style()):
+    with plt.rc_context(plot_style()):
         figure, axes = plt.subplots(down, across, figsize=size, squeeze=False, layout="constrained")
         for axis in axes.flat[heads:]:
             axis.axis("off")
         for head, axis in enumerate(axes.flat[:heads]):
-            picture = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
+            image = axis.imshow(weights[head].float().cpu().numpy(), cmap="Blues", vmin=0.0, vmax=darkest)
             axis.set_title(titles[head] if titles else f"head {head}", fontsize=9)
-            axis.set_xticks(range(columns), list(map(label, keys)))
-            axis.set_yticks(range(rows), list(map(label, queries)))
-        figure.colorbar(picture, ax=axes, shrink=0.6, label="weight")
+            axis.set_xticks(range(columns), list(map(axis_label, keys)))
+            axis.set_yticks(range(rows), list(map(axis_label, queries)))
+        figure.colorbar(image, ax=axes, shrink=0.6, label="weight")
         figure.suptitle(title, fontsize=11)
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,24 +55,24 @@ def attention_maps(
     return path
 
 
-def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
-    """Draw the loss of training and validation over steps, from the lines of a metrics file."""
-    with plt.rc_context(style()):
+def draw_loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
+    """Draw training and validation loss over steps, from the rows of a metrics file."""
+    with plt.rc_context(plot_style()):
         figure, axis = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
-        for key, label, color, marker, below in (
+        for key, name, color, marker, below in (
             ("loss", "training", "#9db8d2", "", -12),
             ("validation_loss", "validation", "#b23a48", "o", 4),
         ):
             points = [(line["step"], line[key]) for line in metrics if line.get(key) is not None]
             if points:
                 axis.plot(
-                    *zip(*points, strict=True), color=color, label=label, marker=marker, markersize=3, linewidth=1.4
+                    *zip(*points, strict=True), color=color, label=name, marker=marker, markersize=3, linewidth=1.4
                 )
                 axis.annotate(
                     f"{points[-1][1]:.3f}", points[-1], xytext=(4, below), textcoords="offset points", color=color
                 )
         axis.set_xlabel("step")
-        axis.set_ylabel("loss (nats a token)")
+        axis.set_ylabel("loss (nats per token)")
         axis.grid(color="#e3e8ee", linewidth=0.6)
         for side in ("top", "right"):
             axis.spines[side].set_visible(False)
@@ -84,8 +84,8 @@ def loss_curve(metrics: Sequence[Mapping[str, Any]], path: Path | str) -> Path:
     return path
 
 
-def style() -> dict[Any, Any]:
-    """The house style; the Japanese font of the extra `ja` is used when it is there."""
+def plot_style() -> dict[Any, Any]:
+    """Matplotlib settings for all plots; uses the Japanese font of the extra `ja` if it is installed."""
     fonts = ["DejaVu Sans"]
     found = importlib.util.find_spec("matplotlib_fontja")
     if found is not None and found.submodule_search_locations:
@@ -107,9 +107,11 @@ def style() -> dict[Any, Any]:
 
 
 @contextmanager
-def picture(path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1) -> Iterator[tuple[Any, Any]]:
-    """A figure and its axes in the house style, saved at the end. A letter that no font has is a box, not a warning."""
-    with plt.rc_context(style()), warnings.catch_warnings():
+def saved_figure(
+    path: Path, size: tuple[float, float], *, columns: int = 1, rows: int = 1
+) -> Iterator[tuple[Any, Any]]:
+    """A figure and its axes in the common style, saved at the end. Missing glyphs are boxes and give no warning."""
+    with plt.rc_context(plot_style()), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure, axes = plt.subplots(rows, columns, figsize=size, layout="constrained")
         try:
@@ -119,30 +121,30 @@ def picture(path: Path, size: tuple[float, float], *, columns: int = 1, rows: in
             plt.close(figure)
 
 
-def label(name: str, most: int = 14) -> str:
-    """A token's name on an axis: short, and no formula, whatever it holds."""
-    name = name if len(name) <= most else f"{name[: most - 1]}…"
+def axis_label(name: str, max_chars: int = 14) -> str:
+    """A token's name as an axis label: shortened, and with $ escaped so that it is not read as a formula."""
+    name = name if len(name) <= max_chars else f"{name[: max_chars - 1]}…"
     return name.replace("$", r"\$")
 
 
-def lies(names: Sequence[str]) -> list[bool]:
-    """Which names on an axis of narrow columns lie on their side: words do, 食 stands upright."""
+def labels_to_rotate(names: Sequence[str]) -> list[bool]:
+    """Which labels of narrow columns are rotated by 90°: words are, single wide characters such as 食 are not."""
     if max(map(len, names), default=0) <= 2:
         return [False for _ in names]
     return [len(name) > 2 or not any(unicodedata.east_asian_width(char) in "WF" for char in name) for name in names]
 
 
-def scale_beside(figure: Any, image: Any, axes: Any, *, text: str) -> None:
-    """A bar of colors as high as it need be, and no wider for that."""
+def add_colorbar(figure: Any, image: Any, axes: Any, *, text: str) -> None:
+    """Add a color bar of at most 5 inches, with the same width for every figure size."""
     height = min(5.0, 0.7 * float(figure.get_figheight()))
     figure.colorbar(image, ax=axes, label=text, shrink=height / figure.get_figheight(), aspect=height / 0.16)
 
 
-def bare(axis: Any) -> None:
+def hide_spines(axis: Any) -> None:
     for spine in axis.spines.values():
         spine.set_visible(False)
 
 
-def share_of(part: float) -> str:
-    """A share in percent; what is little is not called nothing."""
-    return f"{part:.0%}" if part >= 0.005 or part == 0 else "<1%"
+def format_percent(share: float) -> str:
+    """A share in percent; a small share that is not zero becomes "<1%"."""
+    return f"{share:.0%}" if share >= 0.005 or share == 0 else "<1%"

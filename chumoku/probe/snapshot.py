@@ -1,13 +1,13 @@
-"""All that is drawn of one look, as numbers on the CPU: `see` gathers it in a single forward pass.
+"""Everything that is shown about one forward pass, as numbers on the CPU: `take_snapshot` runs the model once.
 
-    maps        every head's weights [L, H, T, S]     "encoder", "decoder" (masked), "cross"; and rollouts [1, 1, T, S]
+    maps        attention weights [L, H, T, S] of "encoder", "decoder" (masked) and "cross"; rollouts [1, 1, T, S]
     entropy     of every head [L, H], in bits
-    streams     ‖x‖ by layer and place
-    lens        what each layer would say
-    words       for each word written: the five best candidates, and where it looked
-    positions   what tells the places apart
+    streams     ‖x‖ by layer and position
+    lens        the prediction of each layer
+    words       for each generated token: the five best candidates, and the positions with the most attention
+    positions   the position vectors
 
-Row i of a map of a decoder is the look with which the token after i was written.
+Row i of a decoder's map is the attention with which the token after i was predicted.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ from chumoku.models.model import EncoderModel, Model
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
 from chumoku.probe import attention, lens
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import answer, plain, watch
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import final_output, run_and_record, unwrap_compiled
 
-BEST, LOOKED = 5, 3
-SHOWN = 64  # numbers of a position's vector
-Name = Callable[[int], str]
+TOP_CANDIDATES, TOP_ATTENDED = 5, 3
+MAX_COLUMNS = 64  # of a position vector
+TokenName = Callable[[int], str]
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What is looked at. Behind `first` tokens those begin that the model wrote; `then` is what came last, unread."""
+class LookInput:
+    """The tokens of one forward pass: a prompt of `prompt_length` tokens, then the tokens that the model generated."""
 
     tokens: Sequence[int]
-    name: Name
-    first: int
-    then: int | None = None
+    name: TokenName
+    prompt_length: int
+    next_token: int | None = None  # the last generated token; it is not part of `tokens`
     source: Sequence[int] | None = None
-    source_name: Name | None = None
-    guessed: Sequence[int] = ()  # an encoder's places whose guesses are wanted
+    source_name: TokenName | None = None
+    masked_positions: Sequence[int] = ()  # encoder: the positions whose predictions are shown
 
 
-class Map(NamedTuple):
+class AttentionMap(NamedTuple):
     key: str  # encoder, decoder, cross, rollout, rollout-encoder, rollout-cross
     weights: Tensor  # [L, H, T, S]
     rows: list[str]
@@ -56,155 +56,173 @@ class Candidate(NamedTuple):
     probability: float
 
 
-class Word(NamedTuple):
-    """One place at which something was said."""
+class PredictedToken(NamedTuple):
+    """The prediction at one position."""
 
     place: int  # the row of the maps
-    name: str | None  # what was written, or None where nothing was yet
+    name: str | None  # the generated token, or None if there is none yet
     probability: float | None
-    rank: int | None  # 1: the likeliest
+    rank: int | None  # 1 is the most likely token
     candidates: list[Candidate]
-    looked: list[tuple[int, float]]  # columns and weights, in the mean over all layers and heads
+    looked: list[tuple[int, float]]  # the columns with the most attention, mean over all layers and heads
 
 
-class Guesses(NamedTuple):
-    """The lens in names: [L + 1][T][k]."""
+class LensTable(NamedTuple):
+    """The logit lens with token names: [L + 1][T][k]."""
 
     rows: list[str]
     candidates: list[list[list[Candidate]]]
 
 
-class Positions(NamedTuple):
+class PositionTable(NamedTuple):
     kind: str
-    table: Tensor | None  # [T, ≤ 64], or a row for each distance
+    table: Tensor | None  # [T, ≤ 64]; for relative positions one row per distance
     rows: list[str]
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     kind: str
     tokens: list[tuple[int, str]]
     source: list[tuple[int, str]]
-    first: int
-    maps: list[Map]
+    prompt_length: int
+    maps: list[AttentionMap]
     entropy: dict[str, Tensor]
-    streams: dict[str, lens.Stream]
-    lens: Guesses | None
-    words: list[Word]
-    positions: Positions
+    streams: dict[str, lens.StreamNorms]
+    lens: LensTable | None
+    words: list[PredictedToken]
+    positions: PositionTable
 
-    def map(self, key: str) -> Map:
+    def map(self, key: str) -> AttentionMap:
         return next(one for one in self.maps if one.key == key)
 
 
-def see(
+def take_snapshot(
     model: Model,
-    asked: Asked,
+    inputs: LookInput,
     *,
     layer: int | None = None,
-    guesses: bool = True,
+    with_lens: bool = True,
     debug: bool | None = None,
-    going: Going = on,
-) -> Seen:
-    """One pass, and everything that can be seen in it; of one layer, or without the lens, where all is too much."""
-    model = plain(model)
-    looks = attention.WEIGHTS if layer is None else attention.WEIGHTS.replace("blocks.*", f"blocks.{layer}")
-    output, tape = watch(model, asked.tokens, looks, *lens.added_patterns(), source=asked.source, debug=debug)
-    weights = attention.maps_of(model, tape)
-    maps = [_map(key, one[:, 0].float().cpu(), asked) for key, one in weights.items()]
-    speaks = output.logits is not None
-    logits = answer(output)[0] if speaks else None
-    stack = model.get_submodule("encoder" if isinstance(model, EncoderModel) else "decoder")
-    source_name = asked.source_name or asked.name
-    return Seen(
+    check_interrupt: CheckInterrupt = never_interrupt,
+) -> Snapshot:
+    """Run the model once and collect everything that is shown.
+
+    layer: collect the attention of this layer only (without rollouts).
+    with_lens: whether to compute the logit lens, which is slow for a large vocabulary.
+    """
+    model = unwrap_compiled(model)
+    pattern = attention.WEIGHTS if layer is None else attention.WEIGHTS.replace("blocks.*", f"blocks.{layer}")
+    output, tape = run_and_record(
+        model, inputs.tokens, pattern, *lens.stream_patterns(), source=inputs.source, debug=debug
+    )
+    weights = attention.stack_attention(model, tape)
+    maps = [_name_map(key, one[:, 0].float().cpu(), inputs) for key, one in weights.items()]
+    logits = None if output.logits is None else final_output(output)[0]
+    is_encoder = isinstance(model, EncoderModel)
+    stack = model.get_submodule("encoder" if is_encoder else "decoder")
+    source_name = inputs.source_name or inputs.name
+    return Snapshot(
         kind=model.config.kind,
-        tokens=[(token, asked.name(token)) for token in asked.tokens],
-        source=[(token, source_name(token)) for token in asked.source or ()],
-        first=asked.first,
-        maps=[*maps, *(_rollouts(attention.rolled(weights), asked) if layer is None else [])],
+        tokens=[(token, inputs.name(token)) for token in inputs.tokens],
+        source=[(token, source_name(token)) for token in inputs.source or ()],
+        prompt_length=inputs.prompt_length,
+        maps=[*maps, *(_rollout_maps(attention.compute_rollout(weights), inputs) if layer is None else [])],
         entropy={one.key: attention.entropy(one.weights).mean(-1) for one in maps},
-        streams={name: _first_row(stream) for name, stream in lens.streams(model, tape).items()},
-        lens=_guesses(model, tape, asked, going) if speaks and guesses else None,
-        words=[] if logits is None else words(logits, maps, asked, masked=isinstance(model, EncoderModel), going=going),
-        positions=positions(stack, len(asked.tokens)),  # type: ignore[arg-type]
+        streams={name: _first_in_batch(norms) for name, norms in lens.compute_norms(model, tape).items()},
+        lens=_lens_table(model, tape, inputs, check_interrupt) if logits is not None and with_lens else None,
+        words=[]
+        if logits is None
+        else predict(logits, maps, inputs, masked=is_encoder, check_interrupt=check_interrupt),
+        positions=position_table(stack, len(inputs.tokens)),  # type: ignore[arg-type]
     )
 
 
-def words(logits: Tensor, maps: list[Map], asked: Asked, *, masked: bool, going: Going = on) -> list[Word]:
-    """What was said at each place where something was written, and what it looked at there."""
+def predict(
+    logits: Tensor,
+    maps: list[AttentionMap],
+    inputs: LookInput,
+    *,
+    masked: bool,
+    check_interrupt: CheckInterrupt = never_interrupt,
+) -> list[PredictedToken]:
+    """The prediction at each generated (or masked) position, with the positions that it attended to most."""
     last = next((one for one in maps if one.key == "cross"), maps[-1])
-    looks = last.weights.mean((0, 1))
+    attended = last.weights.mean((0, 1))
     if masked:
-        spoken: list[tuple[int, int | None]] = [(place, None) for place in asked.guessed]
+        predicted: list[tuple[int, int | None]] = [(place, None) for place in inputs.masked_positions]
     else:
-        following = [*asked.tokens[1:], asked.then]
-        spoken = [(place, following[place]) for place in range(max(0, asked.first - 1), len(asked.tokens))]
+        following = [*inputs.tokens[1:], inputs.next_token]
+        start = max(0, inputs.prompt_length - 1)
+        predicted = [(place, following[place]) for place in range(start, len(inputs.tokens))]
     found = []
-    for place, token in spoken:
-        going()
-        chances = logits[place].float().softmax(-1).cpu()
-        best = chances.topk(min(BEST, len(chances)))
-        most = looks[place].topk(min(LOOKED, looks.shape[-1]))
+    for place, token in predicted:
+        check_interrupt()
+        probabilities = logits[place].float().softmax(-1).cpu()
+        best = probabilities.topk(min(TOP_CANDIDATES, len(probabilities)))
+        most = attended[place].topk(min(TOP_ATTENDED, attended.shape[-1]))
         found.append(
-            Word(
+            PredictedToken(
                 place,
-                None if token is None else asked.name(token),
-                None if token is None else float(chances[token]),
-                None if token is None else 1 + int((chances > chances[token]).sum()),
-                [Candidate(asked.name(int(one)), float(p)) for p, one in zip(*best, strict=True)],
+                None if token is None else inputs.name(token),
+                None if token is None else float(probabilities[token]),
+                None if token is None else 1 + int((probabilities > probabilities[token]).sum()),
+                [Candidate(inputs.name(int(one)), float(p)) for p, one in zip(*best, strict=True)],
                 [(int(column), float(weight)) for weight, column in zip(*most, strict=True)],
             )
         )
     return found
 
 
-def positions(stack: Stack, length: int) -> Positions:
-    """What is added to each place, or how far it is turned, or what each distance is."""
-    places = torch.arange(length, device=next(stack.parameters()).device)
-    rows = [str(place) for place in range(length)]
+def position_table(stack: Stack, length: int) -> PositionTable:
+    """The vector added at each position, the cosines of rotary angles, or the vector of each relative distance."""
+    positions = torch.arange(length, device=next(stack.parameters()).device)
+    rows = [str(position) for position in range(length)]
     if stack.position is not None:
         kind = type(stack.position).__name__.lower()
-        return Positions(kind, stack.position(places, length).detach().float().cpu()[:, :SHOWN], rows)
+        return PositionTable(kind, stack.position(positions, length).detach().float().cpu()[:, :MAX_COLUMNS], rows)
     if stack.rotary is not None:
-        return Positions("rotary", stack.rotary(places, torch.float32).cos.cpu()[:, :SHOWN], rows)
+        return PositionTable("rotary", stack.rotary(positions, torch.float32).cos.cpu()[:, :MAX_COLUMNS], rows)
     if stack.relative:
         table = stack.get_submodule("blocks.0.attention.relative").table.detach().float().cpu()  # type: ignore[operator]
         clip = len(table) // 2
-        return Positions("relative", table[:, :SHOWN], [f"{distance:+d}" for distance in range(-clip, clip + 1)])
-    return Positions("none", None, [])
+        rows = [f"{distance:+d}" for distance in range(-clip, clip + 1)]
+        return PositionTable("relative", table[:, :MAX_COLUMNS], rows)
+    return PositionTable("none", None, [])
 
 
-def _map(key: str, weights: Tensor, asked: Asked) -> Map:
-    """A map with its names. What looks at a source is a word about to be written; else it is the token itself."""
-    own = [asked.name(token) for token in asked.tokens]
-    name = asked.source_name or asked.name
-    source = [name(token) for token in asked.source or ()]
+def _name_map(key: str, weights: Tensor, inputs: LookInput) -> AttentionMap:
+    """A map with token names. Rows of cross-attention are named by the token that is predicted there."""
+    own = [inputs.name(token) for token in inputs.tokens]
+    name = inputs.source_name or inputs.name
+    source = [name(token) for token in inputs.source or ()]
     match key:
         case "encoder" | "rollout-encoder" if source:
-            return Map(key, weights, source, source)
+            return AttentionMap(key, weights, source, source)
         case "cross" | "rollout-cross":
-            then = "…" if asked.then is None else asked.name(asked.then)
-            return Map(key, weights, [*own[1:], then], source)
+            last = "…" if inputs.next_token is None else inputs.name(inputs.next_token)
+            return AttentionMap(key, weights, [*own[1:], last], source)
         case _:
-            return Map(key, weights, own, own)
+            return AttentionMap(key, weights, own, own)
 
 
-def _rollouts(rollout: attention.Rollout, asked: Asked) -> list[Map]:
+def _rollout_maps(rollout: attention.Rollout, inputs: LookInput) -> list[AttentionMap]:
     found = {"rollout-encoder": rollout.encoder, "rollout": rollout.decoder, "rollout-cross": rollout.cross}
-    return [_map(key, one[None].cpu(), asked) for key, one in found.items() if one is not None]
+    return [_name_map(key, one[None].cpu(), inputs) for key, one in found.items() if one is not None]
 
 
-def _first_row(stream: lens.Stream) -> lens.Stream:
-    return lens.Stream(*(None if part is None else part[:, 0].cpu() for part in stream))  # type: ignore[arg-type]
+def _first_in_batch(norms: lens.StreamNorms) -> lens.StreamNorms:
+    return lens.StreamNorms(*(None if part is None else part[:, 0].cpu() for part in norms))  # type: ignore[arg-type]
 
 
-def _guesses(model: Model, tape: Tape, asked: Asked, going: Going) -> Guesses:
-    seen = lens.through(model, tape, best=min(BEST, model.config.vocabulary), going=going)
+def _lens_table(model: Model, tape: Tape, inputs: LookInput, check_interrupt: CheckInterrupt) -> LensTable:
+    best = min(TOP_CANDIDATES, model.config.vocabulary)
+    found = lens.apply_lens(model, tape, best=best, check_interrupt=check_interrupt)
     layers = [
         [
-            [Candidate(asked.name(token), chance) for token, chance in zip(tokens, chances, strict=True)]
-            for tokens, chances in zip(layer, likely, strict=True)
+            [Candidate(inputs.name(token), probability) for token, probability in zip(*pair, strict=True)]
+            for pair in zip(layer, probabilities, strict=True)
         ]
-        for layer, likely in zip(seen.tokens[:, 0].tolist(), seen.probabilities[:, 0].tolist(), strict=True)
+        for layer, probabilities in zip(found.tokens[:, 0].tolist(), found.probabilities[:, 0].tolist(), strict=True)
     ]
-    return Guesses([asked.name(token) for token in asked.tokens], layers)
+    return LensTable([inputs.name(token) for token in inputs.tokens], layers)

@@ -1,9 +1,11 @@
-"""The page's files: a list made at start-up. A path that is asked for is looked up in it and never opened."""
+"""The files of the web page, read once at start-up. A requested path is only looked up in this list, never opened."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
 from starlette.requests import Request
@@ -47,14 +49,20 @@ class Assets:
 
 
 def read() -> list[tuple[str, Asset]]:
-    """Every file of the page, one folder deep: "app.js", "css/base.css"."""
+    """Every file of the page by its path below `chumoku/viewer`, such as "core/app.js"."""
     found: list[tuple[str, Asset]] = []
-    folder = files("chumoku") / "viewer"
-    for one in sorted(folder.iterdir(), key=lambda one: one.name) if folder.is_dir() else ():
-        inside = [(f"{one.name}/{each.name}", each) for each in one.iterdir()] if one.is_dir() else [(one.name, one)]
-        for name, place in inside:
-            kind = TYPES.get(name.rpartition(".")[2])
-            if kind is not None and place.is_file():
-                content = place.read_bytes()[:LARGEST]
-                found.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
+    for name, file in walk(files("chumoku") / "viewer"):
+        kind = TYPES.get(name.rpartition(".")[2])
+        if kind is not None:
+            content = file.read_bytes()[:LARGEST]
+            found.append((name, Asset(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')))
     return found
+
+
+def walk(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Traversable]]:
+    """The files of a folder and of its subfolders, each with its path relative to the first folder."""
+    for one in sorted(folder.iterdir(), key=lambda one: one.name) if folder.is_dir() else ():
+        if one.is_dir():
+            yield from walk(one, f"{prefix}{one.name}/")
+        elif one.is_file():
+            yield prefix + one.name, one

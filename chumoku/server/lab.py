@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from chumoku.probe.page import fingerprint
+from chumoku.probe.page import csp_hash
 from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import open_regular
 
@@ -50,7 +50,7 @@ def read_report(folder: Path, language: str | None = None, theme: str | None = N
     if len(data) > MAX_BYTES:
         return None
     html = apply_view(data.decode("utf-8", "replace"), language, theme)
-    styles = " ".join(f"'{fingerprint(css)}'" for css in STYLE.findall(html)[:8])
+    styles = " ".join(f"'{csp_hash(css)}'" for css in STYLE.findall(html)[:8])
     allowed = ("default-src 'none'", "img-src data:", "style-src " + (styles or "'none'"))
     policy = "; ".join((*allowed, "base-uri 'none'", "form-action 'none'", "frame-ancestors 'self'"))
     return Report(html.encode(), policy)

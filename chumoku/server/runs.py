@@ -21,9 +21,9 @@ from typing import Any
 
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import longest
-from chumoku.probe.cancellation import Going, on, pausing
-from chumoku.probe.page import packed
-from chumoku.probe.snapshot import see
+from chumoku.probe.cancellation import CheckInterrupt, interruptible, never_interrupt
+from chumoku.probe.page import pack_weights
+from chumoku.probe.snapshot import take_snapshot
 from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import Checkpoints, UnknownRun, list_checkpoints, list_names, open_regular
 from chumoku.server.look.schemas import RunLook
@@ -83,13 +83,13 @@ class Runs:
         pipeline: Bundle,
         request: RunLook,
         lock: contextlib.AbstractContextManager[None] | None = None,
-        check_interrupt: Going = on,
+        check_interrupt: CheckInterrupt = never_interrupt,
     ) -> dict[str, Any]:
         """Attention map of one head for a text, with a checkpoint's model; `lock` is held while it computes."""
-        with lock or contextlib.nullcontext(), pausing(pipeline.model, check_interrupt):
+        with lock or contextlib.nullcontext(), interruptible(pipeline.model, check_interrupt):
             return self._look(pipeline, request, check_interrupt)
 
-    def _look(self, pipeline: Bundle, request: RunLook, check_interrupt: Going) -> dict[str, Any]:
+    def _look(self, pipeline: Bundle, request: RunLook, check_interrupt: CheckInterrupt) -> dict[str, Any]:
         if request.map == "cross" and pipeline.config.kind != "encoder-decoder":
             raise UsageError(f"A model of kind '{pipeline.config.kind}' has no cross-attention. Choose another map.")
         check_layer(pipeline, request.layer, "decoder" if request.map == "cross" else request.map)
@@ -100,7 +100,7 @@ class Runs:
         )
         depth = min(depth for depth in (pipeline.config.encoder_depth, pipeline.config.decoder_depth) if depth)
         only_layer = request.layer if request.layer < depth else None
-        snapshot = see(pipeline.model, prompt, layer=only_layer, guesses=False, going=check_interrupt)
+        snapshot = take_snapshot(pipeline.model, prompt, layer=only_layer, with_lens=False, check_interrupt=check_interrupt)
         full_map = snapshot.map(request.map)
         layer = 0 if len(full_map.weights) == 1 else request.layer
         head_map = full_map._replace(weights=full_map.weights[layer, request.head][None, None])
@@ -108,7 +108,7 @@ class Runs:
             "step": request.checkpoint,
             "rows": head_map.rows,
             "columns": head_map.columns,
-            "weights": packed(head_map.weights),
+            "weights": pack_weights(head_map.weights),
             "nan": nan_bitmap(head_map),
             "notices": notices,
         }

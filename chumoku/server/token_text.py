@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from chumoku.probe.token_labels import name_of
+from chumoku.probe.token_labels import token_label
 from chumoku.text.tokenizer import Tokenizer
 
 BYTE = re.compile(r"<0x([0-9A-F]{2})>")
@@ -16,7 +16,7 @@ SPACE = "▁"  # SentencePiece's space
 
 def label_tokens(tokens: Sequence[int], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """Each token as {"id", "text"}."""
-    return [{"id": token, "text": name_of(tokenizer, token)} for token in tokens]
+    return [{"id": token, "text": token_label(tokenizer, token)} for token in tokens]
 
 
 class TokenText(NamedTuple):

@@ -20,7 +20,7 @@ from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
 from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn.tap import record
-from chumoku.probe.token_labels import name_of
+from chumoku.probe.token_labels import token_label
 from chumoku.server.disconnect import cancel_on_disconnect, run_job
 from chumoku.server.errors import RequestError, to_request_error
 from chumoku.server.models import ServedModel, find_model, require_kind
@@ -174,7 +174,7 @@ def describe_tree(tree: Tree, best: Hypothesis, tokenizer: Tokenizer) -> dict[st
         {
             "parent": node.parent,
             "id": node.token,
-            "text": name_of(tokenizer, node.token),
+            "text": token_label(tokenizer, node.token),
             "logprob": node.logprob,
             "score": node.score,
             "step": node.step,

@@ -23,7 +23,7 @@ from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
-from chumoku.probe.plot_style import loss_curve
+from chumoku.probe.plot_style import draw_loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
 from chumoku.training import checkpoint_files as files
@@ -152,7 +152,7 @@ def _train(
         write_result(run, folder)
     log.close()
     if world.main:
-        loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
+        draw_loss_curve(read_metrics(folder / METRICS), folder / "loss.png")
     state = run.state
     where = folder / ("last" if run.stopped_by is None else "checkpoints; continue with --resume")
     log.info(

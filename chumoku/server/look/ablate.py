@@ -18,32 +18,32 @@ from chumoku.errors import UsageError
 from chumoku.inspect_prompt import generated_text
 from chumoku.models.model import EncoderModel
 from chumoku.pipeline import Pipeline
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import answer, ask, given
-from chumoku.probe.patching import Change, edits
-from chumoku.probe.snapshot import Asked
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import final_output, make_input, run_model
+from chumoku.probe.patching import Change, apply_edits
+from chumoku.probe.snapshot import LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import check_head, check_layer, json_number, prompt_from_request
 
 BEST = 5  # candidates shown
 
 
-def ablate(pipeline: Pipeline, request: schemas.Ablate, check_interrupt: Going = on) -> dict[str, Any]:
+def ablate(pipeline: Pipeline, request: schemas.Ablate, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """Text and candidates with all parts, and with some switched off."""
     changes = {address: _zero_heads(heads) for address, heads in _find_ablated(pipeline, request.off).items()}
     model = pipeline.model
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
-    both = given(model, prompt.tokens, prompt.source)
-    before = answer(ask(model, both))
-    with edits(model, changes):
-        change = Change(before, answer(ask(model, both)))
+    both = make_input(model, prompt.tokens, prompt.source)
+    before = final_output(run_model(model, both))
+    with apply_edits(model, changes):
+        change = Change(before, final_output(run_model(model, both)))
         ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
     has_logits = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if has_logits else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
-    places = (list(prompt.guessed) or [0]) if masked else list(range(prompt.first - 1, len(prompt.tokens)))
+    places = (list(prompt.masked_positions) or [0]) if masked else list(range(prompt.prompt_length - 1, len(prompt.tokens)))
     effects = [bits[place] for place in places] if has_logits else bits
-    candidates_at = places[0] if masked or prompt.first > 0 else 0
+    candidates_at = places[0] if masked or prompt.prompt_length > 0 else 0
     return {
         **{
             name: {
@@ -88,7 +88,7 @@ def _zero_heads(heads: list[int] | None) -> Callable[[Tensor], Tensor]:
     return edit
 
 
-def _top_candidates(logits: Tensor, prompt: Asked) -> list[dict[str, Any]]:
+def _top_candidates(logits: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
     probabilities = logits.float().softmax(-1).cpu()
     return [
         {"id": int(token), "text": prompt.name(int(token)), "probability": json_number(float(probability))}

@@ -19,9 +19,9 @@ from chumoku.errors import UsageError
 from chumoku.models.stack import Stack
 from chumoku.nn.tap import Tape
 from chumoku.pipeline import Pipeline
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import watch
-from chumoku.probe.snapshot import Asked
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import run_and_record
+from chumoku.probe.snapshot import LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.shared import check_head, check_layer, json_number, json_numbers, prompt_from_request
 
@@ -29,7 +29,7 @@ SHOWN = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(pipeline: Pipeline, request: schemas.Block, check_interrupt: Going = on) -> dict[str, Any]:
+def block(pipeline: Pipeline, request: schemas.Block, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """Everything that one block computes at one position."""
     check_layer(pipeline, request.layer, request.part)
     check_head(pipeline, request.head)
@@ -40,7 +40,7 @@ def block(pipeline: Pipeline, request: schemas.Block, check_interrupt: Going = o
         raise UsageError(f"There is no place {request.place}: the text has {len(tokens)} tokens, numbered from 0.")
     here = f"{request.part}.blocks.{request.layer}"
     before = f"{request.part}.blocks.{request.layer - 1}.output" if request.layer else f"{request.part}.embedding"
-    _, tape = watch(pipeline.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
+    _, tape = run_and_record(pipeline.model, prompt.tokens, f"{here}.**", before, source=prompt.source)
     name = prompt.source_name or prompt.name if reads_source else prompt.name
     stream = _residual_stream(tape, here, before, request.place, pre=pipeline.config.placement == "pre")
     has_cross = f"{here}.cross_attention.queries" in tape
@@ -98,7 +98,7 @@ def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Blo
     }
 
 
-def _cross_attention(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, prompt: Asked) -> dict[str, Any]:
+def _cross_attention(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, prompt: LookInput) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
     return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from chumoku.models.model import Model
-from chumoku.probe.cancellation import Going, pausing
+from chumoku.probe.cancellation import CheckInterrupt, interruptible
 from chumoku.server.checkpoints import UnknownRun
 from chumoku.server.disconnect import cancel_on_disconnect, run_job
 from chumoku.server.errors import RequestError, to_request_error
@@ -36,13 +36,13 @@ LOOKS: dict[str, tuple[type[schemas.Strict], Callable[..., Any]]] = {
 class LookJob(Job):
     """One look inside a model, encoded as JSON in the worker; it ends early if the client disconnects."""
 
-    def __init__(self, model: Model, compute: Callable[[Going], Any]) -> None:
+    def __init__(self, model: Model, compute: Callable[[CheckInterrupt], Any]) -> None:
         super().__init__()
         self._model, self._compute = model, compute
 
     def run_batch(self, jobs: Sequence[LookJob], yield_turn: Callable[[], None]) -> list[bytes]:
         check_interrupt = self.cancellation_check(yield_turn)
-        with pausing(self._model, check_interrupt):
+        with interruptible(self._model, check_interrupt):
             return [encode_json(self._compute(check_interrupt))]  # without a key, a job always runs alone
 
 

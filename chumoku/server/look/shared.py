@@ -13,8 +13,8 @@ from torch import Tensor
 
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.inspect_prompt import Notice, Target, longest, question
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.snapshot import Asked, Map
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.snapshot import AttentionMap, LookInput
 from chumoku.server.look import schemas as schemas
 from chumoku.server.streaming import replace_non_finite
 from chumoku.weights.bundle import Bundle
@@ -28,8 +28,8 @@ NAN_NOTICE: Notice = (
 
 
 def prompt_from_request(
-    pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: Going = on, *, most: int | None = None
-) -> tuple[Asked, list[Notice]]:
+    pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt, *, most: int | None = None
+) -> tuple[LookInput, list[Notice]]:
     """The tokens to inspect, at most `most` of them, and notices for the user."""
     most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
     return prompt_from_text(
@@ -38,8 +38,8 @@ def prompt_from_request(
 
 
 def prompt_from_text(
-    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, check_interrupt: Going = on
-) -> tuple[Asked, list[Notice]]:
+    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, check_interrupt: CheckInterrupt = never_interrupt
+) -> tuple[LookInput, list[Notice]]:
     """The same for a text; if the model's logits are NaN, the prompt alone is inspected."""
     check_target(pipeline, target)
     try:
@@ -84,7 +84,7 @@ def json_numbers(tensor: Tensor) -> Any:
     return [[json_number(value) for value in row] for row in tensor.tolist()]
 
 
-def nan_bitmap(one: Map) -> str | None:
+def nan_bitmap(one: AttentionMap) -> str | None:
     """Which weights of a map are NaN: one bit each, lowest first, in base64; None if there are none."""
     is_nan = one.weights.isnan().numpy()
     return base64.b64encode(np.packbits(is_nan, bitorder="little").tobytes()).decode() if is_nan.any() else None

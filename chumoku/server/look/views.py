@@ -25,9 +25,9 @@ from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.pipeline import Pipeline
 from chumoku.probe import page
-from chumoku.probe.cancellation import Going, on
-from chumoku.probe.forward_pass import answer, ask, given, watch
-from chumoku.probe.snapshot import Asked, see
+from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
+from chumoku.probe.forward_pass import final_output, make_input, run_and_record, run_model
+from chumoku.probe.snapshot import LookInput, take_snapshot
 from chumoku.server.look import schemas as schemas
 from chumoku.server.look.ablate import ablate as ablate
 from chumoku.server.look.block import block as block
@@ -48,7 +48,7 @@ from chumoku.server.token_text import label_tokens
 SIDE = 64  # maximal number of rows and columns shown
 
 
-def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: Going = on) -> dict[str, Any]:
+def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """Everything that the page draws for one prompt."""
     if request.layer is None:
         room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
@@ -56,19 +56,19 @@ def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: Going = on)
         check_layer(pipeline, request.layer)
         room = longest(pipeline, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt, most=room)
-    snapshot = see(pipeline.model, prompt, layer=request.layer, guesses=request.lens, going=check_interrupt)
-    data = page.as_data(snapshot)
+    snapshot = take_snapshot(pipeline.model, prompt, layer=request.layer, with_lens=request.lens, check_interrupt=check_interrupt)
+    data = page.to_json(snapshot)
     data["maps"] = [
         {**map_data, "first_layer": request.layer or 0, "nan": nan_bitmap(one)}
         for one, map_data in zip(snapshot.maps, data["maps"], strict=True)
         if request.maps is None or one.key in request.maps
     ]
-    then = None if prompt.then is None else {"id": prompt.then, "text": prompt.name(prompt.then)}
+    then = None if prompt.next_token is None else {"id": prompt.next_token, "text": prompt.name(prompt.next_token)}
     names = {"model": request.model, "text": request.text, "said": generated_text(pipeline.tokenizer, prompt)}
     return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
 
 
-def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """Tokens of the text and of its continuation, without running the model."""
     own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
@@ -82,11 +82,11 @@ def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: 
     return {"tokens": label_tokens(prompt.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: Going = on) -> dict[str, Any]:
+def addresses(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: Going = on) -> dict[str, Any]:
+def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """The first numbers of the tensor at an address, its shape and statistics."""
     known = tap.addresses(pipeline.model)
     if request.address not in known:
@@ -94,7 +94,7 @@ def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: Going =
         hint = f"Did you mean {near[0]}?" if near else f"The model has {len(known)} addresses."
         raise AddressError(f"This model has no address {request.address}. {hint}")
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
-    _, tape = watch(pipeline.model, prompt.tokens, request.address, source=prompt.source)
+    _, tape = run_and_record(pipeline.model, prompt.tokens, request.address, source=prompt.source)
     if request.address not in tape:
         raise AddressError(f"The forward pass of this prompt did not reach {request.address}.")
     values = tape[request.address][0].float().cpu()
@@ -118,7 +118,7 @@ def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: Going =
     }
 
 
-def next_tokens(pipeline: Pipeline, request: schemas.Next, check_interrupt: Going = on) -> dict[str, Any]:
+def next_tokens(pipeline: Pipeline, request: schemas.Next, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
     """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
     kind = pipeline.config.kind
     if isinstance(pipeline.model, EncoderModel):
@@ -126,7 +126,11 @@ def next_tokens(pipeline: Pipeline, request: schemas.Next, check_interrupt: Goin
     without_new = request if request.target is not None else request.model_copy(update={"new": 0})
     most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
     prompt, notices = prompt_from_request(pipeline, without_new, check_interrupt, most=most)
-    logits = answer(ask(pipeline.model, given(pipeline.model, prompt.tokens, prompt.source)))[0, -1].float().cpu()
+    logits = (
+        final_output(run_model(pipeline.model, make_input(pipeline.model, prompt.tokens, prompt.source)))[0, -1]
+        .float()
+        .cpu()
+    )
     best = logits.topk(min(request.count, len(logits)))
     others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
     return {
@@ -152,7 +156,7 @@ def _as_table(pipeline: Pipeline, values: Tensor, request: schemas.Tensor) -> Te
     return values[request.head * len(values) // pipeline.config.heads]  # several query heads may share a key head
 
 
-def _axis_labels(address: str, prompt: Asked, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
+def _axis_labels(address: str, prompt: LookInput, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
     """Labels of the rows, and of the columns if they are tokens too."""
     own = [prompt.name(token) for token in prompt.tokens]
     source = [(prompt.source_name or prompt.name)(token) for token in prompt.source or ()]

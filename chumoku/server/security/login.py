@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from chumoku.probe.page import fingerprint
+from chumoku.probe.page import csp_hash
 
 STYLE = """
 :root { color-scheme: light dark; font-family: system-ui, "Hiragino Sans", "Noto Sans JP", sans-serif }
@@ -40,7 +40,7 @@ PAGE = f"""<!doctype html>
 """
 
 POLICY = (
-    f"default-src 'none'; script-src '{fingerprint(SCRIPT)}'; style-src '{fingerprint(STYLE)}'; connect-src 'self'; "
+    f"default-src 'none'; script-src '{csp_hash(SCRIPT)}'; style-src '{csp_hash(STYLE)}'; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 

@@ -1,0 +1,224 @@
+// The frame of the page: the current view, model, language and theme, and the state of the server.
+//
+//   #/translate  →  import("../views/translate/translate.js")  →  mount(root, context) → { unmount(), refresh?() }
+//
+// A view's module exports `mount`, and optionally `strings` (its texts), `styles` (its style sheets), `accepts(model)`
+// (which models it works with; a view without it needs no model) and `prefers(model)` (which of them it starts with).
+// context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, storedValue }.
+import { makeApi } from "./api.js";
+import { el, updateTexts } from "./dom.js";
+import { watchHealth } from "./health.js";
+import { addStrings, language, onLanguage, saveSetting, setLanguage, t } from "./i18n.js";
+import { askForKey } from "./key.js";
+import { strings } from "./strings.js";
+
+const VIEWS = ["translate", "chat", "look", "playground", "runs", "lab"];
+const viewModule = (name) => `../views/${name}/${name}.js`;
+const byId = (id) => document.getElementById(id);
+const root = document.documentElement;
+
+addStrings(strings);
+const health = watchHealth(showHealth);
+const api = makeApi({ onNoResponse: () => health.check(), onKeyRequired: () => askForKey().then(start), onUnknownModel: () => reloadModels(false) });
+const themeListeners = new Set();
+let models = [];
+let shown = null; // { name, module, handle, cleanups, model, modelListeners }
+let loadCount = 0; // a slow view must not replace one that was chosen after it
+
+// ---- the views ----
+function viewInAddress() {
+  const name = location.hash.replace(/^#\/?/, "").split(/[/?]/)[0];
+  return VIEWS.includes(name) ? name : VIEWS[0];
+}
+
+async function show() {
+  const name = viewInAddress();
+  const load = ++loadCount;
+  for (const link of byId("views").children) {
+    if (link.dataset.view === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  let module;
+  try {
+    module = await import(viewModule(name));
+    await Promise.all((module.styles ?? []).map(loadStyle));
+  } catch {
+    health.check();
+  }
+  if (load !== loadCount) return;
+  closeView();
+  if (!module) return showText(byId("view"), t("no_view"));
+  if (module.strings) addStrings(module.strings);
+  enableOnly(module.styles ?? []);
+  openView(name, module);
+}
+
+function closeView() {
+  shown?.handle?.unmount?.();
+  for (const cleanup of shown?.cleanups ?? []) cleanup();
+  shown = null;
+  byId("view").replaceChildren();
+}
+
+function openView(name, module) {
+  shown = { name, module, cleanups: [], model: null, modelListeners: new Set() };
+  offerModels();
+  document.title = `${t(name)} · chumoku`;
+  byId("view").className = "view-" + name;
+  if (module.accepts && models.length && !shown.model) return showText(byId("view"), t("no_model"));
+  if (module.accepts && !models.length) return undefined; // not loaded yet
+  shown.handle = module.mount(byId("view"), context(shown));
+  return undefined;
+}
+
+function context(view) {
+  const subscribe = (set) => (callback) => {
+    set.add(callback);
+    view.cleanups.push(() => set.delete(callback));
+  };
+  return {
+    api,
+    t,
+    language,
+    onLanguage: (callback) => view.cleanups.push(onLanguage(callback)),
+    models,
+    model: () => view.model,
+    onModel: subscribe(view.modelListeners),
+    theme: { now: () => root.dataset.theme, onChange: subscribe(themeListeners) },
+    notice,
+    storedValue: (key, initial = "") => storedValue(`${view.name}.${key}`, initial),
+  };
+}
+
+function showText(where, sentence) {
+  where.replaceChildren(el("p", { class: "empty" }, sentence));
+}
+
+const sheets = new Map(); // name → { link, ready }
+function loadStyle(name) {
+  if (!sheets.has(name)) {
+    const link = el("link", { rel: "stylesheet", href: "/viewer/" + name });
+    const ready = new Promise((done) => ["load", "error"].forEach((event) => link.addEventListener(event, done)));
+    sheets.set(name, { link, ready });
+    document.head.append(link);
+  }
+  return sheets.get(name).ready;
+}
+
+/** Views use the same class names, so only the style sheets of the shown view are enabled. */
+function enableOnly(names) {
+  for (const [name, { link }] of sheets) if (link.sheet) link.sheet.disabled = !names.includes(name);
+}
+
+// ---- the models ----
+async function start() {
+  import(viewModule(viewInAddress())).catch(() => {}); // loads in parallel with the models; `show` reports errors
+  try {
+    models = (await api.get("/v1/models")).data;
+  } catch (error) {
+    if (error.status !== 401) notice(error.message);
+    models = [];
+  }
+  return show();
+}
+
+/** Load the models again: a restarted server may have others. `refresh`: also refresh the view if nothing has changed. */
+async function reloadModels(refresh) {
+  const before = models;
+  try {
+    models = (await api.get("/v1/models")).data;
+  } catch {
+    return undefined; // shown by the banner, or by the form for the key
+  }
+  const same = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+  if (same(models, before)) return refresh && shown?.handle?.refresh?.();
+  const model = shown?.handle && shown.model && models.find((one) => one.id === shown.model.id);
+  if (!model || !same(model, shown.model)) return show(); // opens the view again, with the stored text
+  offerModels();
+  return shown.handle.refresh?.();
+}
+
+function offerModels() {
+  const usable = shown.module.accepts ? models.filter((one) => shown.module.accepts(one)) : [];
+  const stored = storedValue(`${shown.name}.model`, "");
+  const first = usable.find((one) => shown.module.prefers?.(one)) ?? usable[0] ?? null;
+  shown.model = usable.find((one) => one.id === stored.get()) ?? first;
+  const box = byId("model");
+  box.replaceChildren(...usable.map((one) => el("option", { value: one.id }, one.id)));
+  box.value = shown.model?.id ?? "";
+  box.parentElement.hidden = usable.length === 0;
+  box.onchange = () => {
+    shown.model = usable.find((one) => one.id === box.value);
+    stored.set(box.value);
+    for (const callback of [...shown.modelListeners]) callback(shown.model);
+  };
+}
+
+// ---- values that survive a reload ----
+function storedValue(key, initial) {
+  let last = initial;
+  return {
+    get() {
+      try {
+        return sessionStorage.getItem("chumoku." + key) ?? last;
+      } catch {
+        return last;
+      }
+    },
+    set(value) {
+      last = value;
+      try {
+        sessionStorage.setItem("chumoku." + key, value);
+      } catch {
+        // Storage is full or forbidden: the value lasts until the page is closed.
+      }
+    },
+  };
+}
+
+// ---- messages ----
+let noticeTimer = 0;
+function notice(sentence) {
+  clearTimeout(noticeTimer);
+  byId("notice").textContent = sentence;
+  byId("notice").hidden = !sentence;
+  noticeTimer = setTimeout(() => (byId("notice").hidden = true), 8000);
+}
+
+function showHealth(state) {
+  const banner = byId("dead");
+  banner.hidden = state === "ok";
+  if (state === "ok") {
+    banner.replaceChildren();
+    if (!models.length) start();
+    else reloadModels(true);
+    return;
+  }
+  const again = el("button", { type: "button", t: "again", onclick: () => health.check() });
+  banner.replaceChildren(el("span", { t: state === "draining" ? "draining" : "dead" }), again);
+}
+
+// ---- language and theme ----
+function updateSwitches() {
+  byId("language").textContent = t("to_language");
+  byId("language").lang = language() === "ja" ? "en" : "ja";
+  byId("theme").textContent = t(root.dataset.theme === "dark" ? "to_light" : "to_dark");
+}
+
+byId("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
+byId("language").addEventListener("click", () => setLanguage(language() === "ja" ? "en" : "ja"));
+byId("theme").addEventListener("click", () => {
+  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
+  saveSetting("theme", root.dataset.theme);
+  updateSwitches();
+  for (const callback of [...themeListeners]) callback(root.dataset.theme);
+});
+onLanguage(() => {
+  updateTexts();
+  updateSwitches();
+  document.title = `${t(viewInAddress())} · chumoku`;
+});
+addEventListener("hashchange", show);
+updateTexts();
+updateSwitches();
+start();
