@@ -15,7 +15,17 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from chumoku.lab.claims import ARITHMETIC, CLAIMS
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
+from chumoku.lab.experiment import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    Budget,
+    Outcome,
+    Words,
+    format_list,
+    format_number,
+    matches_rounded,
+)
 from chumoku.probe.plot_style import style
 
 BUDGET = Budget(scale=0.05, seeds=2)
@@ -81,7 +91,7 @@ def test_the_tables_know_every_claim() -> None:
 
 @pytest.mark.parametrize("id", ARITHMETIC)
 def test_the_verdict_follows_from_the_numbers_and_turns_with_them(id: str, outcomes: dict[str, Outcome]) -> None:
-    outcome, judge = outcomes[id], file_of(id).verdict
+    outcome, judge = outcomes[id], file_of(id).judge
     assert outcome.verdict == EXPECTED[id] == judge(outcome.numbers)
     verdict, changes = TURNED[id]
     assert verdict != EXPECTED[id]
@@ -128,13 +138,13 @@ def test_known_numbers(outcomes: dict[str, Outcome]) -> None:
     numbers = {id: outcome.numbers for id, outcome in outcomes.items()}
     assert numbers["gram"]["product"] == [[50, 110], [110, 250]]
     cat = numbers["attention-cat"]
-    assert listed(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
-    assert listed(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
+    assert format_list(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
+    assert format_list(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
     assert round(cat["said_sum"], 2) == 1.34
-    assert listed(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
-    temperatures = [listed(found) for found in numbers["temperature"]["found"]]
+    assert format_list(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
+    temperatures = [format_list(found) for found in numbers["temperature"]["found"]]
     assert temperatures == ["[0.016, 0.117, 0.867]", "[0.090, 0.245, 0.665]", "[0.186, 0.307, 0.506]"]
-    assert listed(numbers["ln-formula"]["by_variance"], 1) == "[−1.2, −0.4, 0.4, 1.2]"
+    assert format_list(numbers["ln-formula"]["by_variance"], 1) == "[−1.2, −0.4, 0.4, 1.2]"
     small = numbers["ffn-share"]["gpt2"]
     assert small["parameters"] == 124_439_808
     assert f"{small['of_all']:.3f}" == "0.455"
@@ -165,13 +175,13 @@ def test_every_word_is_looked_up_both_ways() -> None:
     words = torch.tensor([3, 3, 1008])
     with torch.no_grad():
         torch.nn.init.normal_(table.table)
-        assert onehot.compared(table, words) == (True, 0.0)
+        assert onehot.compare_lookups(table, words) == (True, 0.0)
         table.forward = lambda ids: table.table[ids.clamp(max=1000)]  # wrong for the last words alone
-        assert onehot.compared(table, words) == (False, 0.0)
+        assert onehot.compare_lookups(table, words) == (False, 0.0)
 
 
 def test_the_view_is_caught_before_it_is_transposed() -> None:
-    with file_of("shapes").Transposed() as seen:
+    with file_of("shapes").RecordTransposes() as seen:
         torch.zeros(2, 3, 5).view(2, 3, 5, 1).transpose(1, 2)
     assert seen.shapes == [[2, 3, 5, 1]]
 
@@ -187,10 +197,10 @@ def test_one_vocabulary_in_japanese(id: str) -> None:
 
 
 def test_printed_numbers() -> None:
-    assert as_printed([0.12, -0.5], [0.1249, -0.495], 2)
-    assert not as_printed([0.12], [0.1251], 2)
-    assert not as_printed([0.12], [0.12, 0.0], 2)
-    assert listed([0.0, -0.0004, -1.5], 2) == "[0.00, 0.00, −1.50]"
-    assert times(1.23e-7) == "1.2 × 10⁻⁷"
-    assert times(0.5) == "0.5"
-    assert times(0.0) == "0"
+    assert matches_rounded([0.12, -0.5], [0.1249, -0.495], 2)
+    assert not matches_rounded([0.12], [0.1251], 2)
+    assert not matches_rounded([0.12], [0.12, 0.0], 2)
+    assert format_list([0.0, -0.0004, -1.5], 2) == "[0.00, 0.00, −1.50]"
+    assert format_number(1.23e-7) == "1.2 × 10⁻⁷"
+    assert format_number(0.5) == "0.5"
+    assert format_number(0.0) == "0"

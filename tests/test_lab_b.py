@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget
-from chumoku.lab.training import fit, next_token_loss, seeded, tail, thinned, toy, unnormed
+from chumoku.lab.training import build_toy, downsample, final_loss, fit, fixed_seed, next_token_loss, remove_norms
 
 IDS = (
     *("pe-heatmap", "pe-dot", "pe-linear", "order", "rejected-pe", "rope-relative", "extrapolate", "rnn", "scale"),
@@ -35,7 +35,9 @@ def outcomes() -> dict[str, Any]:
 def outcome_of(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
     """Run once, the trained ones with far fewer steps than even a quick run takes."""
     if name not in outcomes:
-        monkeypatch.setattr(Budget, "steps", lambda self, full, least=1: min(least, 8) if least < 500 else least)
+        monkeypatch.setattr(
+            Budget, "steps", lambda self, full, minimum=1: min(minimum, 8) if minimum < 500 else minimum
+        )
         outcomes[name] = opened(name).run(SMALL)
     return outcomes[name]
 
@@ -101,13 +103,13 @@ def test_the_slope_of_the_softmax_is_its_jacobian() -> None:
 
 def test_a_permuted_sentence_is_told_apart_only_by_positions() -> None:
     order = opened("order")
-    words, answer = order.questions(200, torch.Generator().manual_seed(0))
+    words, answer = order.sample_questions(200, torch.Generator().manual_seed(0))
     first = [row.index(1) < row.index(2) for row in words.tolist()]
     assert first == [not turned for turned in answer.tolist()]
     assert 0.3 < answer.float().mean() < 0.7
-    free, placed = (toy(0, kind="encoder", position=kind, vocabulary=order.WORDS) for kind in ("none", "learned"))
-    assert order.movement(free, torch.Generator().manual_seed(0)) < 1e-5
-    assert order.movement(placed, torch.Generator().manual_seed(0)) > 1e-3
+    free, placed = (build_toy(0, kind="encoder", position=kind, vocabulary=order.WORDS) for kind in ("none", "learned"))
+    assert order.measure_movement(free, torch.Generator().manual_seed(0)) < 1e-5
+    assert order.measure_movement(placed, torch.Generator().manual_seed(0)) > 1e-3
 
 
 def test_a_run_that_has_not_learned_has_not_converged() -> None:
@@ -120,8 +122,8 @@ def test_a_run_that_has_not_learned_has_not_converged() -> None:
 
 def test_who_waits_for_the_places_before() -> None:
     rnn = opened("rnn")
-    assert rnn.waits("attention") < 1e-5
-    assert min(rnn.waits("rnn"), rnn.waits("lstm")) > 0.05
+    assert rnn.dependence_on_previous("attention") < 1e-5
+    assert min(rnn.dependence_on_previous("rnn"), rnn.dependence_on_previous("lstm")) > 0.05
 
 
 # Every rule, with numbers that must turn the verdict.
@@ -268,7 +270,7 @@ def test_other_numbers_turn_the_verdict(name: str, change: Any, verdict: str) ->
 
 def test_a_run_is_a_function_of_its_seed_and_leaves_nothing_behind() -> None:
     def losses(seed: int) -> list[float]:
-        model = toy(3, vocabulary=11, position="learned", dropout={"sublayer": 0.5})
+        model = build_toy(3, vocabulary=11, position="learned", dropout={"sublayer": 0.5})
 
         def loss(generator: torch.Generator) -> torch.Tensor:
             tokens = torch.randint(11, (5, 7), generator=generator)
@@ -299,20 +301,29 @@ def test_descent_by_hand_and_warm_up() -> None:
     nn.init.ones_(weight.weight)
     seen: list[int] = []
     # L = w: each step takes rate · share from w; of a warm-up of 4 the shares are 1/4, 2/4, 3/4, 1, and then 1.
-    fit(weight, lambda g: weight.weight.sum(), steps=5, seed=0, rate=0.1, warmup=4, optimizer="sgd", watch=seen.append)
+    fit(
+        weight,
+        lambda g: weight.weight.sum(),
+        steps=5,
+        seed=0,
+        rate=0.1,
+        warmup=4,
+        optimizer="sgd",
+        callback=seen.append,
+    )
     assert weight.weight.item() == pytest.approx(1 - 0.1 * (0.25 + 0.5 + 0.75 + 1 + 1))
     assert seen == [0, 1, 2, 3, 4, 5]
     assert not weight.training
 
 
 def test_a_model_without_norms_has_none() -> None:
-    model = unnormed(toy(0, vocabulary=7, embedding_norm=True))
+    model = remove_norms(build_toy(0, vocabulary=7, embedding_norm=True))
     assert not [name for name, _ in model.named_parameters() if name.endswith(("gamma", "beta"))]
     assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 7)
 
 
 def test_curves_are_thinned_and_ended() -> None:
-    assert thinned([1.0, 3.0, 5.0], 2) == [2.0, 5.0]
-    assert tail([9.0] * 18 + [1.0, 3.0]) == 2.0
-    with seeded(5) as generator:
+    assert downsample([1.0, 3.0, 5.0], 2) == [2.0, 5.0]
+    assert final_loss([9.0] * 18 + [1.0, 3.0]) == 2.0
+    with fixed_seed(5) as generator:
         assert torch.rand(1, generator=generator) == torch.rand(1, generator=torch.Generator().manual_seed(5))

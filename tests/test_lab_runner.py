@@ -19,7 +19,7 @@ from commands import Ask, Ended, command
 
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab import processes, report, runner
-from chumoku.lab.claims import ARITHMETIC, CLAIMS, TOGETHER, UNTRAINED, chosen
+from chumoku.lab.claims import ARITHMETIC, CLAIMS, SAME_TRANSLATOR, TRAINING_INDEPENDENT, select_claims
 from chumoku.lab.experiment import (
     FAILS,
     HOLDS,
@@ -31,7 +31,7 @@ from chumoku.lab.experiment import (
     Experiment,
     Outcome,
     Words,
-    opened,
+    load_experiment,
 )
 
 BUDGET = Budget(scale=0.1, seeds=2)
@@ -60,7 +60,7 @@ def outcome(verdict: str = HOLDS, **numbers: Any) -> Outcome:
 def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
     """Experiments of our own in the place of the claims' files."""
     held: dict[str, Experiment] = {}
-    monkeypatch.setattr(runner, "opened", lambda id: held[id])
+    monkeypatch.setattr(runner, "load_experiment", lambda id: held[id])
     return held
 
 
@@ -84,7 +84,7 @@ def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert names(tmp_path) == {"norm"}
     assert names(tmp_path / "norm") == {"result.json", "figure.png", "manifest.json"}
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     kept, figure = found
     assert kept["verdict"] == result.verdict == HOLDS
@@ -110,10 +110,10 @@ def test_who_fails_stops_nobody(shelf: dict[str, Experiment], tmp_path: Path) ->
     runner.run(["norm", "dot"], BUDGET, tmp_path)
     results = runner.run(["norm", "dot", "matmul"], BUDGET, tmp_path, lambda id, result: seen.append((id, result)))
     assert [r.verdict for r in results] == [HOLDS, runner.FAILED, FAILS]
-    assert results[1].sentence == "ValueError: The dice were loaded."
+    assert results[1].error == "ValueError: The dice were loaded."
     assert [id for id, _ in seen] == ["norm", "norm", "dot", "dot", "matmul", "matmul"]
     assert [result for _, result in seen][1::2] == results
-    kept = runner.read(tmp_path, "dot")
+    kept = runner.read_result(tmp_path, "dot")
     assert kept is not None
     assert kept[0]["failed"] == "ValueError: The dice were loaded."
     assert kept[1] is None
@@ -134,7 +134,7 @@ def test_what_cannot_be_kept_is_a_failure_and_leaves_no_half(
     put(shelf, "norm", lambda budget: found, draw)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert result.verdict == runner.FAILED
-    assert word in str(result.sentence)
+    assert word in str(result.error)
     assert names(tmp_path) == {"norm"}
     assert names(tmp_path / "norm") == {"result.json", "manifest.json"}
 
@@ -143,10 +143,10 @@ def test_a_file_that_does_not_open_is_a_failure(monkeypatch: pytest.MonkeyPatch,
     def broken(id: str) -> Experiment:
         raise ImportError("no such part")
 
-    monkeypatch.setattr(runner, "opened", broken)
+    monkeypatch.setattr(runner, "load_experiment", broken)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert result.verdict == runner.FAILED
-    assert "norm" in report.page(report.gathered(tmp_path))
+    assert "norm" in report.render_page(report.read_results(tmp_path))
 
 
 def test_no_experiment_changes_another(shelf: dict[str, Experiment], tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_no_experiment_changes_another(shelf: dict[str, Experiment], tmp_path: P
 def test_numbers_that_are_not_finite_are_kept_as_words(shelf: dict[str, Experiment], tmp_path: Path) -> None:
     put(shelf, "norm", lambda budget: outcome(losses=[1.0, float("inf"), float("nan")], seeds=[5, 7]))
     runner.run(["norm"], BUDGET, tmp_path)
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     assert found[0]["numbers"]["losses"] == [1.0, "inf", "nan"]
     assert found[0]["seeds"] == [5, 7]
@@ -181,38 +181,38 @@ def test_numbers_that_are_not_finite_are_kept_as_words(shelf: dict[str, Experime
 def test_a_damaged_result_is_refused_by_name(shelf: dict[str, Experiment], tmp_path: Path) -> None:
     put(shelf, "norm", lambda budget: outcome())
     runner.run(["norm"], BUDGET, tmp_path)
-    assert runner.read(tmp_path, "dot") is None
+    assert runner.read_result(tmp_path, "dot") is None
     file = tmp_path / "norm" / "result.json"
     file.write_bytes(file.read_bytes().replace(b"stated of norm", b"stated of Norm", 1))
     with pytest.raises(DamagedError, match=r"result\.json"):
-        runner.read(tmp_path, "norm")
-    assert runner.expected("norm", BUDGET, tmp_path) > 0
+        runner.read_result(tmp_path, "norm")
+    assert runner.expected_seconds("norm", BUDGET, tmp_path) > 0
     runner.run(["norm"], BUDGET, tmp_path)
-    assert runner.read(tmp_path, "norm") is not None
+    assert runner.read_result(tmp_path, "norm") is not None
 
 
 def test_the_bar_expects_what_the_last_time_took(shelf: dict[str, Experiment], tmp_path: Path) -> None:
     put(shelf, "norm", lambda budget: outcome())
     runner.run(["norm"], BUDGET, tmp_path)
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     last = max(0.05, found[0]["seconds"] * 1000)
-    assert runner.expected("norm", Budget(scale=100.0), tmp_path) == pytest.approx(last)
-    assert runner.expected("skip", BUDGET, tmp_path) == pytest.approx(2.5)
+    assert runner.expected_seconds("norm", Budget(scale=100.0), tmp_path) == pytest.approx(last)
+    assert runner.expected_seconds("skip", BUDGET, tmp_path) == pytest.approx(2.5)
 
 
 def test_ids() -> None:
-    assert chosen(["dot", "norm", "dot"]) == ["norm", "dot"]
-    assert chosen(["all"]) == list(CLAIMS)
+    assert select_claims(["dot", "norm", "dot"]) == ["norm", "dot"]
+    assert select_claims(["all"]) == list(CLAIMS)
     with pytest.raises(UsageError, match=r"'sofmax-1234'\. Did you mean softmax-1234\?"):
-        chosen(["norm", "sofmax-1234"])
-    with pytest.raises(UsageError, match="lists them all"):
-        chosen(["§§§"])
+        select_claims(["norm", "sofmax-1234"])
+    with pytest.raises(UsageError, match="lists all claims"):
+        select_claims(["§§§"])
 
 
 @pytest.mark.parametrize("id", CLAIMS)
 def test_every_claim_has_its_file(id: str) -> None:
-    assert opened(id).claim.id == id
+    assert load_experiment(id).claim.id == id
 
 
 # The page
@@ -337,7 +337,7 @@ def test_run_tells_what_was_found(ask: Ask, tmp_path: Path) -> None:
     ended = ask("run", "softmax-1234", "gram", "--quick")
     assert ended.code == 0, ended.err
     assert "gram: holds only when" in ended.out
-    assert "true is [[50, 110], [110, 250]]" in ended.out
+    assert "correct is [[50, 110], [110, 250]]" in ended.out
     assert "2 claims: 1 holds, 1 holds only when." in ended.out
     assert "Not judged" not in ended.out, "arithmetic does not learn"
     assert (tmp_path / "runs/lab-quick/report.html").is_file()
@@ -392,7 +392,7 @@ def test_a_failure_ends_with_one(ask: Ask, shelf: dict[str, Experiment]) -> None
     put(shelf, "norm", lambda budget: outcome("maybe"))
     ended = ask("run", "norm")
     assert ended.code == 1
-    assert "'maybe' is no verdict" in ended.out
+    assert "'maybe' is not a verdict" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -433,9 +433,9 @@ def test_cores_share_the_work_and_change_nothing(tmp_path: Path, monkeypatch: py
 
 
 def test_groups_hold_everything_once() -> None:
-    groups = processes.grouped(CLAIMS)
+    groups = processes.group_claims(CLAIMS)
     assert sorted(id for group in groups for id in group) == sorted(CLAIMS)
-    assert list(TOGETHER) == [id for id in CLAIMS if id in TOGETHER] in groups
+    assert list(SAME_TRANSLATOR) == [id for id in CLAIMS if id in SAME_TRANSLATOR] in groups
 
 
 def test_all_of_it_in_a_hurry(ask: Ask, tmp_path: Path) -> None:
@@ -446,11 +446,11 @@ def test_all_of_it_in_a_hurry(ask: Ask, tmp_path: Path) -> None:
     assert [result["id"] for result in told["results"]] == list(CLAIMS)
     assert told["verdicts"][runner.FAILED] == 0
     judged = {result["id"] for result in told["results"] if result["verdict"] != NOT_JUDGED}
-    assert judged == set(UNTRAINED)
+    assert judged == set(TRAINING_INDEPENDENT)
     html = (tmp_path / "runs/lab-quick/report.html").read_text("utf-8")
     for id in CLAIMS:
         assert f'href="#{id}"' in html
         assert f'id="{id}"' in html
-        result, figure = runner.read(tmp_path / "runs/lab-quick", id)
+        result, figure = runner.read_result(tmp_path / "runs/lab-quick", id)
         assert result["numbers"]
         assert figure is not None or result["claim"]["rule"]

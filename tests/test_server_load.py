@@ -11,8 +11,9 @@ from types import ModuleType
 
 import pytest
 from bundles import chatty, made
-from chumoku.server.security.limits import Limits
 from serving import serving, settled
+
+from chumoku.server.security.limits import Limits
 
 
 @pytest.fixture(scope="module")

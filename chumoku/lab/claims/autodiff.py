@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 
 CLAIM = Claim(
     id="autodiff",
@@ -39,7 +39,7 @@ CLAIM = Claim(
 STEPS = tuple(10.0**-k for k in range(1, 15))
 
 
-class Counted:
+class CountedFunction:
     """Σ eˣ·sin x, and how often it was computed."""
 
     def __init__(self) -> None:
@@ -53,13 +53,13 @@ class Counted:
 def run(budget: Budget) -> Outcome:
     x = torch.linspace(-2, 2, 41, dtype=torch.float64)
     exact = x.exp() * (x.sin() + x.cos())
-    automatic = float((_gradient(Counted(), x) - exact).abs().max())
+    automatic = float((_gradient(CountedFunction(), x) - exact).abs().max())
     by_step = []
     for h in STEPS:
         ahead, behind = ((x + s * h).exp() * (x + s * h).sin() for s in (1, -1))
         by_step.append(float(((ahead - behind) / (2 * h) - exact).abs().max()))
     many = torch.zeros(1000, dtype=torch.float64)
-    once, often = Counted(), Counted()
+    once, often = CountedFunction(), CountedFunction()
     _gradient(once, many)
     _differences(often, many, 1e-5)
     numbers: dict[str, Any] = {
@@ -71,16 +71,16 @@ def run(budget: Budget) -> Outcome:
         "calls_differences": often.calls,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"PyTorch is off by {times(automatic)}, the rounding of float64; the best of {len(STEPS)} differences by "
-            f"{times(min(by_step))}, the worst by {times(max(by_step))}. For 1,000 parameters differences computed the "
+            f"PyTorch is off by {format_number(automatic)}, the rounding of float64; the best of {len(STEPS)} differences by "
+            f"{format_number(min(by_step))}, the worst by {format_number(max(by_step))}. For 1,000 parameters differences computed the "
             "function "
             f"{often.calls:,} times, PyTorch {once.calls} time (and once backwards).",
-            f"PyTorch の誤差は {times(automatic)} で float64 の丸め程度です。差分は最良でも {times(min(by_step))}、"
+            f"PyTorch の誤差は {format_number(automatic)} で float64 の丸め程度です。差分は最良でも {format_number(min(by_step))}、"
             "最悪は "
-            f"{times(max(by_step))} でした。1,000 個のパラメータに差分は関数を {often.calls:,} 回計算しますが、PyTorch "
+            f"{format_number(max(by_step))} でした。1,000 個のパラメータに差分は関数を {often.calls:,} 回計算しますが、PyTorch "
             f"は {once.calls} 回"
             "(と逆向きに一回)です。",
         ),
@@ -99,12 +99,12 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def _gradient(function: Counted, x: Tensor) -> Tensor:
+def _gradient(function: CountedFunction, x: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
     return torch.autograd.grad(function(x), x)[0]
 
 
-def _differences(function: Counted, x: Tensor, h: float) -> Tensor:
+def _differences(function: CountedFunction, x: Tensor, h: float) -> Tensor:
     slopes = torch.zeros_like(x)
     for place in range(len(x)):
         step = torch.zeros_like(x)
@@ -113,12 +113,12 @@ def _differences(function: Counted, x: Tensor, h: float) -> Tensor:
     return slopes
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["automatic"] >= numbers["best_difference"] / 100 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     axis.plot(
         outcome.numbers["steps"],
         outcome.numbers["differences"],

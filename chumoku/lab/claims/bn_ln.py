@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded, toy
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, fixed_seed, mean
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
 from chumoku.nn.plain import plain
@@ -59,18 +59,18 @@ WORDS, LENGTH, WIDTH = 8, 6, 32
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(80, least=40)
+    steps = budget.steps(80, minimum=40)
     numbers: dict[str, Any] = {"steps": steps, "sizes": list(SIZES), "moved": {}, "padded": {}, "loss": {}}
     seeds = range(budget.seeds)
     for norm in ("layer", "batch"):
-        numbers["moved"][norm] = [[moved(norm, size, seed) for size in SIZES] for seed in seeds]
-        numbers["padded"][norm] = [padded(norm, seed) for seed in seeds]
-        numbers["loss"][norm] = [[trained(norm, size, seed, steps) for size in SIZES] for seed in seeds]
+        numbers["moved"][norm] = [[measure_shift(norm, size, seed) for size in SIZES] for seed in seeds]
+        numbers["padded"][norm] = [measure_padding_shift(norm, seed) for seed in seeds]
+        numbers["loss"][norm] = [[train_model(norm, size, seed, steps) for size in SIZES] for seed in seeds]
     verdict = judge(numbers)
-    shift = {place: told([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
-    wider = told(numbers["padded"]["batch"], "{:.0%}")
+    shift = {place: format_seeds([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
+    wider = format_seeds(numbers["padded"]["batch"], "{:.0%}")
     end = {
-        norm: [told([one[at] for one in numbers["loss"][norm]], "{:.3f}") for at in (0, -1)]
+        norm: [format_seeds([one[at] for one in numbers["loss"][norm]], "{:.3f}") for at in (0, -1)]
         for norm in ("layer", "batch")
     }
     return Outcome(
@@ -104,24 +104,24 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def moved(kind: str, size: int, seed: int) -> float:
+def measure_shift(kind: str, size: int, seed: int) -> float:
     """How far a sentence moves when its mates change: the mean of eight changes. Alone, what changes is its padding."""
-    with seeded(seed) as generator, torch.no_grad(), plain():
+    with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         if size == 1:
-            return padded(kind, seed)
+            return measure_padding_shift(kind, seed)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
-        found = [norm(torch.cat([sentence, mates(size - 1, generator)]))[0] for _ in range(9)]
+        found = [norm(torch.cat([sentence, random_sentences(size - 1, generator)]))[0] for _ in range(9)]
     return mean([float((other - found[0]).norm() / found[0].norm()) for other in found[1:]])
 
 
-def mates(count: int, generator: torch.Generator) -> Tensor:
+def random_sentences(count: int, generator: torch.Generator) -> Tensor:
     return torch.randn(count, LENGTH, WIDTH, generator=generator)
 
 
-def padded(kind: str, seed: int) -> float:
+def measure_padding_shift(kind: str, seed: int) -> float:
     """How far a sentence moves when it is filled up to twice its length with one same vector."""
-    with seeded(seed) as generator, torch.no_grad(), plain():
+    with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
         filling = torch.randn(1, 1, WIDTH, generator=generator).expand(1, LENGTH, WIDTH)
@@ -130,14 +130,14 @@ def padded(kind: str, seed: int) -> float:
         return float((beside - alone).norm() / alone.norm())
 
 
-def trained(kind: str, size: int, seed: int, steps: int) -> float:
-    model = toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
-    fit(model, lambda g: substituted(model, size, g), steps=steps, seed=seed, rate=3e-3)
+def train_model(kind: str, size: int, seed: int, steps: int) -> float:
+    model = build_toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
+    fit(model, lambda g: substitution_loss(model, size, g), steps=steps, seed=seed, rate=3e-3)
     with torch.no_grad():
-        return float(substituted(model, 256, torch.Generator().manual_seed(1000 + seed)))
+        return float(substitution_loss(model, 256, torch.Generator().manual_seed(1000 + seed)))
 
 
-def substituted(model: Model, size: int, generator: torch.Generator) -> Tensor:
+def substitution_loss(model: Model, size: int, generator: torch.Generator) -> Tensor:
     """The loss of saying 3w + 1 for every word w."""
     words = torch.randint(WORDS, (size, LENGTH), generator=generator)
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
@@ -153,10 +153,10 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    left, right = panels(figure, 2)
+    left, right = make_panels(figure, 2)
     for axis, key in ((left, "moved"), (right, "loss")):
         series = {"BatchNorm": numbers[key]["batch"], "LayerNorm": numbers[key]["layer"]}
-        curves(axis, numbers["sizes"], series, colors=(RED, BLUE), marker="o")
+        plot_curves(axis, numbers["sizes"], series, colors=(RED, BLUE), marker="o")
         axis.set(xscale="log", xlabel="batch size (バッチサイズ)")
         axis.set_xticks(numbers["sizes"], [str(size) for size in numbers["sizes"]])
         axis.xaxis.minorticks_off()

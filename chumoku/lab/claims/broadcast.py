@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import panels
+from chumoku.lab.figures import make_panels
 
 SHAPES = ((), (1,), (3,), (2,), (2, 1), (2, 3), (4, 3), (2, 1, 3))
 
@@ -46,7 +46,7 @@ def run(budget: Budget) -> Outcome:
                 met: list[int] | None = list((torch.zeros(first) + torch.zeros(second)).shape)
             except RuntimeError:
                 met = None
-            wrong += met != by_rule(first, second)
+            wrong += met != broadcast_shape(first, second)
             row.append(met)
         table.append(row)
     meeting = sum(met is not None for row in table for met in row)
@@ -58,7 +58,7 @@ def run(budget: Budget) -> Outcome:
         "meeting": meeting,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The sum is {total}. Of {len(SHAPES) ** 2} pairs {meeting} may meet and {len(SHAPES) ** 2 - meeting} may "
@@ -75,7 +75,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def by_rule(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None:
+def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None:
     met = []
     for a, b in zip_longest(reversed(first), reversed(second), fillvalue=1):
         if a != b and 1 not in (a, b):
@@ -84,12 +84,12 @@ def by_rule(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None
     return met[::-1]
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["sum"] == [6, 7, 8] and numbers["wrongly_told"] == 0 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.6, height=4.0)[0]
+    axis = make_panels(figure, 1, width=6.6, height=4.0)[0]
     names = [str(shape) for shape in outcome.numbers["shapes"]]
     axis.grid(visible=False)
     for row, line in enumerate(outcome.numbers["table"]):

@@ -20,9 +20,19 @@ from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.sentence_data import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.sentence_data import (
+    END,
+    IGNORE,
+    MASK,
+    PAD,
+    Vocabulary,
+    generate_sentences,
+    load_sentences,
+    pad_rows,
+    take_rows,
+)
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -78,9 +88,9 @@ class Corpus(NamedTuple):
 
 
 @functools.cache
-def corpus() -> Corpus:
-    common = set(sentences().source.units) | {word for sense in SENSES for word in sense}
-    kept = [written(one) for one in drawn() if common.issuperset(one.units)]
+def load_corpus() -> Corpus:
+    common = set(load_sentences().source.units) | {word for sense in SENSES for word in sense}
+    kept = [replace_with_mouse(one) for one in generate_sentences() if common.issuperset(one.units)]
     told_by: dict[str, set[int]] = {}
     for _, sense, event in kept:
         if sense is not None:
@@ -92,15 +102,15 @@ def corpus() -> Corpus:
     words = Vocabulary(unit for units, _, _ in kept for unit in units)
     encoded = [words.encode(units) for units, _, _ in kept if units not in hidden]
     return Corpus(
-        rows(encoded, after=END),
-        rows([words.encode(units) for units, _, _ in test], after=END),
+        pad_rows(encoded, after=END),
+        pad_rows([words.encode(units) for units, _, _ in test], after=END),
         torch.tensor([sense for _, sense, _ in test]),
         ["".join(units) for units, _, _ in test],
         words,
     )
 
 
-def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
+def replace_with_mouse(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
     """The sentence with マウス in it, its sense (None without one, or with both), and what happens in it."""
     found = [number for number, sense in enumerate(SENSES) if set(sense) & set(one.units)]
     if len(found) != 1:
@@ -109,18 +119,18 @@ def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
     return tuple(MOUSE if unit in mice else unit for unit in one.units), found[0], one.combination[0]
 
 
-def fresh(seed: int) -> EncoderModel:
+def build_encoder(seed: int) -> EncoderModel:
     """The encoder as it starts."""
     shape: dict[str, Any] = {"width": 32, "layers": LAYERS, "heads": 4, "context": 32, "initialization": "xavier"}
-    config = ModelConfig(kind="encoder", vocabulary=len(corpus().vocabulary), **shape)
+    config = ModelConfig(kind="encoder", vocabulary=len(load_corpus().vocabulary), **shape)
     return build(config, seed=seed).eval()  # type: ignore[return-value]
 
 
-def trained(seed: int, steps: int) -> EncoderModel:
-    known, model = corpus(), fresh(seed)
+def train_model(seed: int, steps: int) -> EncoderModel:
+    known, model = load_corpus(), build_encoder(seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        tokens = trimmed(known.train, torch.randint(len(known.train), (32,), generator=generator))
+        tokens = take_rows(known.train, torch.randint(len(known.train), (32,), generator=generator))
         hidden = (torch.rand(tokens.shape, generator=generator) < 0.25) & (tokens > MASK)
         logits = model(tokens.masked_fill(hidden, MASK), mask=tokens != PAD).logits
         return F.cross_entropy(logits.flatten(0, 1), tokens.masked_fill(~hidden, IGNORE).flatten(), ignore_index=IGNORE)
@@ -130,9 +140,9 @@ def trained(seed: int, steps: int) -> EncoderModel:
 
 
 @torch.no_grad()
-def vectors(model: EncoderModel) -> list[Tensor]:
+def mouse_vectors(model: EncoderModel) -> list[Tensor]:
     """Those of マウス in every test sentence: from the table, and behind each block."""
-    known = corpus()
+    known = load_corpus()
     with record(model, "encoder.embedding", "encoder.blocks.*.output") as tape:
         model(known.test, mask=known.test != PAD)
     here = known.test == known.vocabulary.ids[MOUSE]
@@ -140,8 +150,8 @@ def vectors(model: EncoderModel) -> list[Tensor]:
     return [layer[torch.arange(len(place)), place] for layer in tape.values()]
 
 
-def compared(layer: Tensor) -> dict[str, float]:
-    sense, unit = corpus().sense, F.normalize(layer, dim=-1)
+def compare_senses(layer: Tensor) -> dict[str, float]:
+    sense, unit = load_corpus().sense, F.normalize(layer, dim=-1)
     table = unit @ unit.T
     same = sense[:, None] == sense
     others = ~torch.eye(len(sense), dtype=torch.bool)
@@ -167,15 +177,15 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 100)
-    found = [vectors(trained(seed, steps)) for seed in seeds]
-    layers = [[compared(layer) for layer in model] for model in found]
+    found = [mouse_vectors(train_model(seed, steps)) for seed in seeds]
+    layers = [[compare_senses(layer) for layer in model] for model in found]
     last = F.normalize(found[0][-1], dim=-1)
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "steps": steps,
-        "sentences": corpus().texts,
+        "sentences": load_corpus().texts,
         "layers": layers,
-        "untrained": [compared(vectors(fresh(seed))[-1]) for seed in seeds],
+        "untrained": [compare_senses(mouse_vectors(build_encoder(seed))[-1]) for seed in seeds],
         "cosines_seed_0": (last @ last.T).tolist(),
     }
     end = {key: [run[-1][key] for run in layers] for key in ("within", "across", "told")}
@@ -185,17 +195,17 @@ def run(budget: Budget) -> Outcome:
         numbers=numbers,
         summary=Words(
             f"In the table マウス is one vector (cosine {layers[0][0]['across']:.2f}). Behind the last layer two of "
-            f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}; before "
-            f"training {told(start['within'])} and {told(start['across'])}. The nearer center tells the sense in "
-            f"{told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen sentences, before training in "
-            f"{told(start['told'], '{:.0%}')} (chance 50%).",
+            f"one sense have cosine {format_seeds(end['within'])}, two of different senses {format_seeds(end['across'])}; before "
+            f"training {format_seeds(start['within'])} and {format_seeds(start['across'])}. The nearer center tells the sense in "
+            f"{format_seeds(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen sentences, before training in "
+            f"{format_seeds(start['told'], '{:.0%}')} (chance 50%).",
             f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意"
-            f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}です（学習前は"
-            f"{told(start['within'])}と{told(start['across'])}）。見ていない{len(numbers['sentences'])}文のうち"
-            f"{told(end['told'], '{:.0%}')}で、近い方の中心から意味を見分けられます。学習前は"
-            f"{told(start['told'], '{:.0%}')}です（偶然なら50%）。",
+            f"味どうしのコサインが{format_seeds(end['within'])}、違う意味では{format_seeds(end['across'])}です（学習前は"
+            f"{format_seeds(start['within'])}と{format_seeds(start['across'])}）。見ていない{len(numbers['sentences'])}文のうち"
+            f"{format_seeds(end['told'], '{:.0%}')}で、近い方の中心から意味を見分けられます。学習前は"
+            f"{format_seeds(start['told'], '{:.0%}')}です（偶然なら50%）。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 "only different vectors are asked for: that they part by sense more than before training is not seen "
@@ -214,10 +224,10 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.4)
+    left, right = make_panels(figure, 2, height=3.6, width=8.4)
     layers, depth = outcome.numbers["layers"], list(range(LAYERS + 1))
     names = {"within": "same sense  同じ意味", "across": "different senses  違う意味"}
-    curves(
+    plot_curves(
         left,
         depth,
         {names[key]: [[at[key] for at in run] for run in layers] for key in names},

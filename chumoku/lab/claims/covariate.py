@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, toy, unnormed
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, remove_norms
 from chumoku.nn.tap import record
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ ENTERING = f"decoder.blocks.{LAYERS - 1}.feedforward_norm"
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(150, least=60)
+    steps = budget.steps(150, minimum=60)
     numbers: dict[str, Any] = {"steps": steps}
     for way in ("with", "without"):
-        runs = [followed(way, seed, steps) for seed in range(budget.seeds)]
+        runs = [track_inputs(way, seed, steps) for seed in range(budget.seeds)]
         numbers[way] = {key: [one[key] for one in runs] for key in ("at", "mean", "deviation", "shift", "spread")}
     verdict = judge(numbers)
-    parts = halved(numbers)
+    parts = is_halved(numbers)
     held = [
         name for name, less in zip(("the move of the means", "the change of the spread"), parts, strict=True) if less
     ]
     held_ja = [name for name, less in zip(("平均の動き", "広がりの変化"), parts, strict=True) if less]
-    shift = {way: told([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
-    spread = {way: told([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
+    shift = {way: format_seeds([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
+    spread = {way: format_seeds([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
     return Outcome(
         verdict,
         numbers,
@@ -94,15 +94,15 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def followed(way: str, seed: int, steps: int) -> dict[str, Any]:
-    model = toy(seed, vocabulary=WORDS, layers=LAYERS, position="sinusoidal")
+def track_inputs(way: str, seed: int, steps: int) -> dict[str, Any]:
+    model = build_toy(seed, vocabulary=WORDS, layers=LAYERS, position="sinusoidal")
     if way == "without":
-        unnormed(model)
+        remove_norms(model)
     fixed = torch.randint(WORDS, (32, 12), generator=torch.Generator().manual_seed(1000 + seed))
     seen: list[Tensor] = []
     every = max(1, steps // POINTS)
 
-    def watch(step: int) -> None:
+    def callback(step: int) -> None:
         if step % every == 0:
             with torch.no_grad(), record(model, ENTERING) as tape:
                 model(fixed)
@@ -112,11 +112,11 @@ def followed(way: str, seed: int, steps: int) -> dict[str, Any]:
         words = torch.randint(WORDS, (8, 12), generator=generator)
         return F.cross_entropy(model(words).logits[:, 1:].flatten(0, 1), words[:, :-1].flatten())
 
-    fit(model, loss, steps=steps, seed=seed, rate=3e-3, watch=watch)
-    return {"at": [place * every for place in range(len(seen))], **described(seen)}
+    fit(model, loss, steps=steps, seed=seed, rate=3e-3, callback=callback)
+    return {"at": [place * every for place in range(len(seen))], **summarize(seen)}
 
 
-def described(seen: list[Tensor]) -> dict[str, list[float]]:
+def summarize(seen: list[Tensor]) -> dict[str, list[float]]:
     start, spread = seen[0].mean(0), seen[0].std(0)
     return {
         "mean": [float(x.mean()) for x in seen],
@@ -126,7 +126,7 @@ def described(seen: list[Tensor]) -> dict[str, list[float]]:
     }
 
 
-def halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
+def is_halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
     """Whether with norm the means move, and the spread changes, less than half as much, in every seed."""
     moved = {way: [one[-1] for one in numbers[way]["shift"]] for way in ("with", "without")}
     wider = {way: [abs(one[-1] - 1) for one in numbers[way]["spread"]] for way in ("with", "without")}
@@ -140,18 +140,18 @@ def halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
 def judge(numbers: dict[str, Any]) -> str:
     if min(one[-1] for one in numbers["without"]["shift"]) < 0.25:
         return FAILS
-    return HOLDS if all(halved(numbers)) else PARTLY
+    return HOLDS if all(is_halved(numbers)) else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     at = numbers["with"]["at"][0]
     for axis, key, label in zip(
-        panels(figure, 2),
+        make_panels(figure, 2),
         ("shift", "spread"),
         ("move of the means / spread (平均の動き)", "spread / spread at the start (広がり)"),
         strict=True,
     ):
         series = {"no norm (正規化なし)": numbers["without"][key], "LayerNorm": numbers["with"][key]}
-        curves(axis, at, series, colors=(RED, BLUE))
+        plot_curves(axis, at, series, colors=(RED, BLUE))
         axis.set(xlabel="step", ylabel=label, ylim=(0, None))

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded, tail
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import final_loss, fit, fixed_seed, mean
 from chumoku.nn.feedforward import FeedForward
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ WAYS = ("residual", "plain", "plain, scaled start")
 WIDTH, HIDDEN, CLASSES = 16, 32, 4
 
 
-class Tower(nn.Module):
+class DeepNetwork(nn.Module):
     """Layers upon each other, with a path beside them or without, and an answer on top."""
 
     def __init__(self, depth: int, way: str) -> None:
@@ -85,17 +85,17 @@ class Tower(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(100, least=25)
+    steps = budget.steps(100, minimum=25)
     numbers: dict[str, Any] = {"steps": steps, "depths": list(DEPTHS), "end": {}, "first_to_last": {}, "by_layer": {}}
     for way in WAYS:
-        runs = [[tried(depth, way, seed, steps) for depth in DEPTHS] for seed in range(budget.seeds)]
+        runs = [[run_trial(depth, way, seed, steps) for depth in DEPTHS] for seed in range(budget.seeds)]
         numbers["end"][way] = [[end for end, _ in run] for run in runs]
         numbers["first_to_last"][way] = [[sizes[0] / sizes[-1] for _, sizes in run] for run in runs]
         numbers["by_layer"][way] = [run[-1][1] for run in runs]
     verdict = judge(numbers)
-    end = {way: told([one[-1] for one in numbers["end"][way]]) for way in WAYS}
+    end = {way: format_seeds([one[-1] for one in numbers["end"][way]]) for way in WAYS}
     share = {way: 10 ** mean([math.log10(one[-1]) for one in numbers["first_to_last"][way]]) for way in WAYS}
-    ratio = {way: times(value) for way, value in share.items()}
+    ratio = {way: format_number(value) for way, value in share.items()}
     return Outcome(
         verdict,
         numbers,
@@ -127,22 +127,24 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def tried(depth: int, way: str, seed: int, steps: int) -> tuple[float, list[float]]:
+def run_trial(depth: int, way: str, seed: int, steps: int) -> tuple[float, list[float]]:
     """The loss at the end, and the size of each layer's gradient before the first step."""
-    with seeded(seed) as generator:
-        model = Tower(depth, way)
+    with fixed_seed(seed) as generator:
+        model = DeepNetwork(depth, way)
         teacher = torch.randn(WIDTH, CLASSES, generator=generator)
 
     def loss(generator: torch.Generator) -> Tensor:
         points = torch.randn(64, WIDTH, generator=generator)
         return F.cross_entropy(model(points), (points @ teacher).argmax(-1))
 
-    with seeded(seed) as generator:
-        sizes = gradients(copy.deepcopy(model).double(), torch.randn(64, WIDTH, generator=generator).double(), teacher)
-    return tail(fit(model, loss, steps=steps, seed=seed, rate=2e-3)), sizes
+    with fixed_seed(seed) as generator:
+        sizes = gradient_norms(
+            copy.deepcopy(model).double(), torch.randn(64, WIDTH, generator=generator).double(), teacher
+        )
+    return final_loss(fit(model, loss, steps=steps, seed=seed, rate=2e-3)), sizes
 
 
-def gradients(model: nn.Module, points: Tensor, teacher: Tensor) -> list[float]:
+def gradient_norms(model: nn.Module, points: Tensor, teacher: Tensor) -> list[float]:
     """The size of each layer's gradient; in float64, where even what has vanished can be measured."""
     F.cross_entropy(model(points), (points.float() @ teacher).argmax(-1)).backward()  # type: ignore[no-untyped-call]
     ups = (parameter.grad for name, parameter in model.named_parameters() if name.endswith("up.weight"))
@@ -161,14 +163,14 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    losses, gradients = panels(figure, 2)
+    losses, gradients = make_panels(figure, 2)
     names = {"residual": "residual (残差結合)", "plain": "plain (なし)", "plain, scaled start": "plain, scaled start"}
     series = {label: numbers["end"][way] for way, label in names.items()}
-    curves(losses, numbers["depths"], series, colors=(BLUE, RED, OCHRE), marker="o", legend=False)
+    plot_curves(losses, numbers["depths"], series, colors=(BLUE, RED, OCHRE), marker="o", legend=False)
     losses.axhline(math.log(CLASSES), color="#1c2733", linewidth=0.8, linestyle=":")
     losses.set(xscale="log", xlabel="depth (層の数)", ylabel="loss (損失)", ylim=(0, 1.6))
     losses.set_xticks(numbers["depths"], [str(depth) for depth in numbers["depths"]])
     losses.xaxis.minorticks_off()
     series = {label: numbers["by_layer"][way] for way, label in names.items()}
-    curves(gradients, range(1, numbers["depths"][-1] + 1), series, colors=(BLUE, RED, OCHRE))
+    plot_curves(gradients, range(1, numbers["depths"][-1] + 1), series, colors=(BLUE, RED, OCHRE))
     gradients.set(yscale="log", xlabel="layer (層)", ylabel="size of the gradient (勾配)")

@@ -9,8 +9,8 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="dot",
@@ -36,11 +36,11 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     sums, angles, worst = [], [], 0.0
     for size in (2, 3, 5, 17, 64, 512):
         for _ in range(20):
-            a, b = torch.randn(2, size, dtype=torch.float64, generator=dice)
+            a, b = torch.randn(2, size, dtype=torch.float64, generator=generator)
             lengths = float(a.norm() * b.norm())
             left, right = float((a * b).sum()) / lengths, math.cos(angle(a, b))
             worst = max(worst, abs(left - right))
@@ -48,11 +48,11 @@ def run(budget: Budget) -> Outcome:
             angles.append(math.degrees(angle(a, b)))
     numbers: dict[str, Any] = {"pairs": len(sums), "worst": worst, "cosines": sums, "angles": angles, "seeds": [0]}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"In {len(sums)} pairs the two sides differ by at most {times(worst)} of ‖a‖‖b‖.",
-            f"{len(sums)} 組で、両辺の差は最大でも ‖a‖‖b‖ の {times(worst)} でした。",
+            f"In {len(sums)} pairs the two sides differ by at most {format_number(worst)} of ‖a‖‖b‖.",
+            f"{len(sums)} 組で、両辺の差は最大でも ‖a‖‖b‖ の {format_number(worst)} でした。",
         ),
         reading=Words(
             "Every measured pair (dots) lies on the cosine; 90° is 0.",
@@ -66,13 +66,13 @@ def angle(a: Tensor, b: Tensor) -> float:
     return 2 * math.atan2(float((u - v).norm()), float((u + v).norm()))
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     within = max(abs(cosine) for cosine in numbers["cosines"]) <= 1 + 1e-12
     return HOLDS if numbers["worst"] < 1e-12 and within else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.0, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.0, height=3.2)[0]
     degrees = list(range(0, 181, 2))
     axis.plot(degrees, [math.cos(math.radians(d)) for d in degrees], color=GREY, linewidth=1, label="cos θ")
     axis.scatter(

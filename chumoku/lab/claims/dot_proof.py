@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="dot-proof",
@@ -33,8 +33,8 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    pairs = torch.randn(100, 2, 5, dtype=torch.float64, generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(100, 2, 5, dtype=torch.float64, generator=generator)
     gaps: dict[str, float] = {"minus": 0.0, "plus": 0.0}
     for a, b in pairs:
         length = float((a - b).square().sum())
@@ -46,7 +46,7 @@ def run(budget: Budget) -> Outcome:
     numbers: dict[str, Any] = {"gap_minus": gaps["minus"], "gap_plus": gaps["plus"], "example": example, "seeds": [0]}
     said = sum(terms[:3]) - terms[3]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"For a = (1, 2), b = (3, 1) the note's line gives {said:g}, and ‖a−b‖² is {example['true']:g}; a square "
@@ -67,12 +67,12 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["gap_minus"] < 1e-12 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.6, height=3.0)[0]
     terms, true = outcome.numbers["example"]["terms"], outcome.numbers["example"]["true"]
     shown = [sum(terms[:3]) - terms[3], sum(terms), true]
     labels = ["… − b·b\n(note ノート)", "… + b·b", "‖a−b‖²"]

@@ -15,9 +15,17 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import INK, LIGHT, RED, panels
-from chumoku.lab.sentence_data import sentences
-from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, lines, only_when, told
+from chumoku.lab.figures import INK, LIGHT, RED, make_panels
+from chumoku.lab.sentence_data import load_sentences
+from chumoku.lab.toy_models import (
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
+    line_loss,
+    make_lines,
+    train_and_test_lines,
+    when_partly,
+)
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -63,17 +71,17 @@ JA = {"none": "なし", ALL: "すべて", **{place: name.split("\n")[0] for plac
 RATE, LINES = 0.2, 200
 
 
-def tried(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float]:
-    data = sentences()
+def run_trial(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float]:
+    data = load_sentences()
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed)).tolist()
-    train = lines([data.train[place] for place in order[:LINES]])
-    model = language_model(seed, layers=1, dropout=dict.fromkeys(places, RATE))
+    train = make_lines([data.train[place] for place in order[:LINES]])
+    model = build_language_model(seed, layers=1, dropout=dict.fromkeys(places, RATE))
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, clip=1.0)
-    return {"train": judged(model, train), "validation": judged(model, learned_and_unseen()[1])}
+    return {"train": evaluate_loss(model, train), "validation": evaluate_loss(model, train_and_test_lines()[1])}
 
 
 def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
@@ -87,36 +95,39 @@ def helps(numbers: dict[str, Any], after: str, before: str) -> bool:
     return narrower and all(a["validation"] <= b["validation"] for a, b in pairs)
 
 
-def alone(numbers: dict[str, Any]) -> list[str]:
+def helpful_alone(numbers: dict[str, Any]) -> list[str]:
     """The places that help by themselves."""
     return [place for place in PLACES if helps(numbers, place, "none")]
 
 
-def own(numbers: dict[str, Any]) -> list[str]:
+def helpful_beside_others(numbers: dict[str, Any]) -> list[str]:
     """Those that help beside the other two as well."""
-    return [place for place in alone(numbers) if helps(numbers, ALL, without(place))]
+    return [place for place in helpful_alone(numbers) if helps(numbers, ALL, all_but(place))]
 
 
-def without(place: str) -> str:
+def all_but(place: str) -> str:
     return f"all but {place}"
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    if not alone(numbers):
+    if not helpful_alone(numbers):
         return FAILS
-    return HOLDS if len(own(numbers)) == len(PLACES) else PARTLY
+    return HOLDS if len(helpful_beside_others(numbers)) == len(PLACES) else PARTLY
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(240, 40)
     kinds: dict[str, tuple[str, ...]] = {"none": (), **{place: (place,) for place in PLACES}, ALL: tuple(PLACES)}
-    pairs = {without(place): tuple(other for other in PLACES if other != place) for place in PLACES}
-    runs = {kind: [tried(places, seed, steps) for seed in seeds] for kind, places in {**kinds, **pairs}.items()}
+    pairs = {all_but(place): tuple(other for other in PLACES if other != place) for place in PLACES}
+    runs = {kind: [run_trial(places, seed, steps) for seed in seeds] for kind, places in {**kinds, **pairs}.items()}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "rate": RATE, "lines": LINES, "runs": runs}
-    shown = {kind: (told(gaps(numbers, kind)), told([one["validation"] for one in runs[kind]])) for kind in runs}
+    shown = {
+        kind: (format_seeds(gaps(numbers, kind)), format_seeds([one["validation"] for one in runs[kind]]))
+        for kind in runs
+    }
     said = "; ".join(f"{kind} {gap}, {loss}" for kind, (gap, loss) in shown.items())
     said_ja = "、".join(f"{in_japanese(kind)} {gap}・{loss}" for kind, (gap, loss) in shown.items())
-    found, places = own(numbers), alone(numbers)
+    found, places = helpful_beside_others(numbers), helpful_alone(numbers)
     return Outcome(
         verdict=judge(numbers),
         numbers={**numbers, "alone": places, "own": found},
@@ -124,7 +135,7 @@ def run(budget: Budget) -> Outcome:
             f"Gap and validation loss, in nats a word: {said}.",
             f"学習と検証の差・検証損失（1語あたりナット）：{said_ja}。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 f"alone it helps at: {', '.join(places)}; beside the other two it adds to them at: "
@@ -147,8 +158,8 @@ def in_japanese(kind: str) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=9.0)[0]
-    beside = {without(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
+    axis = make_panels(figure, 1, height=3.6, width=9.0)[0]
+    beside = {all_but(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
     names = {"none": "なし\nnone", **PLACES, **beside, ALL: "すべて\nall"}
     for place, kind in enumerate(names):
         for side, (part, color) in enumerate((("train", LIGHT), ("validation", RED))):

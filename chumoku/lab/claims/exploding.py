@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 
 CLAIM = Claim(
     id="exploding",
@@ -52,21 +52,21 @@ def run(budget: Budget) -> Outcome:
     }
     small = by_depth["0.01"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The factors are {times(factors['100.0'], 0)} and {times(factors['0.01'], 0)}, as stated. Through 20 "
+            f"The factors are {format_number(factors['100.0'], 0)} and {format_number(factors['0.01'], 0)}, as stated. Through 20 "
             "layers of 0.01 "
             "the gradient is "
-            f"{times(small['plain'][-1], 0)} without and {small['residual'][-1]:.2f} with residual. Against explosion "
+            f"{format_number(small['plain'][-1], 0)} without and {small['residual'][-1]:.2f} with residual. Against explosion "
             "the "
             "residual "
             "is no help: 100 + 1 is larger still.",
-            f"係数は {times(factors['100.0'], 0)} と {times(factors['0.01'], 0)} で、ノートのとおりです。0.01 の層を "
+            f"係数は {format_number(factors['100.0'], 0)} と {format_number(factors['0.01'], 0)} で、ノートのとおりです。0.01 の層を "
             "20 "
             "層重ねると、"
             "残差なしで "
-            f"{times(small['plain'][-1], 0)}、残差ありで {small['residual'][-1]:.2f} でした。"
+            f"{format_number(small['plain'][-1], 0)}、残差ありで {small['residual'][-1]:.2f} でした。"
             "勾配爆発には効きません(100 + 1 "
             "はさらに大きい)。",
         ),
@@ -86,7 +86,7 @@ def slope(w: float, depth: int, *, residual: bool, head: float) -> float:
     return float(torch.autograd.grad(head * h, first)[0])
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     stated = [(numbers["factors"][str(w)], w**3) for w in (100.0, 0.01)]
     stated += [(numbers["with_residual"][str(w)], w * (w + 1) ** 2) for w in (100.0, 0.01)]
     for w in (100.0, 0.01):
@@ -97,7 +97,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    for axis, w in zip(panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
+    for axis, w in zip(make_panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
         curves = outcome.numbers["by_depth"][w]
         axis.plot(outcome.numbers["depths"], curves["plain"], color=RED, marker="o", markersize=3.5, label="w  (plain)")
         axis.plot(

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from chumoku.errors import LengthError
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, toy
+from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -63,15 +63,15 @@ EDGES = (BACK, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(150, least=120)
+    steps = budget.steps(150, minimum=120)
     numbers: dict[str, Any] = {"steps": steps, "trained_length": SHORT, "until": list(EDGES[1:]), "accuracy": {}}
     for kind in KINDS:
-        numbers["accuracy"][kind] = [tried(kind, seed, steps) for seed in range(budget.seeds)]
+        numbers["accuracy"][kind] = [run_trial(kind, seed, steps) for seed in range(budget.seeds)]
     numbers["reach"] = {kind: reach(numbers["accuracy"][kind]) for kind in KINDS}
-    numbers["table_of_32_rows"] = refused()
+    numbers["table_of_32_rows"] = length_error()
     verdict = judge(numbers)
-    beyond = {kind: told([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
-    far = {kind: told([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    beyond = {kind: format_seeds([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     good = [kind for kind in KINDS if numbers["reach"][kind] >= LONG]
     return Outcome(
         verdict,
@@ -103,33 +103,33 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def tried(kind: str, seed: int, steps: int) -> list[float]:
-    model = built(kind, seed, LONG)
+def run_trial(kind: str, seed: int, steps: int) -> list[float]:
+    model = build_model(kind, seed, LONG)
 
     def loss(generator: torch.Generator) -> Tensor:
         words = torch.randint(WORDS, (16, SHORT), generator=generator)
-        return F.cross_entropy(answers(model, words).flatten(0, 1), words[:, :-BACK].flatten())
+        return F.cross_entropy(answer_logits(model, words).flatten(0, 1), words[:, :-BACK].flatten())
 
     fit(model, loss, steps=steps, seed=seed, rate=6e-3)
     words = torch.randint(WORDS, (16, LONG), generator=torch.Generator().manual_seed(1000 + seed))
     with torch.no_grad():
-        right = (answers(model, words).argmax(-1) == words[:, :-BACK]).float().mean(0)
+        right = (answer_logits(model, words).argmax(-1) == words[:, :-BACK]).float().mean(0)
     return [float(right[start - BACK : end - BACK].mean()) for start, end in itertools.pairwise(EDGES)]
 
 
-def built(kind: str, seed: int, context: int) -> Model:
-    return toy(seed, vocabulary=WORDS, position=kind, context=context)
+def build_model(kind: str, seed: int, context: int) -> Model:
+    return build_toy(seed, vocabulary=WORDS, position=kind, context=context)
 
 
-def answers(model: Model, words: Tensor) -> Tensor:
+def answer_logits(model: Model, words: Tensor) -> Tensor:
     logits: Tensor = model(words).logits[:, BACK:]
     return logits
 
 
-def refused() -> str:
+def length_error() -> str:
     """What a learned table of as many rows as were trained says to one word more."""
     try:
-        built("learned", 0, SHORT)(torch.zeros(1, SHORT + 1, dtype=torch.long))
+        build_model("learned", 0, SHORT)(torch.zeros(1, SHORT + 1, dtype=torch.long))
     except LengthError as error:
         return str(error)
     return ""
@@ -155,10 +155,10 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1)[0]
+    axis = make_panels(figure, 1)[0]
     numbers = outcome.numbers
     at = [(start + end) / 2 for start, end in itertools.pairwise(EDGES)]
-    curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
+    plot_curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
     axis.axvline(numbers["trained_length"], color="#1c2733", linewidth=0.8, linestyle=":")
     axis.axhline(1 / WORDS, color=GREY, linewidth=0.6, linestyle=":")
     axis.set(xlabel="position in the text (位置)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

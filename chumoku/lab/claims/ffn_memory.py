@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.toy_models import WIDTH, Nothing, Rememberer, facts, only_when, told
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import WIDTH, FactModel, ZeroLayer, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
 
@@ -53,23 +53,23 @@ WIDTHS = (0, 8, 32, 128)
 SUBJECTS, RELATIONS, OBJECTS = 64, 32, 64
 
 
-def tried(hidden: int, seed: int, steps: int) -> dict[str, int]:
-    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+def run_trial(hidden: int, seed: int, steps: int) -> dict[str, int]:
+    known = make_facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Rememberer(known, FeedForward(WIDTH, hidden) if hidden else Nothing(), seed)
+        model = FactModel(known, FeedForward(WIDTH, hidden) if hidden else ZeroLayer(), seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        part = known.drawn(generator)
+        part = known.sample(generator)
         return F.cross_entropy(model(part), part.answer)
 
     fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
-    recalled = model.recalled(known)
-    model.block.feedforward = Nothing()  # type: ignore[assignment]
-    return {"recalled": recalled, "switched_off": model.recalled(known)}
+    recalled = model.count_recalled(known)
+    model.block.feedforward = ZeroLayer()  # type: ignore[assignment]
+    return {"recalled": recalled, "switched_off": model.count_recalled(known)}
 
 
-def shown(runs: list[dict[str, int]]) -> bool:
+def supports_claim(runs: list[dict[str, int]]) -> bool:
     """Of one seed: more with each width, and at least half gone when switched off."""
     recalled = [one["recalled"] for one in runs]
     rises = all(wider > narrower for narrower, wider in itertools.pairwise(recalled))
@@ -77,32 +77,32 @@ def shown(runs: list[dict[str, int]]) -> bool:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    seen = [shown(runs) for runs in numbers["runs"]]
+    seen = [supports_claim(runs) for runs in numbers["runs"]]
     return HOLDS if all(seen) else PARTLY if any(seen) else FAILS
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 60)
-    runs = [[tried(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
+    runs = [[run_trial(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
     total, chance = SUBJECTS * RELATIONS, SUBJECTS * RELATIONS / OBJECTS
     recalled = {str(F): [one[place]["recalled"] for one in runs] for place, F in enumerate(WIDTHS)}
     gained = mean(recalled["128"]) - mean(recalled["0"])
     bits = gained * math.log2(OBJECTS) / (2 * WIDTH * 128)
     off = [one[-1]["switched_off"] for one in runs]
     numbers = {"seeds": seeds, "steps": steps, "facts": total, "chance": chance, "widths": list(WIDTHS), "runs": runs}
-    counts = ", ".join(f"F={F}: {told(values, '{:.0f}')}" for F, values in recalled.items())
+    counts = ", ".join(f"F={F}: {format_seeds(values, '{:.0f}')}" for F, values in recalled.items())
     return Outcome(
         verdict=judge(numbers),
         numbers={**numbers, "bits_a_number_at_128": bits},
         summary=Words(
-            f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {told(off, '{:.0f}')} are "
+            f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {format_seeds(off, '{:.0f}')} are "
             f"left (chance {chance:.0f}); attention alone is F=0. What 128 units add to it is {bits:.2f} bits for each "
             "of the feed-forward's numbers.",
-            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{told(off, '{:.0f}')}件で"
+            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{format_seeds(off, '{:.0f}')}件で"
             f"す（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。"
             f"幅128のFFNで増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 "training runs long enough; some seeds do not show it",
@@ -118,13 +118,13 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=6.4)[0]
+    axis = make_panels(figure, 1, height=3.6, width=6.4)[0]
     runs, places = outcome.numbers["runs"], list(range(len(WIDTHS)))
     series = {
         "recalled  思い出せた": [[one["recalled"] for one in seed] for seed in runs],
         "feed-forward switched off  FFNを切った": [[one["switched_off"] for one in seed] for seed in runs],
     }
-    curves(axis, places, series, marker="o", colors=(BLUE, RED))
+    plot_curves(axis, places, series, marker="o", colors=(BLUE, RED))
     axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
     axis.set_xticks(places, [str(width) for width in WIDTHS])
     axis.set_xlabel("width F of the feed-forward")

@@ -21,16 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
-    Nothing,
-    guessed,
-    judged,
-    language_model,
-    learned_and_unseen,
+    ZeroLayer,
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
     line_loss,
-    only_when,
-    told,
+    train_and_test_lines,
+    unigram_loss,
+    when_partly,
 )
 from chumoku.lab.training import Loss, fit, mean
 from chumoku.models.model import DecoderModel
@@ -81,7 +81,7 @@ class Reader(nn.Module):
         super().__init__()
 
         def block() -> Block:
-            feeding: Any = FeedForward(WIDTH, 4 * WIDTH) if kind == "with" else Nothing()
+            feeding: Any = FeedForward(WIDTH, 4 * WIDTH) if kind == "with" else ZeroLayer()
             return Block(Attention(WIDTH, 4), feeding, norm=lambda: LayerNorm(WIDTH))
 
         self.blocks = nn.ModuleList(block() for _ in range(3 if kind == "as large" else 1))
@@ -95,55 +95,57 @@ class Reader(nn.Module):
         return self.answer(x[:, -1])  # type: ignore[no-any-return]
 
 
-def read(kind: str, answers: int, seed: int) -> Reader:
+def build_reader(kind: str, answers: int, seed: int) -> Reader:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Reader(kind, answers)
 
 
-def learned(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
+def train_and_evaluate(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
     fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=True, clip=1.0)
     with torch.no_grad():
         return loss(torch.Generator().manual_seed(seed + 1000)).item()
 
 
-def alone(kind: str, seed: int, budget: Budget) -> float:
+def sign_task(kind: str, seed: int, budget: Budget) -> float:
     """Which neighboring signs are alike, asked of a sequence of one vector."""
-    model = read(kind, SIGNS // 2, seed)
+    model = build_reader(kind, SIGNS // 2, seed)
 
     def loss(generator: torch.Generator) -> Tensor:
         signs = torch.randint(2, (128, SIGNS), generator=generator).float() * 2 - 1
         alike = signs[:, 0::2] * signs[:, 1::2] > 0
         return F.binary_cross_entropy_with_logits(model(model.signs(signs)[:, None]), alike.float())
 
-    return learned(model, loss, budget.steps(250, 60), seed)
+    return train_and_evaluate(model, loss, budget.steps(250, 60), seed)
 
 
-def table(kind: str, seed: int, budget: Budget) -> float:
+def table_task(kind: str, seed: int, budget: Budget) -> float:
     """A random answer for each pair of tokens; the whole table is studied at every step."""
     answers = torch.randint(SIZE, (SIZE * SIZE,), generator=torch.Generator().manual_seed(seed))
     pairs = torch.cartesian_prod(torch.arange(SIZE), torch.arange(SIZE, 2 * SIZE))
-    model = read(kind, SIZE, seed)
+    model = build_reader(kind, SIZE, seed)
     steps = budget.steps(250, 60)
-    return learned(model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2)
+    return train_and_evaluate(
+        model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2
+    )
 
 
-def language(kind: str, seed: int, budget: Budget) -> float:
-    train, test = learned_and_unseen()
-    model = language_model(seed, layers=3 if kind == "as large" else 1)
+def language_task(kind: str, seed: int, budget: Budget) -> float:
+    train, test = train_and_test_lines()
+    model = build_language_model(seed, layers=3 if kind == "as large" else 1)
     if kind != "with":
-        stripped(model)
-    learned(model, lambda generator: line_loss(model, train.drawn(generator)), budget.steps(150, 25), seed)
-    return judged(model, test)
+        remove_feedforwards(model)
+    train_and_evaluate(model, lambda generator: line_loss(model, train.sample(generator)), budget.steps(150, 25), seed)
+    return evaluate_loss(model, test)
 
 
-def stripped(model: DecoderModel) -> None:
+def remove_feedforwards(model: DecoderModel) -> None:
     """Take its feed-forwards out."""
     for block in model.decoder.blocks:
-        block.feedforward = Nothing()
+        block.feedforward = ZeroLayer()
 
 
-def lost(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
+def lost_share(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
     """The share of what was learned with feed-forwards that is gone without."""
     whole = mean(found["with"])
     return (mean(found[kind]) - whole) / (guess - whole)
@@ -156,13 +158,13 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": guessed(learned_and_unseen()[1])}
+    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": unigram_loss(train_and_test_lines()[1])}
     numbers: dict[str, Any] = {"seeds": seeds}
-    for task, tried in (("alone", alone), ("table", table), ("language", language)):
+    for task, tried in (("alone", sign_task), ("table", table_task), ("language", language_task)):
         found = {kind: [tried(kind, seed, budget) for seed in seeds] for kind in NAMES}
-        gone, still = lost(found, guess[task]), lost(found, guess[task], "as large")
+        gone, still = lost_share(found, guess[task]), lost_share(found, guess[task], "as large")
         numbers[task] = {"loss": found, "guessing": guess[task], "lost": gone, "lost_as_large": still}
-    shown = {task: " / ".join(told(numbers[task]["loss"][kind]) for kind in NAMES) for task in TASKS}
+    shown = {task: " / ".join(format_seeds(numbers[task]["loss"][kind]) for kind in NAMES) for task in TASKS}
     share = {task: f"{numbers[task]['lost']:.0%}" for task in TASKS}
     gone_in = [task for task in TASKS if numbers[task]["lost"] > 0.5]
     return Outcome(
@@ -176,7 +178,7 @@ def run(budget: Budget) -> Outcome:
             + "、".join(f"{TASKS[t].ja} {shown[t]}（失われた割合{share[t]}）" for t in TASKS)
             + "。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 f"the task is {' or '.join(TASKS[task].en for task in gone_in)}. Elsewhere the products inside "
@@ -194,7 +196,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    for axis, task in zip(panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
+    for axis, task in zip(make_panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
         found = outcome.numbers[task]
         for place, (kind, color) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
             values = found["loss"][kind]

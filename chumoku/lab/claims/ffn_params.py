@@ -7,7 +7,7 @@ from typing import Any
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.nn.feedforward import FeedForward
 
-WIDTH, HIDDEN, SAID = 768, 3072, 4.7
+WIDTH, HIDDEN, NOTE_VALUES = 768, 3072, 4.7
 
 CLAIM = Claim(
     id="ffn-params",
@@ -30,9 +30,9 @@ def run(budget: Budget) -> Outcome:
     layer = FeedForward(WIDTH, HIDDEN, kind="gelu_tanh")
     weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
     every = sum(p.numel() for p in layer.parameters())
-    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "said_millions": SAID}
+    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "said_millions": NOTE_VALUES}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"768 × 3072 × 2 = {weights:,}, with biases {every:,}: 4.72 million either way.",
@@ -41,6 +41,6 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     both = (numbers["weights"], numbers["with_biases"])
     return HOLDS if all(round(count / 1e6, 1) == numbers["said_millions"] for count in both) else FAILS

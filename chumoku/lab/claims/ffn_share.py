@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, make_panels
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 
-SAID = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
+NOTE_VALUES = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
 MODELS = ("gpt2", "transformer-base")
 
 CLAIM = Claim(
@@ -51,7 +51,7 @@ def run(budget: Budget) -> Outcome:
     small, base = numbers["gpt2"], numbers["transformer-base"]
     parts: dict[str, int] = small["parts"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"GPT-2 small has {small['parameters']:,}: FFN {parts['feedforward']:,} ({small['of_all']:.1%}), attention "
@@ -88,7 +88,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     def two_thirds(share: float) -> bool:
         return 0.60 <= share <= 0.73
 
@@ -98,10 +98,10 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=7.4, height=2.9)[0]
+    axis = make_panels(figure, 1, width=7.4, height=2.9)[0]
     parts = {name: outcome.numbers[name]["parts"] for name in MODELS}
     rows = {
-        "GPT-2 small\nnote ノート": {"feedforward": SAID["feedforward"], "attention": SAID["attention"]},
+        "GPT-2 small\nnote ノート": {"feedforward": NOTE_VALUES["feedforward"], "attention": NOTE_VALUES["attention"]},
         "GPT-2 small\ntrue 正": parts["gpt2"],
         "Transformer\n2017": parts["transformer-base"],
     }

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
     Lines,
-    Nothing,
-    judged,
-    language_model,
-    learned_and_unseen,
+    ZeroLayer,
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
     line_loss,
-    only_when,
-    told,
+    train_and_test_lines,
+    when_partly,
 )
 from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
@@ -68,7 +68,7 @@ WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
 ENOUGH = 0.1
 
 
-class Held(nn.Module):
+class FixedFactor(nn.Module):
     """A gated feed-forward of which one factor does not move: x W_g (the note's gate), or GELU(x W₁)."""
 
     def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, bent: Tensor | None = None) -> None:
@@ -86,19 +86,19 @@ def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
     return feedforward.activation.function(feedforward.gate(x)), feedforward.up(x)  # type: ignore[misc]
 
 
-def trained(kind: str, seed: int, steps: int) -> DecoderModel:
-    train, _ = learned_and_unseen()
-    model = language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
+def train_model(kind: str, seed: int, steps: int) -> DecoderModel:
+    train, _ = train_and_test_lines()
+    model = build_language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
     return model
 
 
 @torch.no_grad()
-def held(model: DecoderModel, test: Lines) -> dict[str, float]:
+def measure_fixed_factors(model: DecoderModel, test: Lines) -> dict[str, float]:
     """The loss with each gate at its mean over all words, with the other factor so, and with nothing flowing; and the
     share of gates that are closed."""
     feeding: list[FeedForward] = [block.feedforward for block in model.decoder.blocks]  # type: ignore[misc]
@@ -108,20 +108,20 @@ def held(model: DecoderModel, test: Lines) -> dict[str, float]:
         seen.append(read[0])
 
     hooks = [one.register_forward_pre_hook(keep) for one in feeding]
-    judged(model, test)
+    evaluate_loss(model, test)
     for hook in hooks:
         hook.remove()
     found = [factors(one, x) for one, x in zip(feeding, seen, strict=True)]
     stand_ins: dict[str, list[nn.Module]] = {
-        "held": [Held(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
-        "other_held": [Held(one, bent=bent.mean((0, 1))) for one, (bent, _) in zip(feeding, found, strict=True)],
-        "nothing": [Nothing() for _ in feeding],
+        "held": [FixedFactor(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
+        "other_held": [FixedFactor(one, bent=bent.mean((0, 1))) for one, (bent, _) in zip(feeding, found, strict=True)],
+        "nothing": [ZeroLayer() for _ in feeding],
     }
     losses: dict[str, float] = {}
     for name, parts in stand_ins.items():
         for block, part in zip(model.decoder.blocks, parts, strict=True):
             block.feedforward = part
-        losses[name] = judged(model, test)
+        losses[name] = evaluate_loss(model, test)
     return {**losses, "closed": mean([(gates.abs() < 0.05).float().mean().item() for _, gates in found])}
 
 
@@ -132,14 +132,14 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(200, 30)
-    _, test = learned_and_unseen()
-    models = {kind: [trained(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
-    loss = {kind: [judged(model, test) for model in found] for kind, found in models.items()}
+    _, test = train_and_test_lines()
+    models = {kind: [train_model(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
+    loss = {kind: [evaluate_loss(model, test) for model in found] for kind, found in models.items()}
     size = {kind: sum(p.numel() for p in found[0].decoder.blocks.parameters()) for kind, found in models.items()}
-    gates = [held(model, test) for model in models["geglu"]]
+    gates = [measure_fixed_factors(model, test) for model in models["geglu"]]
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "loss": loss, "gates": gates, "numbers_in_blocks": size}
     rise, other, none = (
-        told([one[name] - value for one, value in zip(gates, loss["geglu"], strict=True)])
+        format_seeds([one[name] - value for one, value in zip(gates, loss["geglu"], strict=True)])
         for name in ("held", "other_held", "nothing")
     )
     closed = [one["closed"] for one in gates]
@@ -148,13 +148,13 @@ def run(budget: Budget) -> Outcome:
         numbers=numbers,
         summary=Words(
             f"Held at their means, the gates xW_g cost {rise} nats a word (the other factor {other}, nothing flowing "
-            f"{none}); {told(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). At equal size: GELU "
-            f"{told(loss['gelu'])}, GEGLU {told(loss['geglu'])}, SwiGLU {told(loss['swiglu'])}.",
+            f"{none}); {format_seeds(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). At equal size: GELU "
+            f"{format_seeds(loss['gelu'])}, GEGLU {format_seeds(loss['geglu'])}, SwiGLU {format_seeds(loss['swiglu'])}.",
             f"ゲート xW_g を平均に固定すると、損失は1語あたり{rise}ナット増えます（もう一方の因子では{other}、何も流さ"
-            f"ないと{none}）。ゲートの{told(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失は、GELU "
-            f"{told(loss['gelu'])}、GEGLU {told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
+            f"ないと{none}）。ゲートの{format_seeds(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失は、GELU "
+            f"{format_seeds(loss['gelu'])}、GEGLU {format_seeds(loss['geglu'])}、SwiGLU {format_seeds(loss['swiglu'])} です。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words("only in some of the seeds", "一部のシードのとき"),
         ),
@@ -167,7 +167,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.3, width=7.8)
+    left, right = make_panels(figure, 2, height=3.3, width=7.8)
     loss = outcome.numbers["loss"]
     groups = (
         (left, {"GELU\nF=192": loss["gelu"], "GEGLU\nF=128": loss["geglu"], "SwiGLU\nF=128": loss["swiglu"]}),

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 from chumoku.nn.attention import attend
 
 WIDTH, LENGTH, HEADS = 768, 256, (1, 12)
@@ -41,13 +41,13 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    counts = {str(heads): counted(heads) for heads in HEADS}
-    turns = budget.steps(30, least=5)
+    counts = {str(heads): count_operations(heads) for heads in HEADS}
+    turns = budget.steps(30, minimum=5)
     seconds: dict[str, list[float]] = {str(heads): [] for heads in HEADS}
     with torch.no_grad():
         for _ in range(turns):
             for heads in HEADS:
-                x = vectors(heads)
+                x = random_vectors(heads)
                 started = time.perf_counter()
                 attend(x, x, x)
                 seconds[str(heads)].append((time.perf_counter() - started) * 1e3)
@@ -62,7 +62,7 @@ def run(budget: Budget) -> Outcome:
     }
     one, twelve = (counts[str(heads)] for heads in HEADS)
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"One head takes {one:,} operations and twelve take {twelve:,}, both 4·n²·768. Timed: {medians['1']:.1f} "
@@ -88,29 +88,29 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def vectors(heads: int) -> Tensor:
+def random_vectors(heads: int) -> Tensor:
     return torch.randn(1, heads, LENGTH, WIDTH // heads, generator=torch.Generator().manual_seed(0))
 
 
-def counted(heads: int) -> int:
+def count_operations(heads: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        x = vectors(heads)
+        x = random_vectors(heads)
         attend(x, x, x)
     return int(counter.get_total_flops())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     ratio = numbers["operations"]["1"] / numbers["operations"]["12"]
     return HOLDS if abs(ratio / numbers["said_ratio"] - 1) <= 0.05 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.0)
+    left, right = make_panels(figure, 2, height=3.0)
     operations, times = outcome.numbers["operations"], outcome.numbers["milliseconds"]
     said = [LENGTH**2 * WIDTH**2 / 1e6, LENGTH**2 * WIDTH * (WIDTH // 12) / 1e6]
     counts = [operations["1"] / 1e6, operations["12"] / 1e6]
     labels = ["1 head × 768", "12 heads × 64"]
-    bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
+    plot_bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
     left.set(yscale="log", ylabel="million operations 百万回", ylim=(100, 2e5))
-    bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
+    plot_bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
     right.set_ylabel(f"milliseconds, n = {LENGTH}")

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, curves, heat, panels
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, LIGHT, make_panels, plot_curves, plot_heatmap
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm, record
 
@@ -57,7 +57,7 @@ WIDTH, TOKENS, LENGTH, ROWS = 64, 8, 8, 32
 OWN = 0.5
 
 
-class Asked(nn.Module):
+class QuestionModel(nn.Module):
     """Token, place and star go in; four answers come out at every position."""
 
     def __init__(self, heads: int) -> None:
@@ -73,45 +73,45 @@ class Asked(nn.Module):
         return self.answers(self.block(x)).unflatten(-1, (len(QUESTIONS), TOKENS))  # type: ignore[no-any-return]
 
 
-def drawn(generator: torch.Generator, number: int = ROWS) -> tuple[Tensor, Tensor]:
+def sample_batch(generator: torch.Generator, number: int = ROWS) -> tuple[Tensor, Tensor]:
     tokens = torch.randint(TOKENS, (number, LENGTH), generator=generator)
     return tokens, torch.randint(LENGTH, (number,), generator=generator)
 
 
-def places(star: Tensor) -> Tensor:
+def answer_positions(star: Tensor) -> Tensor:
     """Where the answer to each question stands [B, T − 1, questions], from the second position on."""
     here = torch.arange(1, LENGTH).expand(len(star), -1)
     first = torch.zeros_like(here)
     return torch.stack([here - 1, first, first + LENGTH - 1, star[:, None].expand_as(here)], -1)
 
 
-def answered(model: Asked, tokens: Tensor, star: Tensor) -> tuple[Tensor, Tensor]:
+def predict(model: QuestionModel, tokens: Tensor, star: Tensor) -> tuple[Tensor, Tensor]:
     """The logits and the right answers, from the second position on."""
-    asked = places(star)
+    asked = answer_positions(star)
     right = tokens[:, None].expand(-1, LENGTH - 1, -1).gather(2, asked)
     return model(tokens, star)[:, 1:], right
 
 
-def tried(heads: int, seed: int, steps: int) -> dict[str, Any]:
+def run_trial(heads: int, seed: int, steps: int) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Asked(heads)
+        model = QuestionModel(heads)
 
     def loss(generator: torch.Generator) -> Tensor:
-        logits, right = answered(model, *drawn(generator))
+        logits, right = predict(model, *sample_batch(generator))
         return F.cross_entropy(logits.flatten(0, 2), right.flatten())
 
     fit(model, loss, steps=steps, seed=seed, rate=2e-2, warmup=steps // 10, cosine=True)
-    tokens, star = drawn(torch.Generator().manual_seed(1000 + seed), 256)
+    tokens, star = sample_batch(torch.Generator().manual_seed(1000 + seed), 256)
     with torch.no_grad(), record(model, "block.attention.weights") as tape:
-        logits, right = answered(model, tokens, star)
+        logits, right = predict(model, tokens, star)
     looks = tape["block.attention.weights"][:, :, 1:]
-    asked = places(star)[:, None].expand(-1, heads, -1, -1)
+    asked = answer_positions(star)[:, None].expand(-1, heads, -1, -1)
     correct = (logits.argmax(-1) == right).float().mean((0, 1))
     return {"right": correct.tolist(), "mass": looks.gather(3, asked).mean((0, 2)).tolist()}
 
 
-def has_own(mass: list[list[float]]) -> bool:
+def has_own_heads(mass: list[list[float]]) -> bool:
     """Whether each question has a head of its own that gives it at least half of its look."""
     best = [max(range(len(mass)), key=lambda head: mass[head][question]) for question in range(len(QUESTIONS))]
     return len(set(best)) == len(best) and all(mass[head][q] >= OWN for q, head in enumerate(best))
@@ -119,7 +119,7 @@ def has_own(mass: list[list[float]]) -> bool:
 
 def judge(numbers: dict[str, Any]) -> str:
     shown = [
-        has_own(many["mass"]) and mean(many["right"]) > mean(one["right"])
+        has_own_heads(many["mass"]) and mean(many["right"]) > mean(one["right"])
         for one, many in zip(numbers["heads"]["1"], numbers["heads"]["8"], strict=True)
     ]
     return HOLDS if all(shown) else PARTLY if any(shown) else FAILS
@@ -127,11 +127,11 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     steps, seeds = budget.steps(400, 160), list(range(budget.seeds))
-    found = {str(heads): [tried(heads, seed, steps) for seed in seeds] for heads in HEADS}
+    found = {str(heads): [run_trial(heads, seed, steps) for seed in seeds] for heads in HEADS}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "questions": list(QUESTIONS), "heads": found}
     right = {heads: [mean(one["right"]) for one in runs] for heads, runs in found.items()}
-    own = {heads: sum(has_own(one["mass"]) for one in found[heads]) for heads in ("4", "8")}
-    percent = {heads: told([100 * value for value in values], "{:.0f}") for heads, values in right.items()}
+    own = {heads: sum(has_own_heads(one["mass"]) for one in found[heads]) for heads in ("4", "8")}
+    percent = {heads: format_seeds([100 * value for value in values], "{:.0f}") for heads, values in right.items()}
     shares = ", ".join(f"{heads}: {text} %" for heads, text in percent.items())
     numbers["seeds_with_heads_of_their_own"] = own
     return Outcome(
@@ -143,7 +143,7 @@ def run(budget: Budget) -> Outcome:
             f"ヘッド数ごとの正解率（シードの平均と範囲）は {shares} です。4つの問いのそれぞれに専用のヘッドが現れたの"
             f"は、{len(seeds)}シード中、8ヘッドで{own['8']}、4ヘッドで{own['4']}でした。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 "training runs its course: in some seeds two questions still share a head",
@@ -160,13 +160,13 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.4)
+    left, right = make_panels(figure, 2, height=3.6, width=8.4)
     found = outcome.numbers["heads"]
     shown = {
         name: [[found[str(heads)][seed]["right"][question] for heads in HEADS] for seed in outcome.numbers["seeds"]]
         for question, name in enumerate(QUESTIONS)
     }
-    curves(left, list(range(len(HEADS))), shown, marker="o")
+    plot_curves(left, list(range(len(HEADS))), shown, marker="o")
     left.set_xticks(range(len(HEADS)), [str(heads) for heads in HEADS])
     left.set_ylim(0, 1.05)
     left.set_xlabel("heads of total width 64")
@@ -175,7 +175,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     left.annotate("chance", (0, 1 / TOKENS), color=BLUE, fontsize=7, xytext=(0, 2), textcoords="offset points")
     mass = found["8"][0]["mass"]
     names = [question.replace(" ", "\n", 1) for question in QUESTIONS]
-    heat(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
+    plot_heatmap(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
     right.set_aspect("auto")
     right.tick_params(labelsize=7.5)
     right.set_title("share of each head's look", fontsize=9)

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import heat, panels
-from chumoku.lab.sentence_data import BEGIN, joined
-from chumoku.lab.toy_models import only_when
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.figures import make_panels, plot_heatmap
+from chumoku.lab.sentence_data import BEGIN, join_words
+from chumoku.lab.toy_models import when_partly
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
 if TYPE_CHECKING:
@@ -55,11 +55,11 @@ BEST = 5
 
 
 @torch.no_grad()
-def spoken(translator: Translator) -> dict[str, Any]:
+def translate_example(translator: Translator) -> dict[str, Any]:
     """The steps of the translation: what was likeliest, and where it looked."""
     model, data = translator.model, translator.data
-    source = translator.sources(data.test[:1])
-    best = translator.say(source)[0]
+    source = translator.encode_sources(data.test[:1])
+    best = translator.translate(source)[0]
     fed = torch.tensor([[BEGIN, *best.tokens]])
     with record(model, "decoder.blocks.*.cross_attention.weights") as tape:
         odds = model(source, fed).logits[0].softmax(-1)
@@ -72,10 +72,10 @@ def spoken(translator: Translator) -> dict[str, Any]:
             [*words, "(end)"], top.indices.tolist(), top.values.tolist(), looks.tolist(), strict=True
         )
     ]
-    return {"seed": translator.seed, "units": units, "translation": joined(words), "steps": steps}
+    return {"seed": translator.seed, "units": units, "translation": join_words(words), "steps": steps}
 
 
-def cells(run: dict[str, Any]) -> dict[str, list[float]]:
+def alignment_cells(run: dict[str, Any]) -> dict[str, list[float]]:
     """Of each word and its unit: the weight of their cell, and its rank in the row, 1 the heaviest."""
     found = {}
     for word, unit in PAIRS:
@@ -92,12 +92,12 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def run(budget: Budget) -> Outcome:
-    runs = [spoken(translator) for translator in translators(budget)]
-    found = [{**one, "cells": cells(one)} for one in runs]
+    runs = [translate_example(translator) for translator in get_translators(budget)]
+    found = [{**one, "cells": alignment_cells(one)} for one in runs]
     numbers: dict[str, Any] = {
         "model": "trained here",
         "seeds": [one["seed"] for one in runs],
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": found,
     }
     said = ", ".join(f"“{one['translation']}”" for one in runs)
@@ -117,7 +117,7 @@ def run(budget: Budget) -> Outcome:
             f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
             f"{likely:.2f}でした。交差アテンションの重みと行の中での順位：{looked_ja}。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 f"training goes well: {right} of {len(runs)} seeds after {numbers['steps']} steps",
@@ -134,14 +134,16 @@ def run(budget: Budget) -> Outcome:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     run = outcome.numbers["runs"][0]
-    left, right = panels(figure, 2, height=4.2, width=9.2)
+    left, right = make_panels(figure, 2, height=4.2, width=9.2)
     rows = [f"{step['said']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
-    heat(left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1)
+    plot_heatmap(
+        left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1
+    )
     left.set_aspect("auto")
     left.tick_params(labelsize=8.5)
     left.set_title("cross-attention  交差アテンション (seed 0)", fontsize=9)
     table = [[choice[1] for choice in step["best"]] for step in run["steps"]]
-    heat(right, table, low=0, high=1)
+    plot_heatmap(right, table, low=0, high=1)
     right.set_aspect("auto")
     for row, step in enumerate(run["steps"]):
         for column, (word, chance) in enumerate(step["best"]):

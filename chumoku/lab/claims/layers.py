@@ -23,11 +23,11 @@ from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import PAD
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import mean
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ PARTICLES = ("は", "を", "で", "に", "が")
 DEPTH, READ = 3, 1600
 
 
-def torn(chosen: tuple[Sentence, ...]) -> set[str]:
+def ambiguous_nouns(chosen: tuple[Sentence, ...]) -> set[str]:
     """Nouns that no particle follows more than 60 % of the time: they do not tell their part by themselves."""
     behind: dict[str, Counter[str]] = {}
     for one in chosen:
@@ -77,9 +77,9 @@ def torn(chosen: tuple[Sentence, ...]) -> set[str]:
     return {unit for unit, found in behind.items() if max(found.values()) <= 0.6 * found.total()}
 
 
-def labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, list[tuple[int, int, int]]]:
+def probe_labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, list[tuple[int, int, int]]]:
     """(sentence, place, answer) for each question."""
-    several = torn(chosen)
+    several = ambiguous_nouns(chosen)
     asked: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
     events = {event: n for n, event in enumerate(sorted({one.combination[0] for one in chosen}))}
     for number, one in enumerate(chosen):
@@ -107,12 +107,12 @@ def probe(layer: Tensor, asked: list[tuple[int, int, int]], sentences: int) -> f
 
 
 @torch.no_grad()
-def probed(translator: Translator) -> dict[str, list[float]]:
+def probe_layers(translator: Translator) -> dict[str, list[float]]:
     chosen = translator.data.train[:READ]
-    source = translator.sources(chosen)
+    source = translator.encode_sources(chosen)
     with record(translator.model, "encoder.embedding", "encoder.blocks.*.output") as tape:
         translator.model.encode(source, mask=source != PAD)
-    asked = labels(chosen, translator.data.source.ids)
+    asked = probe_labels(chosen, translator.data.source.ids)
     return {kind: [probe(layer, asked[kind], len(chosen)) for layer in tape.values()] for kind in KINDS}
 
 
@@ -126,34 +126,34 @@ def depth(right: list[float]) -> float:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    parts = (fades(numbers["runs"]), ordered(numbers["runs"]))
+    parts = (surface_fades(numbers["runs"]), grammar_before_meaning(numbers["runs"]))
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
-def fades(runs: list[dict[str, list[float]]]) -> bool:
+def surface_fades(runs: list[dict[str, list[float]]]) -> bool:
     """Whether the surface is read less well behind the last block than behind the first, in every seed."""
     return all(run["surface"][-1] < run["surface"][1] for run in runs)
 
 
-def ordered(runs: list[dict[str, list[float]]]) -> bool:
+def grammar_before_meaning(runs: list[dict[str, list[float]]]) -> bool:
     return all(depth(run["grammar"]) < depth(run["meaning"]) for run in runs)
 
 
 def run(budget: Budget) -> Outcome:
-    found = translators(budget)
-    runs = [probed(translator) for translator in found]
+    found = get_translators(budget)
+    runs = [probe_layers(translator) for translator in found]
     depths = {kind: [depth(run[kind]) for run in runs] for kind in ("grammar", "meaning")}
     numbers: dict[str, Any] = {
         "seeds": [translator.seed for translator in found],
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": runs,
         "depth": depths,
     }
-    deep = ", ".join(f"{kind} {told(values)}" for kind, values in depths.items())
-    deep_ja = "、".join(f"{KINDS[kind].split()[0]} {told(values)}" for kind, values in depths.items())
-    last = {kind: f"{told([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS}
-    first = f"{told([100 * run['surface'][1] for run in runs], '{:.0f}')} %"
+    deep = ", ".join(f"{kind} {format_seeds(values)}" for kind, values in depths.items())
+    deep_ja = "、".join(f"{KINDS[kind].split()[0]} {format_seeds(values)}" for kind, values in depths.items())
+    last = {kind: f"{format_seeds([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS}
+    first = f"{format_seeds([100 * run['surface'][1] for run in runs], '{:.0f}')} %"
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
@@ -165,14 +165,14 @@ def run(budget: Budget) -> Outcome:
             f"表、3は最終ブロック）は、{deep_ja}です。最終ブロックの後の正解率は、文法が{last['grammar']}、意味"
             f"が{last['meaning']}です。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 "only the surface is asked for: it fades on the way up, but meaning does not come later than grammar "
                 "in every seed",
                 "表層だけを問うとき（上るほど薄れますが、意味が文法より後とは限りません）",
             )
-            if fades(runs)
+            if surface_fades(runs)
             else Words(
                 "only grammar and meaning are asked for: they come in this order, but the surface does not fade",
                 "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
@@ -188,7 +188,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=6.8)[0]
+    axis = make_panels(figure, 1, height=3.6, width=6.8)[0]
     layers, depths = list(range(DEPTH + 1)), outcome.numbers["depth"]
     shown = {
         name + (f", depth {mean(depths[kind]):.2f}" if kind in depths else ""): [
@@ -196,7 +196,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ]
         for kind, name in KINDS.items()
     }
-    curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
+    plot_curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
     axis.set_xticks(layers, ["table\n埋め込み表", *(f"block {number}" for number in range(DEPTH))])
     axis.set_ylim(0, 1.05)
     axis.set_ylabel("right answers of the probe")

@@ -15,10 +15,17 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.sentence_data import BEGIN, END, joined, sentences
-from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, only_when, told
-from chumoku.lab.training import fit, thinned
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.sentence_data import BEGIN, END, join_words, load_sentences
+from chumoku.lab.toy_models import (
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
+    line_loss,
+    train_and_test_lines,
+    when_partly,
+)
+from chumoku.lab.training import downsample, fit
 from chumoku.models.model import DecoderModel
 
 if TYPE_CHECKING:
@@ -52,34 +59,34 @@ CLAIM = Claim(
 )
 
 
-def tried(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
-    train, test = learned_and_unseen()
-    model = language_model(seed, layers=1)
+def run_trial(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
+    train, test = train_and_test_lines()
+    model = build_language_model(seed, layers=1)
     model.decoder.causal = masked
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     curve = fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
-    own = judged(model, test)
+    own = evaluate_loss(model, test)
     model.decoder.causal = True
-    honest = judged(model, test)
+    honest = evaluate_loss(model, test)
     return {
         "own": own,
         "honest": honest,
-        "writes": [written(model, seed + n) for n in range(3)],
-        "curve": thinned(curve),
+        "writes": [generate_text(model, seed + n) for n in range(3)],
+        "curve": downsample(curve),
     }
 
 
 @torch.no_grad()
-def written(model: DecoderModel, seed: int, most: int = 12) -> str:
+def generate_text(model: DecoderModel, seed: int, most: int = 12) -> str:
     """A sentence, word by word, the likelier ones preferred (temperature 0.5)."""
     generator, tokens = torch.Generator().manual_seed(seed), [BEGIN]
     while len(tokens) <= most and tokens[-1] != END:
         odds = model(torch.tensor([tokens])).logits[0, -1].div(0.5).softmax(-1)
         tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
-    return joined(sentences().target.decode([token for token in tokens[1:] if token != END]))
+    return join_words(load_sentences().target.decode([token for token in tokens[1:] if token != END]))
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -90,9 +97,9 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(250, 100)
-    runs = {kind: [tried(seed, steps, masked=kind == "with") for seed in seeds] for kind in ("with", "without")}
+    runs = {kind: [run_trial(seed, steps, masked=kind == "with") for seed in seeds] for kind in ("with", "without")}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "runs": runs}
-    shown = {(kind, key): told([one[key] for one in runs[kind]]) for kind in runs for key in ("own", "honest")}
+    shown = {(kind, key): format_seeds([one[key] for one in runs[kind]]) for kind in runs for key in ("own", "honest")}
     good, bad = runs["with"][0]["writes"][0], runs["without"][0]["writes"][0]
     return Outcome(
         verdict=judge(numbers),
@@ -103,7 +110,7 @@ def run(budget: Budget) -> Outcome:
             f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を"
             f"隠すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words("training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"),
         ),
@@ -116,12 +123,12 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.4, width=8.0)
+    left, right = make_panels(figure, 2, height=3.4, width=8.0)
     runs = outcome.numbers["runs"]
     points = len(runs["with"][0]["curve"])
     x = [(place + 0.5) * outcome.numbers["steps"] / points for place in range(points)]
     names = {"with": "with mask  マスクあり", "without": "without  マスクなし"}
-    curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
+    plot_curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
     left.set_xlabel("step")
     left.set_ylabel("training loss (nats a word)")
     for place, (kind, color) in enumerate(zip(names, (BLUE, RED), strict=True)):

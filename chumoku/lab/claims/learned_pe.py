@@ -8,12 +8,12 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 from chumoku.nn.positions import Learned
 
-SAID = 786_432
+NOTE_VALUES = 786_432
 
 CLAIM = Claim(
     id="learned-pe",
@@ -62,7 +62,7 @@ def run(budget: Budget) -> Outcome:
         "seeds": [0],
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The table is {numbers['shape']}: {numbers['counted']:,} parameters. [0, 1, 2, …] is what goes in; what "
@@ -87,16 +87,16 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    counted = numbers["counted"] == numbers["in_the_preset"] == SAID
+def judge(numbers: dict[str, Any]) -> str:
+    counted = numbers["counted"] == numbers["in_the_preset"] == NOTE_VALUES
     if not counted:
         return FAILS
     return HOLDS if numbers["gives_the_numbers"] else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=2.6)[0]
+    axis = make_panels(figure, 1, width=6.4, height=2.6)[0]
     rows = outcome.numbers["first_rows"]
     names = [f"位置 {p}" for p in range(len(rows))]
-    heat(axis, rows, rows=names, cmap="RdBu_r", low=-0.06, high=0.06, bar="at the start 初期値")
+    plot_heatmap(axis, rows, rows=names, cmap="RdBu_r", low=-0.06, high=0.06, bar="at the start 初期値")
     axis.set_xlabel("the first 24 of 768 dimensions 次元")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, listed, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_list, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 from chumoku.nn.norms import layer_norm
 
 CLAIM = Claim(
@@ -57,18 +57,18 @@ def run(budget: Budget) -> Outcome:
     }
     root, plus = after["√(σ²+ε)"][0], after["σ+ε"][0]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Divided by σ² it is {listed(numbers['by_variance'], 1)} with variance "
+            f"Divided by σ² it is {format_list(numbers['by_variance'], 1)} with variance "
             f"{numbers['variance_by_variance']:g}; by σ it is "
-            f"{listed(numbers['by_deviation'], 2)} with variance 1. The note's code divides by σ, so only the formula "
+            f"{format_list(numbers['by_deviation'], 2)} with variance 1. The note's code divides by σ, so only the formula "
             "is wrong. "
             f"Where ε stands matters for small vectors: at σ = 0.001 the variance is {root:.3f} with √(σ²+ε) and "
             f"{plus:.3f} with "
             "σ+ε, as the note's code has it.",
-            f"σ² で割ると {listed(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割ると "
-            f"{listed(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが誤りです。"
+            f"σ² で割ると {format_list(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割ると "
+            f"{format_list(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが誤りです。"
             "小さいベクトルでは ε の位置も"
             f"効き、σ = 0.001 の分散は √(σ²+ε) で {root:.3f}、ノートのコードの σ+ε で {plus:.3f} になります。",
         ),
@@ -76,9 +76,9 @@ def run(budget: Budget) -> Outcome:
             "x̃ = (x − μ)/σ²",
             "x̃ = (x − μ)/√(σ² + ε)",
             Words(
-                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {times(numbers['variance_by_variance'])} for [1,2,3,4], where σ² = "
+                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])} for [1,2,3,4], where σ² = "
                 "1.25",
-                f"[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {times(numbers['variance_by_variance'])}",
+                f"[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])}",
             ),
         ),
         reading=Words(
@@ -88,13 +88,13 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     variances = [numbers["variance_by_variance"], *numbers["variance_after"]["σ²"]]
     return HOLDS if all(abs(v - 1) < 1e-9 for v in variances) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     for (name, values), color in zip(outcome.numbers["variance_after"].items(), (RED, BLUE, OCHRE), strict=True):
         axis.plot(
             outcome.numbers["spreads"], values, color=color, marker="o", markersize=3.5, label=f"(x−μ) / ({name})"

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import GREY, GRID, INK, LIGHT, RED, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, toy, unnormed
+from chumoku.lab.figures import GREY, GRID, INK, LIGHT, RED, make_panels
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, mean, remove_norms
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ JA = {LEARNS: "学習", STAYS: "停滞", DIVERGES: "発散"}
 
 
 def run(budget: Budget) -> Outcome:
-    steps = {kind: budget.steps(full, least=16) for kind, full in STEPS.items()}
+    steps = {kind: budget.steps(full, minimum=16) for kind, full in STEPS.items()}
     numbers: dict[str, Any] = {"steps": steps, "rates": list(RATES), "start": {}, "end": {}, "state": {}}
     for case in CASES:
         for norm in STATED:
             most = steps[case.split(",")[0]]
-            cells = [[trained(case, norm, rate, seed, most) for seed in range(budget.seeds)] for rate in RATES]
+            cells = [[train_model(case, norm, rate, seed, most) for seed in range(budget.seeds)] for rate in RATES]
             key = f"{case}, {norm}"
             numbers["start"][key] = [[start for start, _ in cell] for cell in cells]
             numbers["end"][key] = [[finite(end) for _, end in cell] for cell in cells]
@@ -80,7 +80,7 @@ def run(budget: Budget) -> Outcome:
     verdict = judge(numbers)
     shown = [(depth, *(numbers["state"][f"sgd, {depth} layers, {norm}"] for norm in STATED)) for depth in DEPTHS]
     good = ", ".join(map(str, numbers["as_stated"]))
-    slow = ", ".join(told(numbers["end"][f"sgd, {depth} layers, with"][0]) for depth in DEPTHS)
+    slow = ", ".join(format_seeds(numbers["end"][f"sgd, {depth} layers, with"][0]) for depth in DEPTHS)
     return Outcome(
         verdict,
         numbers,
@@ -120,22 +120,22 @@ def state(cell: list[tuple[float, float]]) -> str:
     return LEARNS if all(end < 0.9 * math.log(WORDS) for _, end in cell) else STAYS
 
 
-def trained(case: str, norm: str, rate: float, seed: int, steps: int) -> tuple[float, float]:
+def train_model(case: str, norm: str, rate: float, seed: int, steps: int) -> tuple[float, float]:
     """The loss on fixed sentences, before and after."""
-    model = toy(seed, vocabulary=WORDS, layers=int(case.split()[1]), position="sinusoidal")
+    model = build_toy(seed, vocabulary=WORDS, layers=int(case.split()[1]), position="sinusoidal")
     if norm == "without":
-        unnormed(model)
+        remove_norms(model)
     fixed = torch.randint(WORDS, (64, 12), generator=torch.Generator().manual_seed(1000 + seed))
 
     def loss(generator: torch.Generator) -> Tensor:
-        return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
+        return substitution_loss(model, torch.randint(WORDS, (8, 12), generator=generator))
 
-    start = float(substituted(model, fixed).detach())
+    start = float(substitution_loss(model, fixed).detach())
     losses = fit(model, loss, steps=steps, seed=seed, rate=rate, optimizer="sgd" if "sgd" in case else "adam")
-    return start, float(substituted(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
+    return start, float(substitution_loss(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
 
 
-def substituted(model: Model, words: Tensor) -> Tensor:
+def substitution_loss(model: Model, words: Tensor) -> Tensor:
     """The loss of saying 3w + 1 for every word w."""
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
@@ -160,7 +160,7 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     fill = {LEARNS: LIGHT, STAYS: GRID, DIVERGES: RED}
-    for axis, case in zip(panels(figure, len(CASES), height=2.5, width=9.4), CASES, strict=True):
+    for axis, case in zip(make_panels(figure, len(CASES), height=2.5, width=9.4), CASES, strict=True):
         axis.grid(visible=False)
         for row, norm in enumerate(STATED):
             for column, cell in enumerate(numbers["end"][f"{case}, {norm}"]):

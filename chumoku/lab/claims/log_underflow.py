@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="log-underflow",
@@ -48,7 +48,7 @@ def run(budget: Budget) -> Outcome:
         "last_log_sum": float(logs[-1]),
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The product never exceeds {P}. In float32 it is exactly 0 from word {zero['float32']} on, and then no "
@@ -79,12 +79,12 @@ def first_zero(values: list[float]) -> int | None:
     return next((place for place, value in enumerate(values, start=1) if value == 0), None)
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["largest_product"] > 1 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.2)
+    left, right = make_panels(figure, 2, height=3.2)
     products = [value for value in outcome.numbers["products_float32"] if value > 0]
     zero = outcome.numbers["first_zero"]["float32"]
     left.plot(range(1, len(products) + 1), products, color=RED)

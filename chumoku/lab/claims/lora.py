@@ -16,9 +16,17 @@ from torch import Tensor
 
 from chumoku import lora
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.sentence_data import sentences
-from chumoku.lab.toy_models import Lines, judged, language_model, line_loss, lines, only_when, told
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.sentence_data import load_sentences
+from chumoku.lab.toy_models import (
+    Lines,
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
+    line_loss,
+    make_lines,
+    when_partly,
+)
 from chumoku.lab.training import fit, mean
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel
@@ -59,76 +67,85 @@ TARGETS = ["**.attention.{query,key,value,output}", "**.feedforward.{up,down}"]
 
 
 @functools.cache
-def parts() -> tuple[Lines, Lines, Lines]:
+def load_parts() -> tuple[Lines, Lines, Lines]:
     """Statements and a few questions to begin with, questions to learn, questions to be judged by."""
-    data = sentences()
+    data = load_sentences()
     asks = [one for one in data.train if one.target.endswith("?")]
     tells = [one for one in data.train if not one.target.endswith("?")]
     # A few, so that no word is new: a table that never saw a word cannot be helped beside the matrices.
-    return lines([*tells, *asks[::20]]), lines(asks), lines([one for one in data.test if one.target.endswith("?")])
+    return (
+        make_lines([*tells, *asks[::20]]),
+        make_lines(asks),
+        make_lines([one for one in data.test if one.target.endswith("?")]),
+    )
 
 
-def taught(model: DecoderModel, part: Lines, steps: int, seed: int, rate: float) -> None:
+def train_model(model: DecoderModel, part: Lines, steps: int, seed: int, rate: float) -> None:
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, part.drawn(generator))
+        return line_loss(model, part.sample(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=True, clip=1.0)
 
 
-def tried(seed: int, budget: Budget) -> dict[str, Any]:
-    tells, asks, test = parts()
-    base, steps = language_model(seed, width=64), budget.steps(80, 15)
-    taught(base, tells, budget.steps(250, 40), seed, 5e-3)
+def run_trial(seed: int, budget: Budget) -> dict[str, Any]:
+    tells, asks, test = load_parts()
+    base, steps = build_language_model(seed, width=64), budget.steps(80, 15)
+    train_model(base, tells, budget.steps(250, 40), seed, 5e-3)
     whole = copy.deepcopy(base)
-    taught(whole, asks, steps, seed, 2e-3)
-    found: dict[str, Any] = {"before": judged(base, test), "whole": judged(whole, test), "ranks": {}, "trained": {}}
+    train_model(whole, asks, steps, seed, 2e-3)
+    found: dict[str, Any] = {
+        "before": evaluate_loss(base, test),
+        "whole": evaluate_loss(whole, test),
+        "ranks": {},
+        "trained": {},
+    }
     for rank in RANKS:
         lora.attach(base, lora.LoraSettings(rank=rank, alpha=2.0 * rank, targets=TARGETS), seed=seed)
-        taught(base, asks, steps, seed, 1e-2)
-        found["ranks"][str(rank)] = judged(base, test)
+        train_model(base, asks, steps, seed, 1e-2)
+        found["ranks"][str(rank)] = evaluate_loss(base, test)
         found["trained"][str(rank)] = lora.saving(base).trained
         lora.detach(base)
-    return {**found, "after_detaching": judged(base, test), "total": count(base.config).parameters}
+    return {**found, "after_detaching": evaluate_loss(base, test), "total": count(base.config).parameters}
 
 
-def kept(numbers: dict[str, Any], rank: int) -> list[float]:
+def kept_share(numbers: dict[str, Any], rank: int) -> list[float]:
     return [(one["before"] - one["ranks"][str(rank)]) / (one["before"] - one["whole"]) for one in numbers["runs"]]
 
 
-def enough(numbers: dict[str, Any]) -> list[int]:
+def sufficient_ranks(numbers: dict[str, Any]) -> list[int]:
     """Ranks that train a quarter of the numbers at most and keep nine tenths."""
     first = numbers["runs"][0]
     few = [rank for rank in RANKS if first["trained"][str(rank)] <= first["total"] / 4]
-    return [rank for rank in few if mean(kept(numbers, rank)) >= 0.9]
+    return [rank for rank in few if mean(kept_share(numbers, rank)) >= 0.9]
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    good = [rank for rank in RANKS if mean(kept(numbers, rank)) >= 0.9]
-    return HOLDS if len(good) == len(RANKS) else PARTLY if enough(numbers) else FAILS
+    good = [rank for rank in RANKS if mean(kept_share(numbers, rank)) >= 0.9]
+    return HOLDS if len(good) == len(RANKS) else PARTLY if sufficient_ranks(numbers) else FAILS
 
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    runs = [tried(seed, budget) for seed in seeds]
+    runs = [run_trial(seed, budget) for seed in seeds]
     numbers: dict[str, Any] = {"seeds": seeds, "runs": runs}
     total, trained = runs[0]["total"], runs[0]["trained"]
     shares = ", ".join(
-        f"r={rank}: {told([100 * value for value in kept(numbers, rank)], '{:.0f}')} % "
+        f"r={rank}: {format_seeds([100 * value for value in kept_share(numbers, rank)], '{:.0f}')} % "
         f"[{trained[str(rank)] / total:.1%}]"
         for rank in RANKS
     )
     before, whole = ([one[key] for one in runs] for key in ("before", "whole"))
-    least = min(enough(numbers), default=0)
+    least = min(sufficient_ranks(numbers), default=0)
     return Outcome(
         verdict=judge(numbers),
-        numbers={**numbers, "kept": {str(rank): kept(numbers, rank) for rank in RANKS}},
+        numbers={**numbers, "kept": {str(rank): kept_share(numbers, rank) for rank in RANKS}},
         summary=Words(
-            f"Loss on questions {told(before)} before, {told(whole)} after training all {total:,} numbers. Of that "
+            f"Loss on questions {format_seeds(before)} before, {format_seeds(whole)} after training all {total:,} numbers. Of that "
             f"gain the adapters keep (and train of the numbers): {shares}. Taken off, they leave the model as it was.",
-            f"疑問文の損失は学習前{told(before)}、全{total:,}個の数を学習した後{told(whole)}です。その改善のうちアダ"
+            f"疑問文の損失は学習前{format_seeds(before)}、全{total:,}個の数を学習した後{format_seeds(whole)}です。その改善のうちアダ"
             f"プタが保った割合（と学習した数の割合）は {shares} です。外せばモデルは元のままです。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 f"the rank is {least} or more (of those tried here)", f"ランクが{least}以上のとき（ここで試した範囲で）"
@@ -142,10 +159,10 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.4, width=6.4)[0]
+    axis = make_panels(figure, 1, height=3.4, width=6.4)[0]
     shares, first = outcome.numbers["kept"], outcome.numbers["runs"][0]
     runs = [[shares[str(rank)][seed] for rank in RANKS] for seed in range(len(outcome.numbers["seeds"]))]
-    curves(axis, list(range(len(RANKS))), {"kept  維持率": runs}, marker="o", colors=(BLUE,), legend=False)
+    plot_curves(axis, list(range(len(RANKS))), {"kept  維持率": runs}, marker="o", colors=(BLUE,), legend=False)
     axis.axhline(1.0, color=RED, linewidth=0.9)
     axis.annotate(
         "whole fine-tune  全パラメータ", (0, 1.0), xytext=(0, 3), textcoords="offset points", color=RED, fontsize=8

@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 SENTENCES = (("サンディー", "が", "元気", "に", "走る"), ("ポチ", "が", "静か", "に", "眠る"))
 
@@ -52,7 +52,7 @@ def run(budget: Budget) -> Outcome:
         "terms_language_model": words,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The formula gives {numbers['window_1']:.3f} nats a word with p = 1 ({len(window[1])} terms, half of them "
@@ -107,12 +107,12 @@ def language_model(sentence: tuple[str, ...]) -> dict[str, float]:
     return costs
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if abs(numbers["window_1"] - numbers["language_model"]) < 1e-9 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.2)[0]
     costs, words = outcome.numbers["terms_language_model"], list(SENTENCES[0])
     terms = outcome.numbers["terms_window_1"]
     forwards = [next(v for k, v in terms.items() if k.startswith(f"{i}→{i + 1} ")) for i in range(len(words) - 1)]
@@ -120,5 +120,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "P(w | all before それまでの全語)": [costs[w] for w in words],
         "P(w | one neighbor 隣の一語)": [math.nan, *forwards],
     }
-    bars(axis, words, series, colors=(BLUE, RED), form="{:.2f}")
+    plot_bars(axis, words, series, colors=(BLUE, RED), form="{:.2f}")
     axis.set(ylabel="−log P (nats)", ylim=(0, 1.95))

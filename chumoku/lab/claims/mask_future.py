@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.attention import attend
@@ -45,16 +45,16 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     kinds = ("mask", "column", "none")
     moved = {kind: torch.zeros(LENGTH, dtype=torch.float64) for kind in kinds}
     weights_moved = 0.0
     for _ in range(TRIES):
-        x = torch.randn(1, 1, LENGTH, 7, generator=dice)
+        x = torch.randn(1, 1, LENGTH, 7, generator=generator)
         y = x.clone()
-        y[:, :, KEPT:] = torch.randn(1, 1, LENGTH - KEPT, 7, generator=dice)
+        y[:, :, KEPT:] = torch.randn(1, 1, LENGTH - KEPT, 7, generator=generator)
         for kind in kinds:
-            change = (attended(x, kind) - attended(y, kind)).abs().amax((0, 1, 3)).double()
+            change = (self_attention(x, kind) - self_attention(y, kind)).abs().amax((0, 1, 3)).double()
             moved[kind] = torch.maximum(moved[kind], change)
         before, after = (attend(z, z, z, causal=True)[1][:, :, :KEPT] for z in (x, y))
         weights_moved = max(weights_moved, float((before - after).abs().max()))
@@ -62,14 +62,14 @@ def run(budget: Budget) -> Outcome:
         "change_by_position": {kind: change.tolist() for kind, change in moved.items()},
         "weights": weights_moved,
         "outputs": float(moved["mask"][:KEPT].max()),
-        "logits": logits_moved(dice, masked=True),
-        "logits_without_mask": logits_moved(dice, masked=False),
+        "logits": logit_change(generator, masked=True),
+        "logits_without_mask": logit_change(generator, masked=False),
         "kept": KEPT,
         "seeds": [0],
     }
     column, none = (float(moved[kind][:KEPT].max()) for kind in ("column", "none"))
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"Masked, earlier weights, outputs and logits moved by {numbers['weights']:g}, {numbers['outputs']:g} and "
@@ -95,7 +95,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def attended(x: Tensor, kind: str) -> Tensor:
+def self_attention(x: Tensor, kind: str) -> Tensor:
     """Attention of x on itself: masked, without mask, or masked with the softmax over each column."""
     if kind != "column":
         return attend(x, x, x, causal=kind == "mask")[0]
@@ -103,24 +103,24 @@ def attended(x: Tensor, kind: str) -> Tensor:
     return scores.masked_fill(~causal(x.shape[2]), -math.inf).softmax(-2) @ x
 
 
-def logits_moved(dice: torch.Generator, *, masked: bool) -> float:
+def logit_change(generator: torch.Generator, *, masked: bool) -> float:
     """The largest change of a whole decoder's earlier logits when the future is replaced."""
     model = build(preset("tiny-decoder"), seed=0).eval()
     model.decoder.causal = masked  # type: ignore[union-attr]
-    first = torch.randint(512, (3, LENGTH), generator=dice)
+    first = torch.randint(512, (3, LENGTH), generator=generator)
     second = first.clone()
-    second[:, KEPT:] = torch.randint(512, (3, LENGTH - KEPT), generator=dice)
+    second[:, KEPT:] = torch.randint(512, (3, LENGTH - KEPT), generator=generator)
     with torch.no_grad(), plain():
         before, after = (model(tokens).logits[:, :KEPT] for tokens in (first, second))
     return float((before - after).abs().max())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if max(numbers["weights"], numbers["outputs"], numbers["logits"]) > 0 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.2)[0]
     names = {
         "none": "no mask マスクなし",
         "column": "mask, softmax over columns 列方向",

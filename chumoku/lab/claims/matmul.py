@@ -8,14 +8,15 @@ import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 
-A, B, SAID = [[1, 3], [2, 4]], [[10, 30], [20, 40]], [[70, 150], [100, 220]]
+A, B, NOTE_VALUES = [[1, 3], [2, 4]], [[10, 30], [20, 40]], [[70, 150], [100, 220]]
 
 CLAIM = Claim(
     id="matmul",
     notes=("000",),
     title=Words("A product of matrices", "行列の積"),
     stated=Words(
-        f"{A} · {B} = {SAID}, and N×M times M×L is N×L.", f"{A} · {B} = {SAID}。また N×M と M×L の積は N×L です。"
+        f"{A} · {B} = {NOTE_VALUES}, and N×M times M×L is N×L.",
+        f"{A} · {B} = {NOTE_VALUES}。また N×M と M×L の積は N×L です。",
     ),
     tried=Words(
         "The product by the library and by the formula, in whole numbers; shapes 3×5, 5×7; and 5×3 · 5×7, which must "
@@ -48,7 +49,7 @@ def run(budget: Budget) -> Outcome:
         "refused_5x3_5x7": refused,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The product is {product}; 3×5 · 5×7 is 3×7, and 5×3 · 5×7 is refused.",
@@ -57,6 +58,6 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    same = numbers["product"] == numbers["by_formula"] == SAID
+def judge(numbers: dict[str, Any]) -> str:
+    same = numbers["product"] == numbers["by_formula"] == NOTE_VALUES
     return HOLDS if same and numbers["shape_3x5_5x7"] == [3, 7] and numbers["refused_5x3_5x7"] else FAILS

@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, panels
-from chumoku.lab.toy_models import WIDTH, Facts, Rememberer, facts, only_when, told
+from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, make_panels
+from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
 
@@ -66,7 +66,7 @@ SUBJECTS, RELATIONS, OBJECTS = 128, 32, 64
 NAMES = {"same compute": "FFN 64\n同じ計算量", "mixture": "MoE 8×32, 2\n専門家", "same size": "FFN 256\n同じ大きさ"}
 
 
-def made(kind: str) -> FeedForward | MixtureOfExperts:
+def build_feedforward(kind: str) -> FeedForward | MixtureOfExperts:
     if kind != "mixture":
         return FeedForward(WIDTH, CHOSEN * HIDDEN if kind == "same compute" else EXPERTS * HIDDEN, bias=False)
     mixture = MixtureOfExperts(WIDTH, HIDDEN, experts=EXPERTS, per_token=CHOSEN, kind="relu")
@@ -75,55 +75,55 @@ def made(kind: str) -> FeedForward | MixtureOfExperts:
     return mixture
 
 
-def products(kind: str) -> int:
+def count_products(kind: str) -> int:
     """Multiplications a token: two matrices for each unit at work, and the router."""
     at_work = EXPERTS * HIDDEN if kind == "same size" else CHOSEN * HIDDEN
     return 2 * WIDTH * at_work + (EXPERTS * WIDTH if kind == "mixture" else 0)
 
 
-def tried(kind: str, seed: int, steps: int) -> dict[str, Any]:
-    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+def run_trial(kind: str, seed: int, steps: int) -> dict[str, Any]:
+    known = make_facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Rememberer(known, made(kind), seed)
+        model = FactModel(known, build_feedforward(kind), seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        part, losses = known.drawn(generator), RouterLosses()
+        part, losses = known.sample(generator), RouterLosses()
         value = F.cross_entropy(model(part, losses), part.answer)
         return value + 0.01 * losses.balance if kind == "mixture" else value
 
-    before = used(model, known) if kind == "mixture" else {}
+    before = expert_usage(model, known) if kind == "mixture" else {}
     began = time.process_time()
     fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
     spent = time.process_time() - began
-    found: dict[str, Any] = {"recalled": model.recalled(known), "milliseconds_a_step": 1000 * spent / steps}
-    return {**found, **used(model, known), "before": before["bits"]} if kind == "mixture" else found
+    found: dict[str, Any] = {"recalled": model.count_recalled(known), "milliseconds_a_step": 1000 * spent / steps}
+    return {**found, **expert_usage(model, known), "before": before["bits"]} if kind == "mixture" else found
 
 
-def used(model: Rememberer, known: Facts) -> dict[str, Any]:
+def expert_usage(model: FactModel, known: Facts) -> dict[str, Any]:
     """Each expert's share of the choices, by relation too, and the bits that either part of a fact tells of it."""
     with torch.no_grad(), record(model, "block.feedforward.chosen") as tape:
         model(known)
     chosen = tape["block.feedforward.chosen"][:, 1]
-    tables = {"relation": counted(known.relation, chosen), "subject": counted(known.subject, chosen)}
+    tables = {"relation": count_choices(known.relation, chosen), "subject": count_choices(known.subject, chosen)}
     table = tables["relation"]
     use = table.sum(0) / table.sum()
     return {
         "use": use.tolist(),
         "by_relation": (table / table.sum(1, keepdim=True)).tolist(),
-        "bits": {name: shared_bits(found) for name, found in tables.items()},
+        "bits": {name: mutual_information(found) for name, found in tables.items()},
         "most_bits": -(use * use.log2())[use > 0].sum().item() - math.log2(CHOSEN),
     }
 
 
-def counted(part: Tensor, chosen: Tensor) -> Tensor:
+def count_choices(part: Tensor, chosen: Tensor) -> Tensor:
     """How often each expert was chosen for each value of a part."""
     table = torch.zeros(int(part.max()) + 1, EXPERTS)
     table.index_put_((part[:, None].expand_as(chosen), chosen), torch.ones(chosen.shape), accumulate=True)
     return table
 
 
-def shared_bits(table: Tensor) -> float:
+def mutual_information(table: Tensor) -> float:
     """The mutual information of rows and columns."""
     joint = table / table.sum()
     apart = joint.sum(1, keepdim=True) * joint.sum(0)
@@ -135,21 +135,21 @@ def judge(numbers: dict[str, Any]) -> str:
     cheap = cost["mixture"] <= 1.1 * cost["same compute"] and size["mixture"] >= 3 * size["same compute"]
     pairs = zip(runs["mixture"], runs["same compute"], strict=True)
     more = cheap and all(mixed["recalled"] > plain["recalled"] for mixed, plain in pairs)
-    parts = (more, all(has_tasks(one) for one in runs["mixture"]))
+    parts = (more, all(is_specialized(one) for one in runs["mixture"]))
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
-def has_tasks(one: dict[str, Any]) -> bool:
+def is_specialized(one: dict[str, Any]) -> bool:
     """Whether a part of the fact tells half of what it could of the expert, and has come to tell it by training."""
     return any(bits >= 0.5 * one["most_bits"] and bits > one["before"][name] for name, bits in one["bits"].items())
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 40)
-    runs = {kind: [tried(kind, seed, steps) for seed in seeds] for kind in NAMES}
+    runs = {kind: [run_trial(kind, seed, steps) for seed in seeds] for kind in NAMES}
     with torch.device("meta"):
-        size = {kind: sum(p.numel() for p in made(kind).parameters()) for kind in NAMES}
-    cost = {kind: products(kind) for kind in NAMES}
+        size = {kind: sum(p.numel() for p in build_feedforward(kind).parameters()) for kind in NAMES}
+    cost = {kind: count_products(kind) for kind in NAMES}
     total = SUBJECTS * RELATIONS
     numbers: dict[str, Any] = {
         "seeds": seeds,
@@ -159,10 +159,12 @@ def run(budget: Budget) -> Outcome:
         "products": cost,
         "runs": runs,
     }
-    counts = {kind: told([one["recalled"] for one in found], "{:,.0f}") for kind, found in runs.items()}
-    speed = {kind: told([one["milliseconds_a_step"] for one in found], "{:.1f}") for kind, found in runs.items()}
+    counts = {kind: format_seeds([one["recalled"] for one in found], "{:,.0f}") for kind, found in runs.items()}
+    speed = {
+        kind: format_seeds([one["milliseconds_a_step"] for one in found], "{:.1f}") for kind, found in runs.items()
+    }
     bits, before = (
-        {part: told([one[when][part] for one in runs["mixture"]]) for part in ("relation", "subject")}
+        {part: format_seeds([one[when][part] for one in runs["mixture"]]) for part in ("relation", "subject")}
         for when in ("bits", "before")
     )
     most = mean([one["most_bits"] for one in runs["mixture"]])
@@ -183,13 +185,13 @@ def run(budget: Budget) -> Outcome:
             f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、"
             "乗算ではない振り分けの時間も含みます。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
                 "only parameters and compute are asked for; tasks of the experts' own are not seen by the rule",
                 "パラメータと計算量だけを問うとき（専門家ごとのタスクの分担は、この規則では認められません）",
             )
-            if not all(has_tasks(one) for one in runs["mixture"])
+            if not all(is_specialized(one) for one in runs["mixture"])
             else Words(
                 "only tasks of the experts' own are asked for, not compute",
                 "専門家ごとのタスクの分担だけを問うとき（計算量については言えません）",
@@ -205,7 +207,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.6)
+    left, right = make_panels(figure, 2, height=3.6, width=8.6)
     for place, (kind, color) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
         values = [one["recalled"] for one in outcome.numbers["runs"][kind]]
         left.bar(place, mean(values), 0.6, color=color)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.embeddings import Embedding
 
 CLAIM = Claim(
@@ -40,14 +40,14 @@ WIDTH, WORDS = 64, 32
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     rows = []
     for size in (101, 307, 1009, 3001, 10007):
         table = Embedding(size, WIDTH)
-        torch.nn.init.normal_(table.table, generator=dice)
-        words = torch.randint(size, (WORDS,), generator=dice)
+        torch.nn.init.normal_(table.table, generator=generator)
+        words = torch.randint(size, (WORDS,), generator=generator)
         with torch.no_grad():
-            same, apart = compared(table, words)
+            same, apart = compare_lookups(table, words)
             product = _microseconds(
                 lambda words=words, size=size, table=table: F.one_hot(words, size).float() @ table.table
             )
@@ -61,7 +61,7 @@ def run(budget: Budget) -> Outcome:
     }
     last = rows[-1]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The same bits for every vocabulary. With 10,007 words the product costs {numbers['multiplications']:,} "
@@ -78,7 +78,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def compared(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
+def compare_lookups(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
     """Whether every word's two vectors are the same bits, and the largest product of these words with another word."""
     size = len(table.table)
     hot = F.one_hot(words, size).float()
@@ -91,12 +91,12 @@ def compared(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
     return same, apart
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(row["same"] and row["apart"] == 0.0 for row in numbers["rows"]) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.0, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.0, height=3.2)[0]
     rows = outcome.numbers["rows"]
     sizes = [row["vocabulary"] for row in rows]
     axis.plot(

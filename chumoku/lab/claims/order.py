@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, toy
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -55,19 +55,19 @@ WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is asked;
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(120, least=90)
+    steps = budget.steps(120, minimum=90)
     ways = [(kind, "encoder") for kind in (*POSITIONED, "none")] + [("none", "decoder")]
     numbers: dict[str, Any] = {"steps": steps, "accuracy": {}, "moved": {}}
     for position, kind in ways:
         name = position if kind == "encoder" else "none, masked"
-        runs = [tried(position, kind, seed, steps) for seed in range(budget.seeds)]
+        runs = [run_trial(position, kind, seed, steps) for seed in range(budget.seeds)]
         numbers["moved"][name] = [run["moved"] for run in runs]
         numbers["accuracy"][name] = [run["accuracy"] for run in runs]
     verdict = judge(numbers)
-    free, masked = (told(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
-    still = times(max(numbers["moved"]["none"]))
+    free, masked = (format_seeds(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
+    still = format_number(max(numbers["moved"]["none"]))
     least, worst = (min(POSITIONED, key=lambda kind: mean(numbers[key][kind])) for key in ("moved", "accuracy"))
-    moved, right = told(numbers["moved"][least]), told(numbers["accuracy"][worst], "{:.0%}")
+    moved, right = format_seeds(numbers["moved"][least]), format_seeds(numbers["accuracy"][worst], "{:.0%}")
     return Outcome(
         verdict,
         numbers,
@@ -95,25 +95,25 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def tried(position: str, kind: str, seed: int, steps: int) -> dict[str, float]:
-    model = toy(seed, kind=kind, position=position, vocabulary=WORDS)
-    moved = movement(model, torch.Generator().manual_seed(seed))
-    fit(model, lambda g: asked(model, *questions(16, g))[0], steps=steps, seed=seed, rate=5e-3)
+def run_trial(position: str, kind: str, seed: int, steps: int) -> dict[str, float]:
+    model = build_toy(seed, kind=kind, position=position, vocabulary=WORDS)
+    moved = measure_movement(model, torch.Generator().manual_seed(seed))
+    fit(model, lambda g: loss_and_accuracy(model, *sample_questions(16, g))[0], steps=steps, seed=seed, rate=5e-3)
     with torch.no_grad():
-        _, accuracy = asked(model, *questions(512, torch.Generator().manual_seed(1000 + seed)))
+        _, accuracy = loss_and_accuracy(model, *sample_questions(512, torch.Generator().manual_seed(1000 + seed)))
     return {"moved": moved, "accuracy": accuracy}
 
 
 @torch.no_grad()
-def movement(model: Model, generator: torch.Generator) -> float:
+def measure_movement(model: Model, generator: torch.Generator) -> float:
     """How far the last word's vector moves, as a share of its length, when the words before it are permuted."""
-    words, _ = questions(64, generator)
+    words, _ = sample_questions(64, generator)
     shuffled = torch.cat([words[:, torch.randperm(LENGTH - 1, generator=generator)], words[:, -1:]], dim=1)
     before, after = model(words).hidden[:, -1], model(shuffled).hidden[:, -1]
     return float(((after - before).norm(dim=-1) / before.norm(dim=-1)).max())
 
 
-def questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Different words, the pair among them, and last the word that asks; the answer is 1 when the pair is turned."""
     order = torch.rand(batch, WORDS - 3, generator=generator).argsort(-1)[:, : LENGTH - 3] + 3
     pair = torch.tensor(PAIR).expand(batch, 2)
@@ -122,7 +122,7 @@ def questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.cat([mixed, torch.zeros(batch, 1, dtype=torch.long)], dim=1), answer.long()
 
 
-def asked(model: Model, words: Tensor, answer: Tensor) -> tuple[Tensor, float]:
+def loss_and_accuracy(model: Model, words: Tensor, answer: Tensor) -> tuple[Tensor, float]:
     """Loss and accuracy of the answer, read from the first two logits of the asking word."""
     logits = model(words).logits[:, -1, :2]
     return F.cross_entropy(logits, answer), float((logits.argmax(-1) == answer).float().mean())
@@ -136,7 +136,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    right, far = panels(figure, 2)
+    right, far = make_panels(figure, 2)
     accuracy, moved = outcome.numbers["accuracy"], outcome.numbers["moved"]
     colors = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
     names = ["none (位置なし)" if name == "none" else name for name in accuracy]

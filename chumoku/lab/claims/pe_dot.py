@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ CASES = ((32, 32), (128, 100))  # width, positions
 
 
 def run(budget: Budget) -> Outcome:
-    numbers: dict[str, Any] = {f"D={width}": measured(width, positions) for width, positions in CASES}
+    numbers: dict[str, Any] = {f"D={width}": measure(width, positions) for width, positions in CASES}
     verdict = judge(numbers)
     small, large = numbers.values()
     fall = large["falls_until"]
-    apart = times(max(small["difference"], large["difference"]))
+    apart = format_number(max(small["difference"], large["difference"]))
     return Outcome(
         verdict,
         numbers,
@@ -80,7 +80,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def measured(width: int, positions: int) -> dict[str, Any]:
+def measure(width: int, positions: int) -> dict[str, Any]:
     encoding = sinusoidal(torch.arange(positions), width, dtype=torch.float64)
     products = encoding @ encoding.T
     distance = (torch.arange(positions)[:, None] - torch.arange(positions)).abs()
@@ -111,7 +111,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, picture = panels(figure, 2)
+    curve, picture = make_panels(figure, 2)
     case = outcome.numbers["D=128"]
     curve.plot(case["theory"], color=BLUE, linewidth=1.5, label="理論値 Σ cos")
     curve.plot(
@@ -128,7 +128,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     small = outcome.numbers["D=32"]
     at = torch.arange(small["positions"])
     matrix = torch.tensor(small["products"])[(at[:, None] - at).abs()]
-    heat(picture, matrix, bar="inner product (内積)")
+    plot_heatmap(picture, matrix, bar="inner product (内積)")
     picture.set(title="D = 32", xlabel="position i (位置)", ylabel="position j (位置)")
     picture.set_xticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])
     picture.set_yticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, RED, quiet
+from chumoku.lab.figures import BLUE, LIGHT, RED, style_axis
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ SHOWN = 100
 
 
 def run(budget: Budget) -> Outcome:
-    numbers: dict[str, Any] = {"positions": POSITIONS, "widths": {str(width): measured(width) for width in WIDTHS}}
+    numbers: dict[str, Any] = {"positions": POSITIONS, "widths": {str(width): measure(width) for width in WIDTHS}}
     cycles = [50 * float(frequencies(512, base=10000.0)[dimension // 2]) / (2 * math.pi) for dimension in SKETCHED]
     numbers["cycles_in_50_positions"] = cycles
     slow, near = (numbers["widths"]["512"][key] for key in ("sign_changes", "smallest_distance"))
@@ -83,7 +83,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def measured(width: int) -> dict[str, Any]:
+def measure(width: int) -> dict[str, Any]:
     encoding = sinusoidal(torch.arange(POSITIONS), width, dtype=torch.float64)
     return {"sign_changes": sign_changes(encoding[:, ::2]), "smallest_distance": smallest_distance(encoding)}
 
@@ -114,7 +114,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     figure.set_size_inches(7.6, 7.8)
-    axes = [quiet(axis) for axis in figure.subplots(2, 2, height_ratios=(1, 1.75)).flat]
+    axes = [style_axis(axis) for axis in figure.subplots(2, 2, height_ratios=(1, 1.75)).flat]
     for row, width in enumerate(int(width) for width in outcome.numbers["widths"]):
         encoding = sinusoidal(torch.arange(SHOWN), width)
         curve, picture = axes[2 * row : 2 * row + 2]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -53,19 +53,21 @@ def run(budget: Budget) -> Outcome:
     random = torch.randn(6100, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     random *= (WIDTH / 2) ** 0.5 / random.norm(dim=-1, keepdim=True)  # as long as PE
     for shift in SHIFTS:
-        numbers["written"].append(miss(written(shift), encoded, UNSEEN, shift))
-        numbers["found"].append(miss(found(encoded, shift), encoded, UNSEEN, shift))
-        numbers["random_table"].append(miss(found(random.__getitem__, shift), random.__getitem__, UNSEEN, shift))
-    numbers["matrix"] = written(8).tolist()
+        numbers["written"].append(relative_error(shift_matrix(shift), encode, UNSEEN, shift))
+        numbers["found"].append(relative_error(fit_shift_matrix(encode, shift), encode, UNSEEN, shift))
+        numbers["random_table"].append(
+            relative_error(fit_shift_matrix(random.__getitem__, shift), random.__getitem__, UNSEEN, shift)
+        )
+    numbers["matrix"] = shift_matrix(8).tolist()
     return Outcome(
         judge(numbers),
         numbers,
         Words(
-            f"The written matrix misses by {times(max(numbers['written']))} of a vector's length at most, the one "
-            f"found from 4,096 positions by {times(max(numbers['found']))}; for a random table the best one misses by "
+            f"The written matrix misses by {format_number(max(numbers['written']))} of a vector's length at most, the one "
+            f"found from 4,096 positions by {format_number(max(numbers['found']))}; for a random table the best one misses by "
             f"{min(numbers['random_table']):.2f}.",
-            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {times(max(numbers['written']))}、4,096 個の位置から求め"
-            f"た行列では {times(max(numbers['found']))} です。乱数の表では最良でも {min(numbers['random_table']):.2f} "
+            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {format_number(max(numbers['written']))}、4,096 個の位置から求め"
+            f"た行列では {format_number(max(numbers['found']))} です。乱数の表では最良でも {min(numbers['random_table']):.2f} "
             "外れます。",
         ),
         reading=Words(
@@ -75,11 +77,11 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def encoded(positions: Tensor) -> Tensor:
+def encode(positions: Tensor) -> Tensor:
     return sinusoidal(positions, WIDTH, dtype=torch.float64)
 
 
-def written(shift: int) -> Tensor:
+def shift_matrix(shift: int) -> Tensor:
     """M_k from the addition theorems."""
     angles = shift * frequencies(WIDTH, base=10000.0, dtype=torch.float64)
     cos, sin = angles.cos(), angles.sin()
@@ -90,13 +92,13 @@ def written(shift: int) -> Tensor:
     return matrix
 
 
-def found(vectors: Any, shift: int) -> Tensor:
+def fit_shift_matrix(vectors: Any, shift: int) -> Tensor:
     """M_k as the least-squares answer from the seen positions."""
     solution: Tensor = torch.linalg.lstsq(vectors(SEEN), vectors(SEEN + shift), driver="gelsd").solution
     return solution.T
 
 
-def miss(matrix: Tensor, vectors: Any, positions: Tensor, shift: int) -> float:
+def relative_error(matrix: Tensor, vectors: Any, positions: Tensor, shift: int) -> float:
     """The largest ‖M PE_i − PE_{i+k}‖ / ‖PE‖."""
     left = vectors(positions) @ matrix.T - vectors(positions + shift)
     return float((left.norm(dim=-1) / vectors(positions).norm(dim=-1)).max())
@@ -107,7 +109,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, picture = panels(figure, 2)
+    curve, picture = make_panels(figure, 2)
     numbers = outcome.numbers
     for key, label, color in (
         ("random_table", "random table, best matrix", GREY),
@@ -119,5 +121,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     curve.set_xticks(numbers["shifts"], [str(k) for k in numbers["shifts"]])
     curve.minorticks_off()
     curve.legend(frameon=False, fontsize=8, loc="center right")
-    heat(picture, numbers["matrix"], cmap="RdBu_r", low=-1, high=1, bar="weight")
+    plot_heatmap(picture, numbers["matrix"], cmap="RdBu_r", low=-1, high=1, bar="weight")
     picture.set(title="M₈", xlabel="from dimension (次元)", ylabel="to dimension")

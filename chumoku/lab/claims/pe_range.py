@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.positions import sinusoidal
 
 CLAIM = Claim(
@@ -39,7 +39,7 @@ def run(budget: Budget) -> Outcome:
         "shares": shares.tolist(),
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The values go from {numbers['least']:.4f} to {numbers['greatest']:.4f}; {numbers['below_zero']:.1%} are "
@@ -55,12 +55,12 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["least"] >= 0 and numbers["greatest"] <= 1 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.0, height=2.9)[0]
+    axis = make_panels(figure, 1, width=6.0, height=2.9)[0]
     edges, shares = outcome.numbers["edges"], outcome.numbers["shares"]
     colors = [RED if right <= 1e-9 else BLUE for right in edges[1:]]
     axis.bar(edges[:-1], [100 * share for share in shares], edges[1] - edges[0], align="edge", color=colors)

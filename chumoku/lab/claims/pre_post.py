@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, tail, thinned, toy
+from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, downsample, final_loss, fit
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -57,40 +57,40 @@ WAYS = ("pre", "post")
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(60, least=20)
+    steps = budget.steps(60, minimum=20)
     numbers: dict[str, Any] = {"steps": steps, "end": {}, "losses": {}}
     for depth in DEPTHS:
         for way in WAYS:
             for warmup in (0, steps // 2):
-                key = named(depth, way, warm=warmup > 0)
-                runs = [trained(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
-                numbers["end"][key] = [tail(one) for one in runs]
-                numbers["losses"][key] = [thinned(one, 30) for one in runs]
+                key = run_key(depth, way, warm=warmup > 0)
+                runs = [train_model(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
+                numbers["end"][key] = [final_loss(one) for one in runs]
+                numbers["losses"][key] = [downsample(one, 30) for one in runs]
     verdict = judge(numbers)
-    end = {key: told(values) for key, values in numbers["end"].items()}
+    end = {key: format_seeds(values) for key, values in numbers["end"].items()}
     deep = DEPTHS[-1]
     return Outcome(
         verdict,
         numbers,
         Words(
             f"Without warm-up the loss ends, at {' / '.join(map(str, DEPTHS))} layers, at "
-            + " / ".join(end[named(depth, "pre")] for depth in DEPTHS)
+            + " / ".join(end[run_key(depth, "pre")] for depth in DEPTHS)
             + " with Pre-LN and "
-            + " / ".join(end[named(depth, "post")] for depth in DEPTHS)
+            + " / ".join(end[run_key(depth, "post")] for depth in DEPTHS)
             + f" with Post-LN (chance {math.log(WORDS):.2f}). With a warm-up Post-LN of {deep} layers ends "
-            f"at {end[named(deep, 'post', warm=True)]}.",
+            f"at {end[run_key(deep, 'post', warm=True)]}.",
             f"ウォームアップなしの最後の損失は、{'・'.join(map(str, DEPTHS))} 層の順に、Pre-LN で "
-            + "・".join(end[named(depth, "pre")] for depth in DEPTHS)
+            + "・".join(end[run_key(depth, "pre")] for depth in DEPTHS)
             + "、Post-LN で "
-            + "・".join(end[named(depth, "post")] for depth in DEPTHS)
+            + "・".join(end[run_key(depth, "post")] for depth in DEPTHS)
             + f" です (偶然は {math.log(WORDS):.2f})。{deep} 層の Post-LN はウォームアップありで "
-            f"{end[named(deep, 'post', warm=True)]} でした。",
+            f"{end[run_key(deep, 'post', warm=True)]} でした。",
         ),
         when=Words(
             "Pre-LN is looked at by itself: at these depths and this rate Post-LN needs no warm-up either.",
             "Pre-LN だけを見るときです。この深さと学習率では、Post-LN もウォームアップなしで学習できました。",
         )
-        if learns(numbers)[named(deep, "post")]
+        if learns(numbers)[run_key(deep, "post")]
         else Words(
             f"Pre-LN is looked at by itself: at {deep} layers Post-LN does not learn with a warm-up either, so that a "
             f"warm-up is not what it lacked in these {steps} steps.",
@@ -107,29 +107,29 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def named(depth: int, way: str, *, warm: bool = False) -> str:
+def run_key(depth: int, way: str, *, warm: bool = False) -> str:
     return f"{way}, {depth} layers, {'warm-up' if warm else 'no warm-up'}"
 
 
-def trained(depth: int, way: str, warmup: int, seed: int, steps: int) -> list[float]:
-    model = toy(seed, vocabulary=WORDS, layers=depth, placement=way, position="sinusoidal", feedforward_width=64)
+def train_model(depth: int, way: str, warmup: int, seed: int, steps: int) -> list[float]:
+    model = build_toy(seed, vocabulary=WORDS, layers=depth, placement=way, position="sinusoidal", feedforward_width=64)
 
     def loss(generator: torch.Generator) -> Tensor:
-        return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
+        return substitution_loss(model, torch.randint(WORDS, (8, 12), generator=generator))
 
     return fit(model, loss, steps=steps, seed=seed, rate=3e-3, warmup=warmup)
 
 
-def substituted(model: Model, words: Tensor) -> Tensor:
+def substitution_loss(model: Model, words: Tensor) -> Tensor:
     """The loss of saying 3w + 1 for every word w."""
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 
 def judge(numbers: dict[str, Any]) -> str:
     learned, deep = learns(numbers), DEPTHS[-1]
-    if not all(learned[named(depth, "pre")] for depth in DEPTHS):
+    if not all(learned[run_key(depth, "pre")] for depth in DEPTHS):
         return FAILS
-    spared = learned[named(deep, "post", warm=True)] and not learned[named(deep, "post")]
+    spared = learned[run_key(deep, "post", warm=True)] and not learned[run_key(deep, "post")]
     return HOLDS if spared else PARTLY
 
 
@@ -139,15 +139,15 @@ def learns(numbers: dict[str, Any]) -> dict[str, bool]:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    for axis, depth in zip(panels(figure, len(DEPTHS), width=8.6, height=3.2), DEPTHS, strict=True):
+    for axis, depth in zip(make_panels(figure, len(DEPTHS), width=8.6, height=3.2), DEPTHS, strict=True):
         series = {
-            f"{way}{', warm-up' if warm else ''}": numbers["losses"][named(depth, way, warm=warm)]
+            f"{way}{', warm-up' if warm else ''}": numbers["losses"][run_key(depth, way, warm=warm)]
             for way in WAYS
             for warm in (False, True)
         }
         points = len(next(iter(series.values()))[0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
-        curves(axis, at, series, colors=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
+        plot_curves(axis, at, series, colors=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
         axis.axhline(math.log(WORDS), color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=f"{depth} layers (層)", xlabel="step", ylim=(0, 3.2))
         axis.set_ylabel("loss (損失)" if depth == DEPTHS[0] else "")

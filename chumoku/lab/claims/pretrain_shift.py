@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import panels
-from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, english, joined, shifted
-from chumoku.lab.toy_models import told
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.figures import make_panels
+from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, join_words, shift_right, split_english
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.translator import Translator, get_translators, training_steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,47 +51,49 @@ SENTENCES, SHOWN = 150, 4
 
 
 @torch.no_grad()
-def compared(translator: Translator) -> dict[str, Any]:
+def compare_modes(translator: Translator) -> dict[str, Any]:
     chosen = translator.data.test[:SENTENCES]
-    source = translator.sources(chosen)
-    fed, wanted = translator.targets(chosen)
+    source = translator.encode_sources(chosen)
+    fed, wanted = translator.encode_targets(chosen)
     moved = bool((fed[:, 1:] == torch.where(wanted == IGNORE, PAD, wanted).where(wanted != END, PAD)[:, :-1]).all())
     taught = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
     real = wanted != IGNORE
-    free = [best.tokens for best in translator.say(source)]
+    free = [best.tokens for best in translator.translate(source)]
     right = [words == row[row > END].tolist() for words, row in zip(free, wanted, strict=True)]
     return {
         "fed_is_said_moved": moved and bool((fed[:, 0] == BEGIN).all()),
-        "one_pass_repeats": repeated(translator, source, free),
+        "one_pass_repeats": count_repeated(translator, source, free),
         "sentences": len(free),
         "taught_words_right": (taught == wanted)[real].float().mean().item(),
         "taught_sentences_right": ((taught == wanted) | ~real).all(1).float().mean().item(),
         "free_sentences_right": sum(right) / len(right),
-        "shown": shown(translator, taught, free, right),
+        "shown": select_examples(translator, taught, free, right),
     }
 
 
-def repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
+def count_repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
     """Of how many sentences one pass over the words that came one at a time finds each of them likeliest again."""
-    fed, wanted = shifted(free)
+    fed, wanted = shift_right(free)
     said = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
     return int(((said == wanted) | (wanted <= END)).all(1).sum())
 
 
-def shown(translator: Translator, taught: Tensor, free: list[list[int]], right: list[bool]) -> list[dict[str, Any]]:
+def select_examples(
+    translator: Translator, taught: Tensor, free: list[list[int]], right: list[bool]
+) -> list[dict[str, Any]]:
     """Two sentences that come out right and two that do not, where there are such."""
     good, bad = ([n for n, correct in enumerate(right) if correct is wanted] for wanted in (True, False))
     names, found = translator.data.target, []
     for number in sorted((good[: SHOWN - min(2, len(bad))] + bad[:2])[:SHOWN]):
         one = translator.data.test[number]
-        length = len(english(one.target))
+        length = len(split_english(one.target))
         said = [names.units[token] for token in taught[number, :length].tolist()]
         found.append(
             {
                 "source": one.source,
                 "right": one.target,
-                "taught": joined(said),
-                "free": joined(names.decode(free[number])),
+                "taught": join_words(said),
+                "free": join_words(names.decode(free[number])),
             }
         )
     return found
@@ -103,17 +105,17 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def run(budget: Budget) -> Outcome:
-    found = translators(budget)
-    runs = [compared(translator) for translator in found]
+    found = get_translators(budget)
+    runs = [compare_modes(translator) for translator in found]
     numbers: dict[str, Any] = {
         "seeds": [translator.seed for translator in found],
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": runs,
     }
     repeated, total = (sum(one[key] for one in runs) for key in ("one_pass_repeats", "sentences"))
     words, taught, free = (
-        told([100 * one[key] for one in runs], "{:.0f}")
+        format_seeds([100 * one[key] for one in runs], "{:.0f}")
         for key in ("taught_words_right", "taught_sentences_right", "free_sentences_right")
     )
     return Outcome(
@@ -135,7 +137,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.8, width=6.8)[0]
+    axis = make_panels(figure, 1, height=3.8, width=6.8)[0]
     axis.axis("off")
     lines = outcome.numbers["runs"][0]["shown"]
     step = 1 / max(1, len(lines))

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 
 WIDTH, HEAD = 48, 7
 
@@ -42,44 +42,44 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
-    def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, dtype=torch.float64, generator=dice)
+    def random_matrix(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
 
-    query, key = drawn(WIDTH, HEAD), drawn(WIDTH, HEAD)
+    query, key = random_matrix(WIDTH, HEAD), random_matrix(WIDTH, HEAD)
     twin = key.clone()
     twin[:, 1] = twin[:, 0]
-    wide = drawn(WIDTH, 2 * WIDTH), drawn(WIDTH, 2 * WIDTH)
+    wide = random_matrix(WIDTH, 2 * WIDTH), random_matrix(WIDTH, 2 * WIDTH)
     products = {"d": query @ key.T, "equal_columns": query @ twin.T, "wide": wide[0] @ wide[1].T}
     values = {name: torch.linalg.svdvals(product).tolist() for name, product in products.items()}
     gap = 0.0
     for rank in range(1, HEAD + 1):
-        wanted = drawn(WIDTH, rank) @ drawn(rank, WIDTH)
+        wanted = random_matrix(WIDTH, rank) @ random_matrix(rank, WIDTH)
         u, s, v = torch.linalg.svd(wanted)
         gap = max(gap, float(((u[:, :HEAD] * s[:HEAD]) @ v[:HEAD] - wanted).abs().max()))
     numbers: dict[str, Any] = {
         "width": WIDTH,
         "head": HEAD,
-        "ranks": {name: ranked(found) for name, found in values.items()},
+        "ranks": {name: numerical_rank(found) for name, found in values.items()},
         "singular_values": values,
         "gap_taken_apart": gap,
         "seeds": [0],
     }
     ranks = numbers["ranks"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"Rank {ranks['d']} at d = {HEAD}, rank {ranks['equal_columns']} when two columns are equal, rank "
             f"{ranks['wide']} at d = "
-            f"{2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (to {times(gap)}). So the rank is at "
+            f"{2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (to {format_number(gap)}). So the rank is at "
             "most "
             "d, and "
             "the conclusion, no use in d > l, is right.",
             f"d = {HEAD} でランク {ranks['d']}、二列が等しいとランク {ranks['equal_columns']}、d = {2 * WIDTH} "
             f"ではランク {ranks['wide']} でした。"
-            f"ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {times(gap)})。正しくは「ランク d 以下」で、d > l "
+            f"ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {format_number(gap)})。正しくは「ランク d 以下」で、d > l "
             "に意味がないという結論は正しいです。",
         ),
         when=Words("'of rank d' is read as 'of rank d at most'", "「ランク d」を「ランク d 以下」と読むとき"),
@@ -98,11 +98,11 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def ranked(values: list[float]) -> int:
+def numerical_rank(values: list[float]) -> int:
     return sum(value > 1e-9 * values[0] for value in values)
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     ranks, head, width = numbers["ranks"], numbers["head"], numbers["width"]
     exact = ranks["d"] == head and ranks["equal_columns"] == head
     at_most = max(ranks["d"], ranks["equal_columns"]) <= head and ranks["wide"] <= width
@@ -112,7 +112,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.3)[0]
     names = {
         "wide": f"d = {2 * WIDTH}",
         "d": f"d = {HEAD}",

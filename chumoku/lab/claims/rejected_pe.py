@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, thinned, toy
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, downsample, fit
 from chumoku.models.model import Model
 from chumoku.nn.positions import Sinusoidal
 
@@ -65,7 +65,7 @@ WAYS = ("i", "i/N", "sinusoidal")
 LENGTHS = (8, 16, 32, 64)
 
 
-class Straight(nn.Module):
+class LinearPosition(nn.Module):
     """i · u, or (i / N) · u, where the sinusoidal encoding would stand."""
 
     def __init__(self, *, share: bool, seed: int) -> None:
@@ -79,20 +79,20 @@ class Straight(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(200, least=110)
+    steps = budget.steps(200, minimum=110)
     numbers: dict[str, Any] = {"steps": steps, "lengths": list(LENGTHS), "size": {}, "moved": {}}
     numbers |= {"accuracy": {}, "losses": {}}
     for way in WAYS:
-        code = made(way, 0)
+        code = build_position(way, 0)
         numbers["size"][way] = [float(code(torch.tensor([at]), 1024).norm()) for at in (16, 1024)]
         short, long = (code(torch.tensor([5]), end) for end in (8, 64))
         numbers["moved"][way] = float((long - short).norm() / short.norm())
-        runs = [trained(way, seed, steps) for seed in range(budget.seeds)]
+        runs = [train_model(way, seed, steps) for seed in range(budget.seeds)]
         numbers["losses"][way] = [losses for losses, _ in runs]
         numbers["accuracy"][way] = [accuracy for _, accuracy in runs]
     verdict = judge(numbers)
-    at = {way: shown(numbers, way) for way in WAYS}
-    good = [length for place, length in enumerate(LENGTHS) if best_at(numbers, place)]
+    at = {way: format_accuracies(numbers, way) for way in WAYS}
+    good = [length for place, length in enumerate(LENGTHS) if sinusoidal_is_best(numbers, place)]
     return Outcome(
         verdict,
         numbers,
@@ -123,25 +123,27 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def made(way: str, seed: int) -> nn.Module:
-    return Sinusoidal(WIDTH) if way == "sinusoidal" else Straight(share=way == "i/N", seed=seed)
+def build_position(way: str, seed: int) -> nn.Module:
+    return Sinusoidal(WIDTH) if way == "sinusoidal" else LinearPosition(share=way == "i/N", seed=seed)
 
 
-def trained(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
-    model = toy(seed, vocabulary=WORDS, width=WIDTH, position="none")
-    model.decoder.position = made(way, seed)  # type: ignore[union-attr]
+def train_model(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
+    model = build_toy(seed, vocabulary=WORDS, width=WIDTH, position="none")
+    model.decoder.position = build_position(way, seed)  # type: ignore[union-attr]
 
     def loss(generator: torch.Generator) -> Tensor:
         length = int(torch.randint(8, 33, (1,), generator=generator))
-        return repeating(model, torch.randint(WORDS, (16, length), generator=generator))[0]
+        return copy_loss_and_accuracy(model, torch.randint(WORDS, (16, length), generator=generator))[0]
 
     losses = fit(model, loss, steps=steps, seed=seed, rate=6e-3)
     test = torch.Generator().manual_seed(1000 + seed)
     with torch.no_grad():
-        return thinned(losses), [repeating(model, torch.randint(WORDS, (128, n), generator=test))[1] for n in LENGTHS]
+        return downsample(losses), [
+            copy_loss_and_accuracy(model, torch.randint(WORDS, (128, n), generator=test))[1] for n in LENGTHS
+        ]
 
 
-def repeating(model: Model, words: Tensor) -> tuple[Tensor, float]:
+def copy_loss_and_accuracy(model: Model, words: Tensor) -> tuple[Tensor, float]:
     """Loss and accuracy of saying, at each word, the one before it."""
     logits = model(words).logits[:, 1:]
     return F.cross_entropy(logits.flatten(0, 1), words[:, :-1].flatten()), float(
@@ -156,28 +158,30 @@ def judge(numbers: dict[str, Any]) -> str:
     steady = moved["i/N"] > 0.1 and max(moved["i"], moved["sinusoidal"]) < 1e-6
     if not (bounded and steady):
         return FAILS
-    return HOLDS if all(best_at(numbers, place) for place in range(len(numbers["lengths"]))) else PARTLY
+    return HOLDS if all(sinusoidal_is_best(numbers, place) for place in range(len(numbers["lengths"]))) else PARTLY
 
 
-def best_at(numbers: dict[str, Any], place: int) -> bool:
+def sinusoidal_is_best(numbers: dict[str, Any], place: int) -> bool:
     """Whether in every seed the sinusoidal learner is best at this length, up to one point."""
     runs = zip(*(numbers["accuracy"][way] for way in WAYS), strict=True)
     return all(sine[place] >= max(plain[place], share[place]) - 0.01 for plain, share, sine in runs)
 
 
-def shown(numbers: dict[str, Any], way: str) -> str:
+def format_accuracies(numbers: dict[str, Any], way: str) -> str:
     """Accuracies by length: mean, and from the least to the greatest seed."""
-    return " / ".join(told([one[at] for one in numbers["accuracy"][way]], "{:.0%}") for at in range(len(LENGTHS)))
+    return " / ".join(
+        format_seeds([one[at] for one in numbers["accuracy"][way]], "{:.0%}") for at in range(len(LENGTHS))
+    )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, lengths = panels(figure, 2)
+    curve, lengths = make_panels(figure, 2)
     numbers = outcome.numbers
     points = len(numbers["losses"]["i"][0])
     at = [round((place + 0.5) * numbers["steps"] / points) for place in range(points)]
-    curves(curve, at, numbers["losses"], colors=(RED, OCHRE, BLUE))
+    plot_curves(curve, at, numbers["losses"], colors=(RED, OCHRE, BLUE))
     curve.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
-    curves(lengths, numbers["lengths"], numbers["accuracy"], colors=(RED, OCHRE, BLUE), marker="o", legend=False)
+    plot_curves(lengths, numbers["lengths"], numbers["accuracy"], colors=(RED, OCHRE, BLUE), marker="o", legend=False)
     lengths.axvline(32, color="#1c2733", linewidth=0.8, linestyle=":")
     lengths.set(xlabel="words in the text (文の長さ)", ylabel="accuracy (正解率)", ylim=(0, 1.02), xscale="log")
     lengths.set_xticks(numbers["lengths"], [str(length) for length in numbers["lengths"]])

@@ -8,8 +8,8 @@ import torch
 from matplotlib.figure import Figure
 from torch.autograd.functional import jacobian
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.feedforward import FeedForward
 
 CLAIM = Claim(
@@ -34,11 +34,11 @@ def run(budget: Budget) -> Outcome:
     x = torch.linspace(-4, 4, 81, dtype=torch.float64, requires_grad=True)
     with_skip = torch.autograd.grad((x + x.tanh()).sum(), x)[0]
     alone = torch.autograd.grad(x.tanh().sum(), x)[0]
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     layer = FeedForward(7, 13, kind="gelu").double()
     for theta in layer.parameters():
-        torch.nn.init.normal_(theta, std=0.3, generator=dice)
-    point = torch.randn(7, dtype=torch.float64, generator=dice)
+        torch.nn.init.normal_(theta, std=0.3, generator=generator)
+    point = torch.randn(7, dtype=torch.float64, generator=generator)
     both = jacobian(lambda v: v + layer(v), point)  # type: ignore[no-untyped-call]
     inner = jacobian(layer, point)  # type: ignore[no-untyped-call]
     numbers: dict[str, Any] = {
@@ -51,14 +51,14 @@ def run(budget: Budget) -> Outcome:
     }
     least, least_alone = float(with_skip.min()), float(alone.min())
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The largest differences are {times(numbers['gap_scalar'])} (tanh) and {times(numbers['gap_matrix'])} "
+            f"The largest differences are {format_number(numbers['gap_scalar'])} (tanh) and {format_number(numbers['gap_matrix'])} "
             "(feed-forward "
             f"layer). At the ends tanh alone lets {least_alone:.4f} through, with the skip {least:.4f}.",
-            f"差は最大で {times(numbers['gap_scalar'])}(tanh)と "
-            f"{times(numbers['gap_matrix'])}(フィードフォワード層)でした。"
+            f"差は最大で {format_number(numbers['gap_scalar'])}(tanh)と "
+            f"{format_number(numbers['gap_matrix'])}(フィードフォワード層)でした。"
             f"両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} です。",
         ),
         reading=Words(
@@ -68,12 +68,12 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if max(numbers["gap_scalar"], numbers["gap_matrix"]) < 1e-12 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.8, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.8, height=3.0)[0]
     axis.plot(outcome.numbers["x"], outcome.numbers["slope_skip"], color=BLUE, label="x + tanh x")
     axis.plot(outcome.numbers["x"], outcome.numbers["slope_alone"], color=RED, label="tanh x")
     axis.set(xlabel="x", ylabel="slope 傾き", ylim=(-0.05, 2.1))

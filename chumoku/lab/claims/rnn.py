@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded
+from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import fit, fixed_seed, mean
 from chumoku.nn.attention import Attention
 
 if TYPE_CHECKING:
@@ -94,16 +94,16 @@ class Reader(nn.Module):
 
 def run(budget: Budget) -> Outcome:
     distances = DISTANCES if budget.scale >= 0.5 else DISTANCES[:-1]
-    steps = budget.steps(150, least=75)
+    steps = budget.steps(150, minimum=75)
     numbers: dict[str, Any] = {"steps": steps, "distances": list(distances), "accuracy": {}, "lengths": list(LENGTHS)}
     for kind in KINDS:
         seeds = range(budget.seeds)
-        numbers["accuracy"][kind] = [[tried(kind, d, seed, steps) for d in distances] for seed in seeds]
-    numbers["alone"] = {kind: waits(kind) for kind in ("rnn", "lstm", "attention")}
-    numbers["seconds"] = {kind: [seconds(kind, length) for length in LENGTHS] for kind in ("lstm", "attention")}
+        numbers["accuracy"][kind] = [[run_trial(kind, d, seed, steps) for d in distances] for seed in seeds]
+    numbers["alone"] = {kind: dependence_on_previous(kind) for kind in ("rnn", "lstm", "attention")}
+    numbers["seconds"] = {kind: [measure_seconds(kind, length) for length in LENGTHS] for kind in ("lstm", "attention")}
     verdict = judge(numbers)
-    far = {kind: told([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
-    reach = {kind: reached(numbers, kind) for kind in KINDS}
+    far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    reach = {kind: longest_distance(numbers, kind) for kind in KINDS}
     slow, quick = (
         [f"{1e3 * numbers['seconds'][kind][LENGTHS.index(length)]:.1f}" for length in (512, 1024)]
         for kind in ("lstm", "attention")
@@ -141,21 +141,21 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def tried(kind: str, distance: int, seed: int, steps: int) -> float:
-    with seeded(seed):
+def run_trial(kind: str, distance: int, seed: int, steps: int) -> float:
+    with fixed_seed(seed):
         model = Reader(kind, distance)
 
     def loss(generator: torch.Generator) -> Tensor:
-        words, answer = recall(BATCH, distance, generator)
+        words, answer = sample_batch(BATCH, distance, generator)
         return F.cross_entropy(model(words), answer)
 
     fit(model, loss, steps=steps, seed=seed, rate=1e-2)
-    words, answer = recall(256, distance, torch.Generator().manual_seed(1000 + seed))
+    words, answer = sample_batch(256, distance, torch.Generator().manual_seed(1000 + seed))
     with torch.no_grad():
         return float((model(words).argmax(-1) == answer).float().mean())
 
 
-def recall(batch: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_batch(batch: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     words = torch.randint(WORDS, WORDS + NOISE, (batch, distance + 1), generator=generator)
     answer = torch.randint(WORDS, (batch,), generator=generator)
     words[:, 0], words[:, -1] = answer, WORDS + NOISE
@@ -163,9 +163,9 @@ def recall(batch: int, distance: int, generator: torch.Generator) -> tuple[Tenso
 
 
 @torch.no_grad()
-def waits(kind: str) -> float:
+def dependence_on_previous(kind: str) -> float:
     """How far the last place's result moves when it is computed without the results of the places before it."""
-    with seeded(0) as generator:
+    with fixed_seed(0) as generator:
         layer = Reader(kind, 32).layer
     x = torch.randn(1, 32, WIDTH, generator=generator)
     if isinstance(layer, Attention):
@@ -175,9 +175,9 @@ def waits(kind: str) -> float:
     return float((whole[:, -1:] - alone).norm() / whole[:, -1:].norm())
 
 
-def seconds(kind: str, length: int) -> float:
+def measure_seconds(kind: str, length: int) -> float:
     """The best of nine passes over one sequence, every place computed."""
-    with seeded(0) as generator, torch.no_grad():
+    with fixed_seed(0) as generator, torch.no_grad():
         layer = Reader(kind, length).layer
         x = torch.randn(1, length, WIDTH, generator=generator)
         taken = []
@@ -188,7 +188,7 @@ def seconds(kind: str, length: int) -> float:
     return min(taken)
 
 
-def reached(numbers: dict[str, Any], kind: str) -> int:
+def longest_distance(numbers: dict[str, Any], kind: str) -> int:
     """The longest distance up to which a kind remembers."""
     found = 0
     for place, distance in enumerate(numbers["distances"]):
@@ -200,7 +200,11 @@ def reached(numbers: dict[str, Any], kind: str) -> int:
 
 def judge(numbers: dict[str, Any]) -> str:
     longest = numbers["distances"][-1]
-    if reached(numbers, "attention") < longest or remembers_last(numbers, "rnn") or remembers_last(numbers, "lstm"):
+    if (
+        longest_distance(numbers, "attention") < longest
+        or remembers_last(numbers, "rnn")
+        or remembers_last(numbers, "lstm")
+    ):
         return FAILS
     alone = numbers["alone"]
     if alone["attention"] > 1e-3 or min(alone["rnn"], alone["lstm"]) <= 1e-3:
@@ -213,9 +217,11 @@ def remembers_last(numbers: dict[str, Any], kind: str) -> bool:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    memory, speed = panels(figure, 2)
+    memory, speed = make_panels(figure, 2)
     numbers = outcome.numbers
-    curves(memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False)
+    plot_curves(
+        memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False
+    )
     memory.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     memory.axhline(1 / WORDS, color="#1c2733", linewidth=0.8, linestyle=":")
     memory.set(xscale="log", xlabel="distance (距離)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

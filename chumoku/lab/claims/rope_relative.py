@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 from chumoku.nn.positions import Rotary, rotate, sinusoidal
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def run(budget: Budget) -> Outcome:
         verdict,
         numbers,
         Words(
-            f"In float64 no score moves by more than {times(max(numbers['rotary_float64']))} of their spread. In "
-            f"float32 it is {times(numbers['rotary_float32'][3])} at a shift of 1,000 and "
+            f"In float64 no score moves by more than {format_number(max(numbers['rotary_float64']))} of their spread. In "
+            f"float32 it is {format_number(numbers['rotary_float32'][3])} at a shift of 1,000 and "
             f"{numbers['rotary_float32'][-1]:.2f} at a million; with the sinusoidal encoding added, "
             f"{min(numbers['sinusoidal_float64']):.1f} and more.",
-            f"float64 ではスコアの動きは散らばりの {times(max(numbers['rotary_float64']))} 以下です。float32 では、ず"
-            f"れ 1,000 で {times(numbers['rotary_float32'][3])}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦"
+            f"float64 ではスコアの動きは散らばりの {format_number(max(numbers['rotary_float64']))} 以下です。float32 では、ず"
+            f"れ 1,000 で {format_number(numbers['rotary_float32'][3])}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦"
             f"波を足した場合は {min(numbers['sinusoidal_float64']):.1f} 以上動きます。",
         ),
         when=Words(
@@ -106,7 +106,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1)[0]
+    axis = make_panels(figure, 1)[0]
     for name, label, color in (
         ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GREY),
         ("rotary_float32", "rotary, float32", RED),

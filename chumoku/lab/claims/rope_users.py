@@ -12,7 +12,7 @@ from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correcti
 
 # Found by the measurement below; used where transformers, which holds the four models, is not installed.
 RECORDED = {"GPT-Neo": False, "LLaMA": True, "GPT-J": True, "GPT-NeoX": True}
-SAID = ("GPT-Neo", "LLaMA")
+NOTE_VALUES = ("GPT-Neo", "LLaMA")
 
 CLAIM = Claim(
     id="rope-users",
@@ -68,7 +68,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 def run(budget: Budget) -> Outcome:
     there = importlib.util.find_spec("transformers") is not None
-    changes = {name: measured(name) for name in _FAMILIES} if there else {}
+    changes = {name: measure_changes(name) for name in _FAMILIES} if there else {}
     rotary = {name: moved < 1e-4 < stretched for name, (moved, stretched) in changes.items()} if there else RECORDED
     numbers: dict[str, Any] = {
         "rotary": rotary,
@@ -80,7 +80,7 @@ def run(budget: Budget) -> Outcome:
     no = ", ".join(name for name, turned in rotary.items() if not turned)
     moved = f"{changes['GPT-Neo'][0]:.2f}" if there else "much"
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"Rotary: {yes}. Not: {no}, which has a learned table; its output changes by {moved} when all positions "
@@ -99,7 +99,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def measured(name: str) -> tuple[float, float]:
+def measure_changes(name: str) -> tuple[float, float]:
     """How much the output of a small model changes when all positions move by 11, and when they are doubled."""
     import transformers
 
@@ -118,8 +118,8 @@ def measured(name: str) -> tuple[float, float]:
     return float((moved - plain).abs().max()), float((stretched - plain).abs().max())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    named = [numbers["rotary"][name] for name in SAID]
+def judge(numbers: dict[str, Any]) -> str:
+    named = [numbers["rotary"][name] for name in NOTE_VALUES]
     if all(named):
         return HOLDS
     return PARTLY if any(named) else FAILS

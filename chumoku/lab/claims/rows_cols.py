@@ -46,7 +46,7 @@ def run(budget: Budget) -> Outcome:
         "element_3_1": third_first,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"The matrix has {horizontal} horizontal and {vertical} vertical runs, and the note calls it 4行2列: so 行 "
@@ -67,5 +67,5 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["horizontal"] == numbers["called"]["列"] else FAILS

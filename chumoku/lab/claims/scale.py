@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.nn.attention import look
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ KEYS = 64
 
 
 def run(budget: Budget) -> Outcome:
-    queries = budget.steps(2000, least=500)
-    measured = [by_width(seed, queries) for seed in range(budget.seeds)]
+    queries = budget.steps(2000, minimum=500)
+    measured = [measure_by_width(seed, queries) for seed in range(budget.seeds)]
     numbers: dict[str, Any] = {"widths": list(WIDTHS), "keys": KEYS, "queries": queries}
     for key in measured[0]:
         numbers[key] = [one[key] for one in measured]
@@ -74,7 +74,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def by_width(seed: int, queries: int) -> dict[str, list[float]]:
+def measure_by_width(seed: int, queries: int) -> dict[str, list[float]]:
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, list[float]] = {}
     for width in WIDTHS:
@@ -114,13 +114,13 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     for axis, kind, label in zip(
-        panels(figure, 2),
+        make_panels(figure, 2),
         ("entropy", "gradient"),
         ("entropy of the weights (エントロピー, nats)", "‖∂p/∂s‖ (勾配)"),
         strict=True,
     ):
         series = {"q·k / √d": numbers[f"{kind}_scaled"], "q·k": numbers[f"{kind}_raw"]}
-        curves(axis, numbers["widths"], series, colors=(BLUE, RED), marker="o")
+        plot_curves(axis, numbers["widths"], series, colors=(BLUE, RED), marker="o")
         axis.set(xscale="log", xlabel="d", ylabel=label, ylim=(0, None))
         axis.set_xticks(numbers["widths"][::2], [str(width) for width in numbers["widths"][::2]])
         axis.minorticks_off()

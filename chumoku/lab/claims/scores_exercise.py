@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, as_printed, listed
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_list, matches_rounded
 from chumoku.nn.attention import look
 
-SAID = (0.707, 0.0, 0.707)
+NOTE_VALUES = (0.707, 0.0, 0.707)
 
 CLAIM = Claim(
     id="scores-exercise",
@@ -30,19 +30,19 @@ def run(budget: Budget) -> Outcome:
     key = torch.tensor([[[[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]]], dtype=torch.float64)
     scores, weights = look(query, key)
     numbers: dict[str, Any] = {
-        "said": list(SAID),
+        "said": list(NOTE_VALUES),
         "scores": scores.flatten().tolist(),
         "weights": weights.flatten().tolist(),
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The scores are {listed(numbers['scores'])}; as weights they become {listed(numbers['weights'])}.",
-            f"スコアは {listed(numbers['scores'])} で、重みにすると {listed(numbers['weights'])} です。",
+            f"The scores are {format_list(numbers['scores'])}; as weights they become {format_list(numbers['weights'])}.",
+            f"スコアは {format_list(numbers['scores'])} で、重みにすると {format_list(numbers['weights'])} です。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    return HOLDS if as_printed(numbers["said"], numbers["scores"], 3) else FAILS
+def judge(numbers: dict[str, Any]) -> str:
+    return HOLDS if matches_rounded(numbers["said"], numbers["scores"], 3) else FAILS

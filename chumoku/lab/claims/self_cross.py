@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.lab.sentence_data import BEGIN
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import Attention, record
 from chumoku.nn.plain import plain
 
@@ -56,7 +56,7 @@ SEQUENCES = ("queries", "keys", "values", "weights")
 
 
 @torch.no_grad()
-def compared(seed: int) -> dict[str, bool]:
+def compare_uses(seed: int) -> dict[str, bool]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = Attention(D, H).eval()
@@ -79,10 +79,10 @@ def compared(seed: int) -> dict[str, bool]:
 
 
 @torch.no_grad()
-def maps(translator: Translator) -> dict[str, Any]:
+def attention_maps(translator: Translator) -> dict[str, Any]:
     """Both maps of the last block for the showpiece, in the mean over heads."""
-    source = translator.sources(translator.data.test[:1])
-    best = translator.say(source)[0]
+    source = translator.encode_sources(translator.data.test[:1])
+    best = translator.translate(source)[0]
     patterns = [f"decoder.blocks.1.{kind}.weights" for kind in ("attention", "cross_attention")]
     with record(translator.model, *patterns) as tape:
         translator.model(source, torch.tensor([[BEGIN, *best.tokens]]))
@@ -98,12 +98,12 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    comparisons = [compared(seed) for seed in seeds]
-    shown = maps(translators(budget)[0])
+    comparisons = [compare_uses(seed) for seed in seeds]
+    shown = attention_maps(get_translators(budget)[0])
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "comparisons": comparisons,
         "maps_seed_0": shown,
     }
@@ -130,9 +130,9 @@ def run(budget: Budget) -> Outcome:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     shown = outcome.numbers["maps_seed_0"]
-    left, right = panels(figure, 2, height=4.4, width=9.2)
-    heat(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
-    heat(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
+    left, right = make_panels(figure, 2, height=4.4, width=9.2)
+    plot_heatmap(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
+    plot_heatmap(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
     left.tick_params(axis="x", labelrotation=60)
     left.set_title("self  自己アテンション", fontsize=9)
     right.set_title("cross  交差アテンション", fontsize=9)

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, make_panels
 from chumoku.nn.feedforward import FeedForward
 
 CLAIM = Claim(
@@ -39,8 +39,8 @@ RATE, STEPS = 0.1, 50
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, 64, 5, generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 64, 5, generator=generator)
     ours, theirs = _layer(1), _layer(1)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=RATE)
     losses, worst = [], 0.0
@@ -58,13 +58,13 @@ def run(budget: Budget) -> Outcome:
         losses.append(loss.item())
     numbers: dict[str, Any] = {"worst": worst, "losses": losses, "rate": RATE, "seeds": [0, 1]}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"After {STEPS} steps the parameters differ by {times(worst)} at most; the loss went from {losses[0]:.3f} "
+            f"After {STEPS} steps the parameters differ by {format_number(worst)} at most; the loss went from {losses[0]:.3f} "
             "to "
             f"{losses[-1]:.3f}.",
-            f"{STEPS} 歩後のパラメータの差は最大 {times(worst)} で、損失は {losses[0]:.3f} から {losses[-1]:.3f} "
+            f"{STEPS} 歩後のパラメータの差は最大 {format_number(worst)} で、損失は {losses[0]:.3f} から {losses[-1]:.3f} "
             "に減りました。",
         ),
         reading=Words(
@@ -74,18 +74,18 @@ def run(budget: Budget) -> Outcome:
 
 
 def _layer(seed: int) -> FeedForward:
-    """A small feed-forward layer, filled from its own dice."""
-    layer, dice = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
+    """A small feed-forward layer, filled from its own generator."""
+    layer, generator = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
     for theta in layer.parameters():
-        torch.nn.init.normal_(theta, std=0.4, generator=dice)
+        torch.nn.init.normal_(theta, std=0.4, generator=generator)
     return layer
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["worst"] <= 1e-6 and numbers["losses"][-1] < numbers["losses"][0] else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.6, height=3.0)[0]
     axis.plot(outcome.numbers["losses"], color=BLUE, marker="o", markersize=2.5)
     axis.set(xlabel="step 更新回数", ylabel="L(θ)")

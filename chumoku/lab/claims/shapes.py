@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from torch.overrides import TorchFunctionMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, panels
+from chumoku.lab.figures import BLUE, GREY, INK, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.tap import record
 
 FIRST = "decoder.blocks.0."
-SAID = {
+NOTE_VALUES = {
     "decoder.embedding": [2, 4, 768],
     FIRST + "attention.queries, viewed": [2, 4, 12, 64],
     FIRST + "attention.queries": [2, 12, 4, 64],
@@ -41,7 +41,7 @@ CLAIM = Claim(
 )
 
 
-class Transposed(TorchFunctionMode):
+class RecordTransposes(TorchFunctionMode):
     """Inside, the shape of every tensor that is transposed is written down as it was before."""
 
     def __init__(self) -> None:
@@ -58,13 +58,19 @@ def run(budget: Budget) -> Outcome:
     layers = 12 if budget.scale >= 1 else 1
     model = build(preset("gpt2", layers=layers), seed=0).eval()
     tokens = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), record(model) as tape, Transposed() as transposed:
+    with torch.no_grad(), record(model) as tape, RecordTransposes() as transposed:
         model(tokens)
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
     walk[FIRST + "attention.queries, viewed"] = transposed.shapes[0]  # a pass begins with the first block's queries
-    numbers: dict[str, Any] = {"said": SAID, "walk": walk, "layers": layers, "addresses": len(tape), "seeds": [0]}
+    numbers: dict[str, Any] = {
+        "said": NOTE_VALUES,
+        "walk": walk,
+        "layers": layers,
+        "addresses": len(tape),
+        "seeds": [0],
+    }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view that is "
@@ -82,7 +88,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(numbers["walk"].get(name) == shape for name, shape in numbers["said"].items()) else FAILS
 
 
@@ -94,7 +100,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     )
     names = [name for name in walk if name.startswith(shown) and name != viewed]
     names.insert(names.index(FIRST + "attention.queries"), viewed)
-    axis = panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
+    axis = make_panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
     axis.axis("off")
     for row, name in enumerate(names):
         stated = name in outcome.numbers["said"]

@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, seeded, thinned
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import downsample, fit, fixed_seed
 from chumoku.nn.feedforward import FeedForward
 
 if TYPE_CHECKING:
@@ -64,18 +64,18 @@ class Skip(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(700, least=400)
+    steps = budget.steps(700, minimum=400)
     numbers: dict[str, Any] = {"steps": steps, "goal": GOAL}
     for task in ("identity", "rotation"):
         for way in ("plain", "skip"):
-            runs = [trained(task, way, seed, steps) for seed in range(budget.seeds)]
+            runs = [train_model(task, way, seed, steps) for seed in range(budget.seeds)]
             numbers[f"{task}_{way}"] = {
-                "losses": [thinned(one) for one in runs],
-                "reached": [first(one) for one in runs],
+                "losses": [downsample(one) for one in runs],
+                "reached": [first_step_at_goal(one) for one in runs],
             }
     verdict = judge(numbers)
     at = {key: [one or math.inf for one in numbers[key]["reached"]] for key in numbers if "_" in key}
-    said = {key: told(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
+    said = {key: format_seeds(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
     return Outcome(
         verdict,
         numbers,
@@ -96,8 +96,8 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def trained(task: str, way: str, seed: int, steps: int) -> list[float]:
-    with seeded(seed) as generator:
+def train_model(task: str, way: str, seed: int, steps: int) -> list[float]:
+    with fixed_seed(seed) as generator:
         data = torch.randn(SAMPLES, WIDTH, generator=generator)
         turn, _ = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator))
         inner = FeedForward(WIDTH, HIDDEN, kind="relu")
@@ -111,7 +111,7 @@ def trained(task: str, way: str, seed: int, steps: int) -> list[float]:
     return fit(model, loss, steps=steps, seed=seed, rate=1e-3)
 
 
-def first(losses: list[float]) -> int | None:
+def first_step_at_goal(losses: list[float]) -> int | None:
     """The first step whose loss is at the goal."""
     return next((step for step, loss in enumerate(losses, 1) if loss <= GOAL), None)
 
@@ -125,11 +125,11 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     titles = {"identity": "identity (恒等写像)", "rotation": "random rotation (回転)"}
-    for axis, (task, title) in zip(panels(figure, 2), titles.items(), strict=True):
+    for axis, (task, title) in zip(make_panels(figure, 2), titles.items(), strict=True):
         runs = {way: numbers[f"{task}_{way}"]["losses"] for way in ("skip", "plain")}
         points = len(runs["skip"][0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
         named = {"skip (スキップ接続あり)": runs["skip"], "plain (なし)": runs["plain"]}
-        curves(axis, at, named, colors=(BLUE, RED))
+        plot_curves(axis, at, named, colors=(BLUE, RED))
         axis.axhline(numbers["goal"], color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=title, xlabel="step", ylabel="mean squared error", yscale="log")

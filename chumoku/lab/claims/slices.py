@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.attention import Attention
 
 WIDTH, HEADS = 48, 6
@@ -40,17 +40,17 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     whole, cut = Attention(WIDTH, HEADS, bias=False), Attention(WIDTH, HEADS, bias=False)
     blocks = torch.block_diag(*[torch.ones(HEAD, HEAD)] * HEADS)  # type: ignore[no-untyped-call]
-    x = torch.randn(WIDTH, generator=dice)
+    x = torch.randn(WIDTH, generator=generator)
     with torch.no_grad():
         for ours, theirs in zip(whole.parameters(), cut.parameters(), strict=True):
-            torch.nn.init.normal_(ours, std=WIDTH**-0.5, generator=dice)
+            torch.nn.init.normal_(ours, std=WIDTH**-0.5, generator=generator)
             theirs.copy_(ours)
         for part in (cut.query, cut.key, cut.value):
             part.weight.mul_(blocks)
-    seen = {"whole": features(whole, x), "sliced": features(cut, x)}
+    seen = {"whole": count_features(whole, x), "sliced": count_features(cut, x)}
     weights = WIDTH * WIDTH
     numbers: dict[str, Any] = {
         "features_seen": seen,
@@ -60,7 +60,7 @@ def run(budget: Budget) -> Outcome:
     }
     sizes: Any = numbers["parameters"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; sliced it would be "
@@ -89,20 +89,20 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def features(attention: Attention, x: Tensor) -> list[int]:
+def count_features(attention: Attention, x: Tensor) -> list[int]:
     """For each head, how many input features its queries depend on."""
     slopes = torch.autograd.functional.jacobian(attention.query, x)  # type: ignore[no-untyped-call]
     return [int((head.abs().amax(0) > 0).sum()) for head in slopes.view(HEADS, HEAD, WIDTH)]
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(seen <= HEAD for seen in numbers["features_seen"]["whole"]) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     titles = {"whole": ("X W_Q  (real 実際)", BLUE), "sliced": ("slices スライス (note)", RED)}
-    for axis, (kind, (title, color)) in zip(panels(figure, 2, height=3.6), titles.items(), strict=True):
-        heat(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
+    for axis, (kind, (title, color)) in zip(make_panels(figure, 2, height=3.6), titles.items(), strict=True):
+        plot_heatmap(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
         axis.set_title(title, fontsize=10, color=color)
         axis.set(xlabel="input features 入力の特徴", ylabel=f"query numbers, {HEADS} heads")
         for edge in range(1, HEADS):

@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.nn.attention import look
 
 CLAIM = Claim(
@@ -39,8 +39,8 @@ CLAIM = Claim(
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(1, 1, 5, 7, generator=dice) for _ in range(3))
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(1, 1, 5, 7, generator=generator) for _ in range(3))
     scores, rows = look(query, key)
     columns = scores.softmax(-2)
     theirs = F.scaled_dot_product_attention(query, key, value)
@@ -55,15 +55,15 @@ def run(budget: Budget) -> Outcome:
     }
     least, most = min(numbers["sums_columns"]), max(numbers["sums_columns"])
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Over rows every query's weights sum to 1 and the output is PyTorch's (to {times(numbers['gap_rows'])}). "
+            f"Over rows every query's weights sum to 1 and the output is PyTorch's (to {format_number(numbers['gap_rows'])}). "
             "Over columns a "
             f"query gives away between {least:.2f} and {most:.2f}, and the output is off by "
             f"{numbers['gap_columns']:.2f}. The note's "
             "first formula has 各行, rightly.",
-            f"行方向なら各クエリの重みの合計は 1 で、出力も PyTorch と一致します(差 {times(numbers['gap_rows'])})。"
+            f"行方向なら各クエリの重みの合計は 1 で、出力も PyTorch と一致します(差 {format_number(numbers['gap_rows'])})。"
             "列方向では合計が "
             f"{least:.2f}〜{most:.2f} とばらつき、出力は {numbers['gap_columns']:.2f} ずれます。"
             "ノートの最初の式では正しく「各行」です。",
@@ -80,17 +80,17 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     whole = all(abs(total - 1) < 1e-5 for total in numbers["sums_columns"])
     return HOLDS if whole and numbers["gap_columns"] < 1e-5 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     kinds = (("rows", "each row 各行"), ("columns", "each column 各列 (note)"))
-    for axis, (kind, title) in zip(panels(figure, 2, height=3.5), kinds, strict=True):
+    for axis, (kind, title) in zip(make_panels(figure, 2, height=3.5), kinds, strict=True):
         matrix, totals = outcome.numbers[kind], outcome.numbers[f"sums_{kind}"]
         names = [f"k{j}" for j in range(5)], [f"q{i}" for i in range(5)]
-        heat(axis, matrix, columns=names[0], rows=names[1], form="{:.2f}", low=0, high=1)
+        plot_heatmap(axis, matrix, columns=names[0], rows=names[1], form="{:.2f}", low=0, high=1)
         for row, total in enumerate(totals):
             axis.text(
                 4.65,

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="variance",
@@ -35,11 +35,11 @@ SIZES = (4, 16, 64, 128, 512)
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    pairs = budget.steps(20_000, least=6_000)
+    generator = torch.Generator().manual_seed(0)
+    pairs = budget.steps(20_000, minimum=6_000)
     unit, spread = [], []
     for size in SIZES:
-        q, k = torch.randn(2, pairs, size, generator=dice)
+        q, k = torch.randn(2, pairs, size, generator=generator)
         spread.append(float((q * k).sum(-1).var()))
         q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
         unit.append(float((q * k).sum(-1).var()))
@@ -52,7 +52,7 @@ def run(budget: Budget) -> Outcome:
     }
     at = SIZES.index(64)
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"At d = 64 unit vectors give {unit[at]:.4f} (1/64 = {1 / 64:.4f}), and vectors whose components have "
@@ -80,7 +80,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     def follows(variances: list[float]) -> bool:
         return all(abs(v / d - 1) <= 0.1 for v, d in zip(variances, numbers["sizes"], strict=True))
 
@@ -90,7 +90,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     sizes = outcome.numbers["sizes"]
     axis.plot(sizes, sizes, color=GREY, linestyle=":", label="d  (note ノート)")
     axis.plot(sizes, [1 / d for d in sizes], color=GREY, linestyle="--", linewidth=0.9, label="1/d")

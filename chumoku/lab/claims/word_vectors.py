@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, heat, panels
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, GREY, make_panels, plot_heatmap
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ STEPS = 1500
 
 
 @functools.cache
-def text() -> tuple[list[str], Tensor]:
+def load_text() -> tuple[list[str], Tensor]:
     """The vocabulary, and the text as its numbers; rare words are left out."""
     from pydoc_data.topics import topics
 
@@ -90,9 +90,9 @@ class SkipGram(nn.Module):
         return -(F.logsigmoid(beside) + F.logsigmoid(-apart).sum(-1)).mean()
 
 
-def trained(seed: int, steps: int) -> tuple[Tensor, Tensor]:
+def train_model(seed: int, steps: int) -> tuple[Tensor, Tensor]:
     """The vectors before and after."""
-    known, stream = text()
+    known, stream = load_text()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = SkipGram(len(known))
@@ -114,21 +114,21 @@ def trained(seed: int, steps: int) -> tuple[Tensor, Tensor]:
     return before, model.inside.weight.detach()
 
 
-def grouped() -> list[tuple[str, ...]]:
-    known = set(text()[0])
+def known_groups() -> list[tuple[str, ...]]:
+    known = set(load_text()[0])
     return [tuple(word for word in group if word in known) for group in GROUPS.values()]
 
 
 def cosines(vectors: Tensor) -> Tensor:
     """Between all words of all groups, in their order."""
-    ids = {word: number for number, word in enumerate(text()[0])}
-    chosen = F.normalize(vectors[[ids[word] for group in grouped() for word in group]] - vectors.mean(0), dim=-1)
+    ids = {word: number for number, word in enumerate(load_text()[0])}
+    chosen = F.normalize(vectors[[ids[word] for group in known_groups() for word in group]] - vectors.mean(0), dim=-1)
     return chosen @ chosen.T
 
 
-def alike(table: Tensor) -> float:
+def same_group_share(table: Tensor) -> float:
     """How often two of one group are nearer than two of different groups."""
-    owner = [number for number, group in enumerate(grouped()) for _ in group]
+    owner = [number for number, group in enumerate(known_groups()) for _ in group]
     pairs = list(itertools.combinations(range(len(owner)), 2))
     same, other = (
         torch.tensor([float(table[a, b]) for a, b in pairs if (owner[a] == owner[b]) is wanted])
@@ -137,8 +137,8 @@ def alike(table: Tensor) -> float:
     return (same[:, None] > other).float().mean().item()
 
 
-def neighbors(vectors: Tensor, word: str, number: int = 5) -> list[str]:
-    known = text()[0]
+def nearest_words(vectors: Tensor, word: str, number: int = 5) -> list[str]:
+    known = load_text()[0]
     all_of_them = F.normalize(vectors - vectors.mean(0), dim=-1)
     near = (all_of_them @ all_of_them[known.index(word)]).topk(number + 1).indices.tolist()
     return [known[other] for other in near if known[other] != word][:number]
@@ -152,19 +152,21 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(STEPS, 400)
-    found = [trained(seed, steps) for seed in seeds]
+    found = [train_model(seed, steps) for seed in seeds]
     tables = [[cosines(vectors) for vectors in pair] for pair in found]
-    before, after = ([alike(pair[turn]) for pair in tables] for turn in (0, 1))
-    near = {word: {"before": neighbors(found[0][0], word), "after": neighbors(found[0][1], word)} for word in SHOWN}
+    before, after = ([same_group_share(pair[turn]) for pair in tables] for turn in (0, 1))
+    near = {
+        word: {"before": nearest_words(found[0][0], word), "after": nearest_words(found[0][1], word)} for word in SHOWN
+    }
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "steps": steps,
-        "words_in_text": len(text()[1]),
-        "vocabulary": len(text()[0]),
+        "words_in_text": len(load_text()[1]),
+        "vocabulary": len(load_text()[0]),
         "alike_before": before,
         "alike_after": after,
         "neighbors_seed_0": near,
-        "groups": [list(group) for group in grouped()],
+        "groups": [list(group) for group in known_groups()],
         "cosines_seed_0": [table.tolist() for table in tables[0]],
     }
     example = ", ".join(near["tuple"]["after"])
@@ -172,13 +174,13 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Two words of one group are nearer than two of different groups in {told(before)} of the comparisons "
-            f"before training and in {told(after)} after. Nearest to “tuple” then: {example} (before: "
+            f"Two words of one group are nearer than two of different groups in {format_seeds(before)} of the comparisons "
+            f"before training and in {format_seeds(after)} after. Nearest to “tuple” then: {example} (before: "
             f"{', '.join(near['tuple']['before'])}).",
-            f"同じグループの2語の方が近い割合は、学習前{told(before)}、学習後{told(after)}です。学習後、「tuple」に最"
+            f"同じグループの2語の方が近い割合は、学習前{format_seeds(before)}、学習後{format_seeds(after)}です。学習後、「tuple」に最"
             f"も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
         ),
-        when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
+        when=when_partly(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
         reading=Words(
             "Cosines between the words of six groups (seed 0), before and after training. Groups that have found "
             "together show as squares along the diagonal.",
@@ -189,7 +191,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axes = panels(figure, 2, height=4.6, width=9.4)
+    axes = make_panels(figure, 2, height=4.6, width=9.4)
     words = [word for group in outcome.numbers["groups"] for word in group]
     for axis, table, title, share in zip(
         axes,
@@ -198,7 +200,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ("alike_before", "alike_after"),
         strict=True,
     ):
-        heat(axis, table, rows=words, cmap="RdBu_r", low=-1, high=1)
+        plot_heatmap(axis, table, rows=words, cmap="RdBu_r", low=-1, high=1)
         axis.tick_params(labelsize=6)
         axis.set_title(f"{title}: {mean(outcome.numbers[share]):.2f} of comparisons won", fontsize=9, color=BLUE)
         edge = -0.5
