@@ -22,13 +22,13 @@ from typing import Any
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
 import torch
+from chumoku.training.dataset import prepare
 from rich.console import Console
 
 from chumoku.data import grammar
 from chumoku.errors import ChumokuError
 from chumoku.training.checkpoint import Checkpoints
 from chumoku.training.checkpoint_files import read_tensors
-from chumoku.training.dataset import prepare
 from chumoku.training.distributed import World
 from chumoku.training.recipe import read_recipe
 from chumoku.training.run import train

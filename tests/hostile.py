@@ -22,9 +22,8 @@ from typing import Any
 
 import httpx
 from bundles import bytewise, chatty, made
-from serving import Serving, serving, settled
-
 from chumoku.server.security.limits import Limits
+from serving import Serving, serving, settled
 
 SLOWEST = 10.0
 LOOK = {"model": "writer", "text": "the cat", "new": 2}

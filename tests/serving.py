@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
+from chumoku.server.models import Served
+from chumoku.server.security.limits import Limits
 
 from chumoku.pipeline import Speaker, load
 from chumoku.server.fair_lock import Turns
-from chumoku.server.models import Served
 from chumoku.server.run import Server, bound, make_server
-from chumoku.server.security.limits import Limits
 from chumoku.server.state import House
 
 KEY = "a key of the tests"

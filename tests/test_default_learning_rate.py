@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from bundles import made
+from chumoku.training.default_learning_rate import default_rate
 from commands import Ask, command
 
-from chumoku.training.default_learning_rate import default_rate
 from chumoku.training.recipe import load_recipe, read_recipe
 
 RECIPES = sorted((Path(__file__).parent.parent / "recipes").glob("*.toml"))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from chumoku.training.dataset import Material
 from planted import Ward
 from rich.console import Console
 
@@ -17,7 +18,6 @@ import chumoku
 from chumoku.cli.train import examined
 from chumoku.errors import ChumokuError
 from chumoku.models.model import DecoderModel, Model
-from chumoku.training.dataset import Material
 from chumoku.training.recipe import read_recipe
 
 TOLD = Console(quiet=True)

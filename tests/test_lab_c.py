@@ -172,9 +172,9 @@ def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
 def test_a_gate_held_at_its_own_value_changes_nothing() -> None:
     torch.manual_seed(0)
     inner, x = FeedForward(5, 7, kind="geglu"), torch.randn(1, 5)
-    bent, gates = gated.factors(inner, x)
+    activated, gates = gated.factors(inner, x)
     assert torch.equal(gates, inner.up(x)), "the note's gate is the side without the GELU"
-    for name, own in (("gates", gates[0]), ("bent", bent[0])):
+    for name, own in (("gates", gates[0]), ("activated", activated[0])):
         torch.testing.assert_close(gated.FixedFactor(inner, **{name: own})(x), inner(x))
         assert not torch.allclose(gated.FixedFactor(inner, **{name: own + 1})(x), inner(x))
 
@@ -281,15 +281,15 @@ def test_no_mouse_of_the_test_is_in_training() -> None:
     trained = {tuple(row) for row in known.train.tolist()}
     width = known.train.shape[1]
     assert not any(tuple(row[:width] + [0] * (width - len(row))) in trained for row in known.test.tolist())
-    assert len(known.sense) == 2 * contextual.HELD == 2 * int(known.sense.sum())
+    assert len(known.sense) == 2 * contextual.TEST_PER_SENSE == 2 * int(known.sense.sum())
 
 
 def test_kotatsu_is_judged_by_the_sentence() -> None:
     def numbers(*said: str) -> dict[str, Any]:
         return {"runs": [{"translation": text} for text in said]}
 
-    assert kotatsu.judge(numbers(kotatsu.WANTED, kotatsu.WANTED)) == HOLDS
-    assert kotatsu.judge(numbers(kotatsu.WANTED, "I eat a mandarin.")) == PARTLY
+    assert kotatsu.judge(numbers(kotatsu.EXPECTED, kotatsu.EXPECTED)) == HOLDS
+    assert kotatsu.judge(numbers(kotatsu.EXPECTED, "I eat a mandarin.")) == PARTLY
     assert kotatsu.judge(numbers("I eat a mandarin.")) == FAILS
     run = {"units": ["こたつ", "みかん"], "steps": [{"said": "mandarin", "look": [0.3, 0.7]}]}
     assert kotatsu.alignment_cells(run) == {"みかん – mandarin": [0.7, 1]}

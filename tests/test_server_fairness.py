@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from bundles import chatty, made
+from chumoku.server.security.limits import Limits
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import serving, settled, until
@@ -18,7 +19,6 @@ from chumoku.decoding.engines.base import TorchEngine
 from chumoku.decoding.fairness import shares, shares_of_owners
 from chumoku.decoding.sampling import Choice
 from chumoku.decoding.scheduler import Request, Scheduler
-from chumoku.server.security.limits import Limits
 
 
 def steps_until(scheduler: Scheduler, number: int, most: int = 100) -> int:

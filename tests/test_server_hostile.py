@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
+from chumoku.server.look import routes
+from chumoku.server.security.limits import Limits
 from hostile import VALID, bodies, check, models, sent
 from serving import Serving, serving, settled
 
 from chumoku.server import request_body
-from chumoku.server.look import routes
-from chumoku.server.security.limits import Limits
 
 
 @pytest.fixture(scope="module")

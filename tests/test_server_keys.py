@@ -10,12 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from serving import KEY, Serving, serving, until
-from starlette.datastructures import Headers
-
 from chumoku.server.errors import Refusal
 from chumoku.server.security.keys import ADDRESSES, BURST, LONGEST, PACE, Key, cookie_name
 from chumoku.server.security.middleware import address_of
+from serving import KEY, Serving, serving, until
+from starlette.datastructures import Headers
 
 
 @pytest.fixture(scope="module")

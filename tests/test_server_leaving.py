@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from bundles import chatty, made
+from chumoku.server.errors import from_error
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from test_server_worker import left_alone
 
@@ -24,9 +26,7 @@ from chumoku.nn import tap
 from chumoku.nn.block import Block
 from chumoku.probe import lens
 from chumoku.server.checkpoints import bundle
-from chumoku.server.errors import from_error
 from chumoku.server.openai import embeddings
-from chumoku.server.security.limits import Limits
 
 PARTS = [{"part": "decoder", "layer": 0, "head": 0}]
 LOOKS: dict[str, tuple[str, dict[str, Any]]] = {

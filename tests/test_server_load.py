@@ -11,9 +11,8 @@ from types import ModuleType
 
 import pytest
 from bundles import chatty, made
-from serving import serving, settled
-
 from chumoku.server.security.limits import Limits
+from serving import serving, settled
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 from bundles import chatty, made
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 
-from chumoku.server.security.limits import Limits
 from chumoku.weights import bundle
 from chumoku.weights.checksums import remove, sealed
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
-from serving import KEY, Serving, serving, settled, until
-
 from chumoku.server.security.limits import Limits
+from serving import KEY, Serving, serving, settled, until
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"

@@ -18,6 +18,8 @@ from pathlib import Path
 import httpx
 import pytest
 from bundles import chatty, made
+from chumoku.server.models import free_name, named
+from chumoku.server.security.limits import Limits
 from serving import Serving, serving, settled, until
 from typer.testing import CliRunner
 
@@ -29,8 +31,6 @@ from chumoku.decoding.beam_rules import Rules
 from chumoku.decoding.scheduler import Scheduler
 from chumoku.errors import MissingExtraError, UsageError
 from chumoku.server.fair_lock import Turns
-from chumoku.server.models import free_name, named
-from chumoku.server.security.limits import Limits
 from chumoku.server.worker import paced
 
 LIMITS = Limits(rows=3, queue=5)

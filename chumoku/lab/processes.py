@@ -42,7 +42,7 @@ def run(
         results = collect_results(futures, progress)
     except BrokenProcessPool as error:
         raise ChumokuError(
-            "A process of the lab was killed, perhaps because memory ran out. Finished results are saved; run the other "
+            "A lab process was killed, perhaps because memory ran out. Finished results are saved. Run the other "
             "claims one by one."
         ) from error
     finally:

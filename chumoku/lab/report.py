@@ -60,12 +60,13 @@ def render_page(results: list[ResultAndFigure]) -> str:
         f'<input class="pick" type="radio" name="lang" id="l-{id}" aria-label="{name}"{" checked" * (id == "ja")}>'
         for id, name in (("ja", "日本語"), ("en", "English"), ("both", "日本語 + English"))
     )
+    articles = "".join(_article(*found) for found in results)
     return (
         '<!doctype html>\n<html lang="ja">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n<link rel="icon" href="data:,">\n'
         f"<title>ノートを実行する — The notes, executed</title>\n<style>{CSS}</style>\n</head>\n<body>\n{switch}\n"
-        f'<div class="page">\n{_header(results)}\n{"".join(_article(*found) for found in results)}{_footer(results)}</div>\n'
+        f'<div class="page">\n{_header(results)}\n{articles}{_footer(results)}</div>\n'
         "</body>\n</html>\n"
     )
 
@@ -84,8 +85,8 @@ def _header(results: list[ResultAndFigure]) -> str:
         if counts[verdict] or verdict not in (NOT_JUDGED, FAILED)
     )
     intro = Words(
-        f"Five Japanese notes explain the Transformer. {len(CLAIMS)} of their claims can be tested by calculation, plot "
-        f"or experiment; {len(results)} of them were run here. Each verdict follows from the numbers by the rule given "
+        f"Five Japanese notes explain the Transformer. {len(CLAIMS)} of their claims can be tested by calculation or "
+        f"experiment; {len(results)} of them were run here. Each verdict follows from the numbers by the rule given "
         "with it. A verdict against a note is as valuable as one for it.",
         f"五つの日本語ノートが Transformer を説明しています。そのうち計算・作図・実験できる {len(CLAIMS)} 個の主張か"
         f"ら、{len(results)} 個を実際に試しました。判定は、添えられた規則によって数値から自動的に決まります。ノートを支"
@@ -112,8 +113,8 @@ def _short_run_notice(results: list[ResultAndFigure]) -> str:
     words = Words(
         f"{short} {'claim is' if short == 1 else 'claims are'} not judged: the models were trained for less than the "
         "full time. Numbers and figures show the state so far; `chumoku lab run all` gives the verdicts.",
-        f"{short} 個の主張は未判定です。モデルの学習が規定より短いためで、数値と図はそこまでの様子を示します。"
-        "`chumoku lab run all` で判定が得られます。",
+        f"{short} 個の主張は未判定です。モデルの学習が規定より短いためで、数値と図はそこまでの様子を示します。`chumoku "
+        "lab run all` で判定が得られます。",
     )
     return f'<p class="intro">{_bilingual(words)}</p>'
 
@@ -275,7 +276,7 @@ def _footer(results: list[ResultAndFigure]) -> str:
     words = Words(
         f"Written by `chumoku lab` from {counted(len(results), 'result')} with a total computing time of "
         f"{counted(round(seconds), 'second')}. All numbers are in result.json next to each figure.",
-        f"`chumoku lab` が {len(results)} 件の結果(計算時間は合計 {seconds:,.0f} 秒)から作成しました。"
-        "すべての数値は図と同じ場所の result.json にあります。",
+        f"`chumoku lab` が {len(results)} 件の結果(計算時間は合計 {seconds:,.0f} 秒)から作成しました。すべての数値は図"
+        "と同じ場所の result.json にあります。",
     )
     return f"<footer>{_bilingual(words)}</footer>"

@@ -40,7 +40,7 @@ def build_toy(seed: int, **keys: Any) -> Model:
 
 @contextlib.contextmanager
 def fixed_seed(seed: int) -> Iterator[torch.Generator]:
-    """Inside, all randomness depends on the seed; the global random state is restored. Yields a generator for batches."""
+    """Inside, all randomness depends on the seed; global state is restored. Yields a generator for batches."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

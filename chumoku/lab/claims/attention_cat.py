@@ -19,7 +19,7 @@ NOTE_VALUES = (0.35, 0.19, 0.33, 0.20, 0.27)
 CLAIM = Claim(
     id="attention-cat",
     notes=("002",),
-    title=Words("What 猫 looks at", "「猫」の注目先"),
+    title=Words("Where 猫 attends", "「猫」の注目先"),
     stated=Words(
         f"In 猫 が 魚 を 食べる, with the note's vectors, 猫 attends with the weights {list(NOTE_VALUES)}.",
         f"「猫 が 魚 を 食べる」で、ノートのベクトルによる「猫」の注目重みは {list(NOTE_VALUES)} です。",
@@ -29,11 +29,11 @@ CLAIM = Claim(
         "ノートの五つのベクトルを、本プロジェクトのアテンションにクエリ・キー・バリューとして与えます。",
     ),
     refutes=Words(
-        "Weights that round to other numbers, or that do not sum to 1.",
+        "Weights that do not round to these numbers or do not sum to 1.",
         "丸めた値が異なる、または合計が 1 にならないこと。",
     ),
     rule=Words(
-        "Holds when every weight rounds to the note's two digits.",
+        "Holds if every weight rounds to the note's two digits.",
         "すべての重みが小数二桁でノートと一致すれば「成り立つ」。",
     ),
 )
@@ -44,13 +44,13 @@ def run(budget: Budget) -> Outcome:
     output, weights = attend(x, x, x)
     scores = (x[0, 0] @ x[0, 0, 0] / 2**0.5).tolist()
     found = weights[0, 0, 0].tolist()
-    from_theirs = torch.tensor(NOTE_SCORES, dtype=torch.float64).softmax(0).tolist()
+    from_note_scores = torch.tensor(NOTE_SCORES, dtype=torch.float64).softmax(0).tolist()
     numbers: dict[str, Any] = {
         "said": list(NOTE_VALUES),
         "said_sum": sum(NOTE_VALUES),
         "scores": scores,
         "weights": found,
-        "softmax_of_the_notes_scores": from_theirs,
+        "softmax_of_the_notes_scores": from_note_scores,
         "output": output[0, 0, 0].tolist(),
     }
     return Outcome(
@@ -58,14 +58,11 @@ def run(budget: Budget) -> Outcome:
         numbers,
         Words(
             f"The scores are {format_list(scores)} and the weights {format_list(found)}. The note's weights sum to "
-            f"{sum(NOTE_VALUES):.2f}, and "
-            f"weights must sum to 1; the note's own rounded scores give {format_list(from_theirs)} too. The order is right: "
-            "猫, 魚, "
-            "食べる, を, が.",
-            f"スコアは {format_list(scores)}、重みは {format_list(found)} です。ノートの重みは合計 {sum(NOTE_VALUES):.2f} ですが、"
-            "合計は 1 でなければ"
-            f"なりません。ノートの丸めたスコアからも {format_list(from_theirs)} になります。猫・魚・食べる・を・が "
-            "という順序は正しいです。",
+            f"{sum(NOTE_VALUES):.2f}, but weights must sum to 1; the softmax of the note's rounded scores is "
+            f"{format_list(from_note_scores)}. The order is correct: 猫, 魚, 食べる, を, が.",
+            f"スコアは {format_list(scores)}、重みは {format_list(found)} です。ノートの重みは合計 "
+            f"{sum(NOTE_VALUES):.2f} ですが、合計は 1 でなければなりません。ノートの丸めたスコアからも "
+            f"{format_list(from_note_scores)} になります。猫・魚・食べる・を・が という順序は正しいです。",
         ),
         correction=Correction(
             format_list(NOTE_VALUES, 2),
@@ -76,7 +73,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The note's weights are all too large; together they make 1.34.",
+            "The note's weights are all too large; they sum to 1.34.",
             "ノートの重みはすべて大きすぎ、合計が 1.34 になります。",
         ),
     )

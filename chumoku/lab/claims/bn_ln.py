@@ -1,4 +1,4 @@
-"""Two ways to normalize, and what they depend on.
+"""BatchNorm and LayerNorm, and what their outputs depend on.
 
 BatchNorm   μ, σ² of one feature over all tokens of the batch
 LayerNorm   μ, σ² of one token over its features
@@ -29,29 +29,29 @@ CLAIM = Claim(
     title=Words("BatchNorm and LayerNorm", "Batch Normalization と Layer Normalization"),
     stated=Words(
         "BatchNorm depends on batch size and length and is worse with small batches; LayerNorm depends on neither.",
-        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存"
-        "しません。",
+        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存し"
+        "ません。",
     ),
     tried=Words(
-        "One sentence is normalized among changing batch mates and with padding behind it, and it is measured how far "
-        "it moves. Then small encoders learn to substitute words with either norm, in batches of 1 to 64 sentences, "
-        "and are examined on new ones with the running averages.",
+        "Normalize one sentence in batches with different other sentences and with padding, and measure how much its "
+        "vectors change. Then train small encoders with either norm to substitute words, in batches of 1 to 64 "
+        "sentences, and test them on new sentences with the running averages.",
         "一つの文を、ほかの文を入れ替えたバッチの中や、後ろにパディングを付けた形で正規化し、どれだけ動くかを測ります。"
         "次に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
     ),
     refutes=Words(
-        "A sentence that moves under LayerNorm or does not under BatchNorm; or BatchNorm as good as LayerNorm in the "
-        "smallest batches.",
-        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなけれ"
-        "ば、反証されます。",
+        "A sentence changes under LayerNorm or does not change under BatchNorm; or BatchNorm is as good as LayerNorm "
+        "in the smallest batches.",
+        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなければ、"
+        "反証されます。",
     ),
     rule=Words(
-        "Does not hold when a sentence moves at all under LayerNorm, or under BatchNorm by less than 1 % at some batch "
-        "size. Holds when moreover in batches of one BatchNorm's loss is higher in every seed, and by more than in "
-        "batches of 64; otherwise it holds for the dependence only.",
-        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立"
-        "たない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチ"
-        "サイズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
+        "Does not hold if a sentence changes at all under LayerNorm, or by less than 1 % under BatchNorm at some batch "
+        "size. Otherwise holds if with batch size 1 the loss of BatchNorm is higher in every seed, and by more than "
+        "with batch size 64; else it holds only for the dependence.",
+        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立た"
+        "ない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチサ"
+        "イズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
     ),
 )
 SIZES = (1, 2, 4, 16, 64)
@@ -77,27 +77,26 @@ def run(budget: Budget) -> Outcome:
         verdict,
         numbers,
         Words(
-            f"With other batch mates a sentence moves by {shift[1]} of its length under BatchNorm in a batch of 2 "
-            f"and {shift[-1]} in one of 64, with padding behind it by {wider}; under LayerNorm by "
-            f"{max(map(max, numbers['moved']['layer'])):.0f}. Trained in batches of 1 the loss on "
-            f"new sentences is {end['batch'][0]} (BatchNorm) and {end['layer'][0]} (LayerNorm), in batches of "
-            f"64 {end['batch'][1]} and {end['layer'][1]}.",
-            "バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で "
-            f"{shift[1]}、64 で {shift[-1]}、パディングを付けると {wider} 動きます。Layer Normalization では "
-            f"{max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチ"
-            f"サイズ 1 で {end['batch'][0]} と {end['layer'][0]}、64 で {end['batch'][1]} と "
-            f"{end['layer'][1]} です (前者が Batch Normalization)。",
+            f"With other sentences in the batch, a sentence changes by {shift[1]} of its norm under BatchNorm in a "
+            f"batch of 2 and {shift[-1]} in a batch of 64, and with padding by {wider}; under LayerNorm by "
+            f"{max(map(max, numbers['moved']['layer'])):.0f}. After training in batches of 1, the loss on new "
+            f"sentences is {end['batch'][0]} (BatchNorm) and {end['layer'][0]} (LayerNorm), in batches of 64 "
+            f"{end['batch'][1]} and {end['layer'][1]}.",
+            f"バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で {shift[1]}、64 "
+            f"で {shift[-1]}、パディングを付けると {wider} 動きます。Layer Normalization では "
+            f"{max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチサイズ 1 で {end['batch'][0]} "
+            f"と {end['layer'][0]}、64 で {end['batch'][1]} と {end['layer'][1]} です (前者が Batch Normalization)。",
         ),
         when=Words(
-            "As to what they depend on; in this training small batches did not hurt BatchNorm more in every seed.",
+            "It holds for the dependence; in this training, small batches did not hurt BatchNorm more in every seed.",
             "依存性については成り立ちますが、この学習では、小さなバッチで必ず Batch Normalization が悪くなるとは言えま"
             "せんでした。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: how far a sentence moves when its batch mates change (a batch of 1 has none: its padding changes). "
-            "Right: the loss on new sentences after training.",
+            "Left: how much a sentence changes with the other sentences in its batch (for a batch of 1: with its "
+            "padding). Right: the loss on new sentences after training.",
             "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 ではパディングを変えています)。右は、学習後の新"
             "しい文での損失です。",
         ),
@@ -105,7 +104,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def measure_shift(kind: str, size: int, seed: int) -> float:
-    """How far a sentence moves when its mates change: the mean of eight changes. Alone, what changes is its padding."""
+    """Mean relative change of a sentence over eight sets of other sentences; for size 1, its change with padding."""
     with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         if size == 1:
@@ -120,7 +119,7 @@ def random_sentences(count: int, generator: torch.Generator) -> Tensor:
 
 
 def measure_padding_shift(kind: str, seed: int) -> float:
-    """How far a sentence moves when it is filled up to twice its length with one same vector."""
+    """Relative change of a sentence when it is padded to twice its length with one vector."""
     with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
@@ -138,7 +137,7 @@ def train_model(kind: str, size: int, seed: int, steps: int) -> float:
 
 
 def substitution_loss(model: Model, size: int, generator: torch.Generator) -> Tensor:
-    """The loss of saying 3w + 1 for every word w."""
+    """Loss of predicting 3w + 1 for every word w."""
     words = torch.randint(WORDS, (size, LENGTH), generator=generator)
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
@@ -160,5 +159,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         axis.set(xscale="log", xlabel="batch size (バッチサイズ)")
         axis.set_xticks(numbers["sizes"], [str(size) for size in numbers["sizes"]])
         axis.xaxis.minorticks_off()
-    left.set(ylabel="movement of a sentence / its length", ylim=(-0.02, None))
+    left.set(ylabel="change of a sentence / its norm", ylim=(-0.02, None))
     right.set(ylabel="loss on new sentences (損失)", yscale="log")

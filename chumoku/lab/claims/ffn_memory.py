@@ -1,7 +1,7 @@
-"""ffn-memory: how many random facts one block remembers, by the width of its feed-forward.
+"""ffn-memory: how many random facts one block memorizes, by the width of its feed-forward layer.
 
-(subject, relation) → object      64 × 32 facts of 64 objects: 6 bits each, nothing to be understood
-F = 0, 8, 32, 128                 embeddings and output are random and frozen: what is kept is kept in the block
+(subject, relation) → object      64 × 32 random facts with 64 objects: 6 bits each
+F = 0, 8, 32, 128                 embeddings and output are random and frozen, so facts are stored in the block
 switched off                      the trained block with FFN(x) = 0
 """
 
@@ -29,24 +29,24 @@ CLAIM = Claim(
     notes=("000", "002"),
     title=Words("The feed-forward stores facts", "FFNは知識を記憶する"),
     stated=Words(
-        "The feed-forward layer is the model's memory: its many parameters keep information.",
+        "The feed-forward layer is the memory of the model: its many parameters store information.",
         "フィードフォワード層はモデルの「記憶」で、豊富なパラメータの中に情報を蓄えます。",
     ),
     tried=Words(
-        "One block of width 64 studies 2,048 random facts (subject, relation) → object with a feed-forward of 0, 8, 32 "
-        "or 128 units; how many it recalls is counted, and again with the feed-forward switched off.",
+        "One block of width 64 learns 2,048 random facts (subject, relation) → object with a feed-forward layer of 0, "
+        "8, 32 or 128 units. Count the recalled facts, also with the feed-forward layer switched off after training.",
         "幅64のブロック1つに、でたらめな知識（主語・関係→目的語）2,048件を覚えさせます。FFNの幅を0・8・32・128と変え"
         "て、思い出せた件数を数え、学習後にFFNを切った場合も数えます。",
     ),
     refutes=Words(
-        "A wider feed-forward recalls no more, or recall survives when it is switched off.",
+        "A wider feed-forward layer does not recall more, or facts are still recalled when it is switched off.",
         "幅を広げても件数が増えない、またはFFNを切っても思い出せること。",
     ),
     rule=Words(
-        "Holds when in every seed each wider feed-forward recalls more than the one before, and switching the "
-        "widest off loses at least half. Does not hold when no seed shows it.",
-        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシー"
-        "ドでもそうならなければ「成り立たない」。",
+        "Holds if in every seed each wider feed-forward layer recalls more than the previous one, and switching off "
+        "the widest loses at least half. Does not hold if this is true in no seed.",
+        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシード"
+        "でもそうならなければ「成り立たない」。",
     ),
 )
 WIDTHS = (0, 8, 32, 128)
@@ -70,7 +70,7 @@ def run_trial(hidden: int, seed: int, steps: int) -> dict[str, int]:
 
 
 def supports_claim(runs: list[dict[str, int]]) -> bool:
-    """Of one seed: more with each width, and at least half gone when switched off."""
+    """Whether one seed recalls more with each width and loses at least half when switched off."""
     recalled = [one["recalled"] for one in runs]
     rises = all(wider > narrower for narrower, wider in itertools.pairwise(recalled))
     return rises and runs[-1]["switched_off"] <= recalled[-1] / 2
@@ -95,23 +95,23 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers={**numbers, "bits_a_number_at_128": bits},
         summary=Words(
-            f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {format_seeds(off, '{:.0f}')} are "
-            f"left (chance {chance:.0f}); attention alone is F=0. What 128 units add to it is {bits:.2f} bits for each "
-            "of the feed-forward's numbers.",
-            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{format_seeds(off, '{:.0f}')}件で"
-            f"す（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。"
-            f"幅128のFFNで増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
+            f"Recalled of {total:,} facts: {counts} (F=0 is attention alone). With the feed-forward layer of 128 units "
+            f"switched off, {format_seeds(off, '{:.0f}')} remain (chance {chance:.0f}). The 128 units add {bits:.2f} "
+            "bits per parameter of the feed-forward layer.",
+            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{format_seeds(off, '{:.0f}')}"
+            f"件です（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。幅128のFFNで増えた分は、FFNの数1つあ"
+            f"たり{bits:.2f}ビットです。",
         ),
         when=when_partly(
             judge(numbers),
             Words(
-                "training runs long enough; some seeds do not show it",
+                "training is long enough; it is not true in every seed",
                 "学習が十分に長いとき（示さないシードもあります）",
             ),
         ),
         reading=Words(
-            "Facts recalled by the width of the feed-forward; F = 0 is attention alone. Red: what is left when the "
-            "feed-forward is switched off.",
+            "Recalled facts by the width of the feed-forward layer; F = 0 is attention alone. Red: what remains when "
+            "the feed-forward layer is switched off.",
             "FFNの幅ごとの、思い出せた件数です。F=0 はアテンションだけの場合、赤はFFNを切ったときに残る件数です。",
         ),
     )
@@ -127,5 +127,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     plot_curves(axis, places, series, marker="o", colors=(BLUE, RED))
     axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
     axis.set_xticks(places, [str(width) for width in WIDTHS])
-    axis.set_xlabel("width F of the feed-forward")
+    axis.set_xlabel("width F of the feed-forward layer")
     axis.set_ylabel(f"facts of {outcome.numbers['facts']:,}")

@@ -1,4 +1,4 @@
-"""2 · D · F weights, D + F biases beside"""
+"""2 · D · F weights and D + F biases"""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CLAIM = Claim(
         "A feed-forward layer of 768 → 3072 → 768 has about 4.7 million parameters.",
         "768 → 3072 → 768 の FFN のパラメータ数は一層あたり約 4.7M です。",
     ),
-    tried=Words("One such layer is built and its numbers are counted.", "実際に一層を作り、数を数えます。"),
+    tried=Words("Build one such layer and count its parameters.", "実際に一層を作り、数を数えます。"),
     refutes=Words("A count that does not round to 4.7 million.", "数が 4.7M に丸まらないこと。"),
     rule=Words(
-        "Holds when the weights, and the weights with biases, both round to 4.7 million.",
+        "Holds if the count rounds to 4.7 million both with and without biases.",
         "重みだけでも、バイアスを含めても 4.7M に丸まれば「成り立つ」。",
     ),
 )

@@ -1,12 +1,12 @@
-"""gated: whether gates control the flow, and what they are worth at equal compute.
+"""gated: whether gates control the flow, and how gated and plain layers compare at equal compute.
 
-plain   GELU(x W_up) W_down                       F = 192, 2·D·F numbers
-gated   (GELU(x W₁) ⊙ x W_g) W₂                   F = 128, 3·D·F numbers: the same count, the same arithmetic
+plain   GELU(x W_up) W_down                       F = 192, 2·D·F parameters
+gated   (GELU(x W₁) ⊙ x W_g) W₂                   F = 128, 3·D·F parameters: the same size and compute
 
-The note calls x W_g the gate; in code that is `up`, and W₁ is `gate`, as the literature calls the side with the GELU.
+The note calls x W_g the gate; in code this is `up`, and W₁ is `gate`, as in the literature.
 
-held    each gate is held at its mean over all words: what it lets through no longer depends on the word at hand.
-        Where gates control the flow, the loss must rise.
+held    each gate is fixed at its mean over all words, so it no longer depends on the current word. If gates control
+        the flow, the loss must increase.
 """
 
 from __future__ import annotations
@@ -44,41 +44,43 @@ CLAIM = Claim(
         "ゲート付きFFN (GELU(xW₁) ⊙ xW_g) W₂ では、ゲート機構が情報の流れを制御します。",
     ),
     tried=Words(
-        "Language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forwards of equal size are trained; then "
-        "each gate xW_g of the GEGLU model is held at its mean over all words, and the loss measured again. Beside it "
-        "the same with the other factor, GELU(xW₁), which is more often called the gate, and with nothing flowing.",
-        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべ"
-        "て全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定"
-        "した場合と、何も流さない場合も測ります。",
+        "Train language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forward layers of equal size. Then fix "
+        "each gate xW_g of the GEGLU model at its mean over all words and measure the loss again. For comparison, do "
+        "the same with the other factor, GELU(xW₁), which is usually called the gate, and with an output of zero.",
+        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべて"
+        "全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定し"
+        "た場合と、何も流さない場合も測ります。",
     ),
     refutes=Words(
-        "Holding the gates xW_g raises the loss by less than 0.1 nats: nothing hung on them.",
+        "Fixing the gates xW_g increases the loss by less than 0.1 nats.",
         "ゲート xW_g を固定しても損失の増加が0.1ナット未満であること。",
     ),
     rule=Words(
-        "Holds when in every seed holding the gates xW_g at their means raises the loss by 0.1 nats a word or more; "
-        "does not hold when in none; otherwise it holds only in some seeds. The other factor and the comparison of "
-        "kinds at equal size are shown beside it.",
+        "Holds if in every seed fixing the gates xW_g at their means increases the loss by at least 0.1 nats per word; "
+        "does not hold if in none; otherwise it holds only in some seeds. The other factor and the comparison at equal "
+        "size are for information only.",
         "すべてのシードで、ゲート xW_g を平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードで"
         "も増えなければ「成り立たない」、一部のシードだけなら「条件つきで成り立つ」。もう一方の因子と、同じ大きさでの種"
         "類の比較は参考として示します。",
     ),
 )
 WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
-ENOUGH = 0.1
+MIN_INCREASE = 0.1
 
 
 class FixedFactor(nn.Module):
-    """A gated feed-forward of which one factor does not move: x W_g (the note's gate), or GELU(x W₁)."""
+    """A gated feed-forward layer with one factor fixed: x W_g (the note's gate), or GELU(x W₁)."""
 
-    def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, bent: Tensor | None = None) -> None:
+    def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, activated: Tensor | None = None) -> None:
         super().__init__()
-        self.inner, self.gates, self.bent = inner, gates, bent
+        self.inner, self.gates, self.activated = inner, gates, activated
 
     def forward(self, x: Tensor) -> Tensor:
-        bent, gates = factors(self.inner, x)
-        held = (bent if self.bent is None else self.bent) * (gates if self.gates is None else self.gates)
-        return self.inner.down(held)  # type: ignore[no-any-return]
+        activated, gates = factors(self.inner, x)
+        product = (activated if self.activated is None else self.activated) * (
+            gates if self.gates is None else self.gates
+        )
+        return self.inner.down(product)  # type: ignore[no-any-return]
 
 
 def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -99,26 +101,29 @@ def train_model(kind: str, seed: int, steps: int) -> DecoderModel:
 
 @torch.no_grad()
 def measure_fixed_factors(model: DecoderModel, test: Lines) -> dict[str, float]:
-    """The loss with each gate at its mean over all words, with the other factor so, and with nothing flowing; and the
-    share of gates that are closed."""
+    """Losses with the gates fixed at their means, with the other factor fixed, and with zero output; and the share of
+    closed gates."""
     feeding: list[FeedForward] = [block.feedforward for block in model.decoder.blocks]  # type: ignore[misc]
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
-    def keep(_: nn.Module, read: tuple[Tensor, ...]) -> None:
-        seen.append(read[0])
+    def keep(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        inputs.append(args[0])
 
     hooks = [one.register_forward_pre_hook(keep) for one in feeding]
     evaluate_loss(model, test)
     for hook in hooks:
         hook.remove()
-    found = [factors(one, x) for one, x in zip(feeding, seen, strict=True)]
-    stand_ins: dict[str, list[nn.Module]] = {
+    found = [factors(one, x) for one, x in zip(feeding, inputs, strict=True)]
+    replacements: dict[str, list[nn.Module]] = {
         "held": [FixedFactor(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
-        "other_held": [FixedFactor(one, bent=bent.mean((0, 1))) for one, (bent, _) in zip(feeding, found, strict=True)],
+        "other_held": [
+            FixedFactor(one, activated=activated.mean((0, 1)))
+            for one, (activated, _) in zip(feeding, found, strict=True)
+        ],
         "nothing": [ZeroLayer() for _ in feeding],
     }
     losses: dict[str, float] = {}
-    for name, parts in stand_ins.items():
+    for name, parts in replacements.items():
         for block, part in zip(model.decoder.blocks, parts, strict=True):
             block.feedforward = part
         losses[name] = evaluate_loss(model, test)
@@ -126,7 +131,9 @@ def measure_fixed_factors(model: DecoderModel, test: Lines) -> dict[str, float]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    rises = [one["held"] - loss >= ENOUGH for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)]
+    rises = [
+        one["held"] - loss >= MIN_INCREASE for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)
+    ]
     return HOLDS if all(rises) else PARTLY if any(rises) else FAILS
 
 
@@ -147,19 +154,21 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Held at their means, the gates xW_g cost {rise} nats a word (the other factor {other}, nothing flowing "
-            f"{none}); {format_seeds(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). At equal size: GELU "
-            f"{format_seeds(loss['gelu'])}, GEGLU {format_seeds(loss['geglu'])}, SwiGLU {format_seeds(loss['swiglu'])}.",
+            f"Fixing the gates xW_g at their means costs {rise} nats per word (the other factor {other}, zero output "
+            f"{none}); {format_seeds(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). Loss at equal size: GELU "
+            f"{format_seeds(loss['gelu'])}, GEGLU {format_seeds(loss['geglu'])}, SwiGLU "
+            f"{format_seeds(loss['swiglu'])}.",
             f"ゲート xW_g を平均に固定すると、損失は1語あたり{rise}ナット増えます（もう一方の因子では{other}、何も流さ"
-            f"ないと{none}）。ゲートの{format_seeds(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失は、GELU "
-            f"{format_seeds(loss['gelu'])}、GEGLU {format_seeds(loss['geglu'])}、SwiGLU {format_seeds(loss['swiglu'])} です。",
+            f"ないと{none}）。ゲートの{format_seeds(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失"
+            f"は、GELU {format_seeds(loss['gelu'])}、GEGLU {format_seeds(loss['geglu'])}、SwiGLU "
+            f"{format_seeds(loss['swiglu'])} です。",
         ),
         when=when_partly(
             judge(numbers),
             Words("only in some of the seeds", "一部のシードのとき"),
         ),
         reading=Words(
-            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are held "
+            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are fixed "
             "at their means.",
             "左：同じ大きさでの種類ごとの損失です。右：ゲート、またはもう一方の因子を平均に固定したときの損失です。",
         ),
@@ -175,8 +184,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             right,
             {
                 "gates free\nゲートあり": loss["geglu"],
-                "xW_g held\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
-                "GELU(xW₁) held\nもう一方": [g["other_held"] for g in outcome.numbers["gates"]],
+                "xW_g fixed\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
+                "GELU(xW₁) fixed\nもう一方": [g["other_held"] for g in outcome.numbers["gates"]],
             },
         ),
     )
@@ -188,6 +197,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
                 f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
             )
         axis.set_xticks(range(len(shown)), list(shown))
-        axis.set_ylabel("test loss (nats a word)")
+        axis.set_ylabel("test loss (nats per word)")
         axis.grid(visible=False, axis="x")
         axis.margins(y=0.12)

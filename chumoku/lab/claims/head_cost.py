@@ -1,4 +1,4 @@
-"""Scores and weighted values of H heads of width D/H: 2 · 2 · H · n² · D/H = 4 n² D operations, whatever H is"""
+"""Scores and weighted values of H heads of width D/H: 2 · 2 · H · n² · D/H = 4 n² D operations for any H"""
 
 from __future__ import annotations
 
@@ -19,22 +19,21 @@ WIDTH, LENGTH, HEADS = 768, 256, (1, 12)
 CLAIM = Claim(
     id="head-cost",
     notes=("002",),
-    title=Words("What heads cost", "ヘッドの計算量"),
+    title=Words("The cost of heads", "ヘッドの計算量"),
     stated=Words(
         "One head of width 768 costs n²·768², twelve of width 64 cost n²·768·64: twelve heads are twelve times "
         "cheaper.",
         "768 次元の単一ヘッドは O(n²·768²)、64 次元の 12 ヘッドは O(n²·768·64) で、12 ヘッドのほうが効率的です。",
     ),
     tried=Words(
-        "Every multiplication and addition of this project's attention counted at n = 256, with 1 and with 12 heads, "
-        "and "
-        "both timed in turns.",
-        "n = 256 で本プロジェクトのアテンションの積和をすべて数え、1 ヘッドと 12 ヘッドを交互に走らせて時間も測ります。"
-        "",
+        "Count all multiplications and additions of this project's attention at n = 256, with 1 and 12 heads, and time "
+        "both alternately.",
+        "n = 256 で本プロジェクトのアテンションの積和をすべて数え、1 ヘッドと 12 ヘッドを交互に走らせて時間も測りま"
+        "す。",
     ),
     refutes=Words("A ratio of the counts other than 12.", "計算量の比が 12 にならないこと。"),
     rule=Words(
-        "Holds when one head's count is 12 times that of twelve heads, to 5 %; the times are shown, and not judged.",
+        "Holds if the count of one head is 12 times that of twelve heads, within 5 %; times are shown but not judged.",
         "1 ヘッドの計算量が 12 ヘッドの 12 倍(±5 %)なら「成り立つ」。時間は示すだけで判定には使いません。",
     ),
 )
@@ -66,12 +65,11 @@ def run(budget: Budget) -> Outcome:
         numbers,
         Words(
             f"One head takes {one:,} operations and twelve take {twelve:,}, both 4·n²·768. Timed: {medians['1']:.1f} "
-            "ms and "
-            f"{medians['12']:.1f} ms; twelve heads have twelve softmaxes. Heads add views, not savings.",
+            f"ms and {medians['12']:.1f} ms; twelve heads have twelve softmaxes. More heads give more views, not less "
+            "computation.",
             f"1 ヘッドは {one:,} 回、12 ヘッドは {twelve:,} 回で、どちらも 4·n²·768 です。時間は {medians['1']:.1f} ms "
-            "と "
-            f"{medians['12']:.1f} ms でした(12 ヘッドは softmax も 12 回)。ヘッドが増やすのは観点であり、"
-            "計算は減りません。",
+            f"と {medians['12']:.1f} ms でした(12 ヘッドは softmax も 12 回)。ヘッドが増やすのは観点であり、計算は減り"
+            "ません。",
         ),
         correction=Correction(
             "n²·768² → n²·768·64",
@@ -82,7 +80,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left: counted operations beside what the note says. Right: measured time.",
+            "Left: counted operations and the note's values. Right: measured time.",
             "左は数えた計算量とノートの値、右は測った時間です。",
         ),
     )

@@ -1,9 +1,9 @@
-"""heads: four questions at once, answered by attention of 1, 2, 4 and 8 heads of the same total width.
+"""heads: four questions answered at once by attention with 1, 2, 4 and 8 heads of the same total width.
 
-    each position i names   x_{i−1}    x_0    x_7    and the token that wears a star        chance 1/8 each
-    mass[h, r]   how much of its look head h gives to the place that answers question r, in the mean
+    each position i predicts   x_{i−1}    x_0    x_7    and the token marked with a star        chance 1/8 each
+    mass[h, r]   mean attention weight of head h on the position that answers question r
 
-A head's weights are one set of shares for everything it fetches. With one head, four places share one look.
+A head has one set of attention weights for everything it reads. With one head, four positions share them.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ CLAIM = Claim(
     notes=("002", "003", "004"),
     title=Words("Heads specialize", "ヘッドは役割を分担する"),
     stated=Words(
-        "Several heads look from several points of view: each learns a relation of its own.",
+        "Several heads attend from different points of view: each learns its own relation.",
         "複数のヘッドが異なる観点から注目し、それぞれが別の関係を学習します。",
     ),
     tried=Words(
-        "One block of width 64 with 1, 2, 4 or 8 heads learns to answer four questions at every position: the token "
-        "before, the first, the last, and the one with a star. Measured: how many answers are right, and "
-        "how much of its look each head gives to each question's place.",
-        "幅64のブロック1つを、ヘッド数1・2・4・8で訓練します。各位置で「1つ前」「先頭」「末尾」「印のついた」トーク"
-        "ンの4つを同時に答えさせ、正解率と、各ヘッドがそれぞれの答えの位置に向けた注目の割合を測ります。",
+        "One block of width 64 with 1, 2, 4 or 8 heads learns to answer four questions at every position: the previous "
+        "token, the first, the last, and the one marked with a star. Measure the accuracy, and how much attention each "
+        "head gives to the position of each answer.",
+        "幅64のブロック1つを、ヘッド数1・2・4・8で訓練します。各位置で「1つ前」「先頭」「末尾」「印のついた」トークン"
+        "の4つを同時に答えさせ、正解率と、各ヘッドがそれぞれの答えの位置に向けた注目の割合を測ります。",
     ),
     refutes=Words(
-        "With eight heads two questions share a head, or no head gives a question half of its look, or one head is as "
-        "good as eight.",
-        "8ヘッドあっても1つのヘッドが2つの問いを兼ねる、注目の半分以上を向けるヘッドがない、または1ヘッドでも同じ成"
-        "績になること。",
+        "With eight heads, two questions share a head, or no head gives half of its attention to a question, or one "
+        "head is as good as eight.",
+        "8ヘッドあっても1つのヘッドが2つの問いを兼ねる、注目の半分以上を向けるヘッドがない、または1ヘッドでも同じ成績に"
+        "なること。",
     ),
     rule=Words(
-        "Holds when in every seed, with eight heads, each question's best head is a head of its own and gives it at "
-        "least half of its look, and eight heads answer more than one does. Does not hold when no seed shows it.",
-        "すべてのシードで、8ヘッドのとき各問いに専用のヘッドがあり注目の半分以上を向け、かつ1ヘッドより正解が多けれ"
-        "ば「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
+        "Holds if in every seed, with eight heads, each question has its own head that gives it at least half of its "
+        "attention, and eight heads have a higher accuracy than one. Does not hold if this is true in no seed.",
+        "すべてのシードで、8ヘッドのとき各問いに専用のヘッドがあり注目の半分以上を向け、かつ1ヘッドより正解が多ければ"
+        "「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
     ),
 )
 HEADS = (1, 2, 4, 8)
 QUESTIONS = ("1つ前 previous", "先頭 first", "末尾 last", "印 starred")
 WIDTH, TOKENS, LENGTH, ROWS = 64, 8, 8, 32
-OWN = 0.5
+MIN_ATTENTION = 0.5
 
 
 class QuestionModel(nn.Module):
-    """Token, place and star go in; four answers come out at every position."""
+    """Token, position and star → four answers at every position."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -79,14 +79,14 @@ def sample_batch(generator: torch.Generator, number: int = ROWS) -> tuple[Tensor
 
 
 def answer_positions(star: Tensor) -> Tensor:
-    """Where the answer to each question stands [B, T − 1, questions], from the second position on."""
+    """Position of the answer to each question [B, T − 1, questions], from the second position on."""
     here = torch.arange(1, LENGTH).expand(len(star), -1)
     first = torch.zeros_like(here)
     return torch.stack([here - 1, first, first + LENGTH - 1, star[:, None].expand_as(here)], -1)
 
 
 def predict(model: QuestionModel, tokens: Tensor, star: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits and the right answers, from the second position on."""
+    """Logits and correct answers, from the second position on."""
     asked = answer_positions(star)
     right = tokens[:, None].expand(-1, LENGTH - 1, -1).gather(2, asked)
     return model(tokens, star)[:, 1:], right
@@ -112,9 +112,9 @@ def run_trial(heads: int, seed: int, steps: int) -> dict[str, Any]:
 
 
 def has_own_heads(mass: list[list[float]]) -> bool:
-    """Whether each question has a head of its own that gives it at least half of its look."""
+    """Whether each question has its own head that gives it at least half of its attention."""
     best = [max(range(len(mass)), key=lambda head: mass[head][question]) for question in range(len(QUESTIONS))]
-    return len(set(best)) == len(best) and all(mass[head][q] >= OWN for q, head in enumerate(best))
+    return len(set(best)) == len(best) and all(mass[head][q] >= MIN_ATTENTION for q, head in enumerate(best))
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -138,23 +138,23 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Right answers by number of heads, mean over seeds and their range: {shares}. Each question "
-            f"had a head of its own in {own['8']} of {len(seeds)} seeds with eight heads, in {own['4']} with four.",
+            f"Accuracy by number of heads (mean and range over seeds): {shares}. Each question had its own head in "
+            f"{own['8']} of {len(seeds)} seeds with eight heads, and in {own['4']} with four.",
             f"ヘッド数ごとの正解率（シードの平均と範囲）は {shares} です。4つの問いのそれぞれに専用のヘッドが現れたの"
             f"は、{len(seeds)}シード中、8ヘッドで{own['8']}、4ヘッドで{own['4']}でした。",
         ),
         when=when_partly(
             judge(numbers),
             Words(
-                "training runs its course: in some seeds two questions still share a head",
+                "training is long enough; in some seeds two questions still share a head",
                 "学習が十分に進んだとき（シードによっては2つの問いが1つのヘッドを共有したままです）",
             ),
         ),
         reading=Words(
-            "Left: right answers by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a "
-            "head that looks where that question's answer stands.",
-            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位"
-            "置を見ているヘッドです。",
+            "Left: accuracy by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a head "
+            "that attends to the position of that answer.",
+            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位置を見てい"
+            "るヘッドです。",
         ),
     )
 
@@ -170,7 +170,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     left.set_xticks(range(len(HEADS)), [str(heads) for heads in HEADS])
     left.set_ylim(0, 1.05)
     left.set_xlabel("heads of total width 64")
-    left.set_ylabel("right answers")
+    left.set_ylabel("accuracy")
     left.axhline(1 / TOKENS, color=LIGHT, linewidth=0.8)
     left.annotate("chance", (0, 1 / TOKENS), color=BLUE, fontsize=7, xytext=(0, 2), textcoords="offset points")
     mass = found["8"][0]["mass"]
@@ -178,4 +178,4 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     plot_heatmap(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
     right.set_aspect("auto")
     right.tick_params(labelsize=7.5)
-    right.set_title("share of each head's look", fontsize=9)
+    right.set_title("attention of each head", fontsize=9)

@@ -19,10 +19,12 @@ CLAIM = Claim(
         "LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] with γ = 1, β = 0, ε = 0.",
         "γ = 1、β = 0、ε = 0 のとき LN[1,2,3,4] = [−1.34, −0.45, 0.45, 1.34] です。",
     ),
-    tried=Words("This project's layer norm on [1,2,3,4].", "本プロジェクトの LayerNorm に [1,2,3,4] を与えます。"),
-    refutes=Words("A value that rounds to another.", "丸めた値が異なること。"),
+    tried=Words(
+        "Apply this project's layer norm to [1,2,3,4].", "本プロジェクトの LayerNorm に [1,2,3,4] を与えます。"
+    ),
+    refutes=Words("A value that rounds to another number.", "丸めた値が異なること。"),
     rule=Words(
-        "Holds when all four round to the note's, with mean 0 and variance 1.",
+        "Holds if all four round to the note's values, with mean 0 and variance 1.",
         "四つとも小数二桁で一致し、平均 0・分散 1 なら「成り立つ」。",
     ),
 )

@@ -20,14 +20,14 @@ CLAIM = Claim(
         "レイヤー正規化は x̃ = (x − μ)/σ² で分散を 1 にします。",
     ),
     tried=Words(
-        "[1,2,3,4] divided by σ² and by σ; then vectors of spread 0.001 to 1000. And where ε may stand: √(σ²+ε) or "
-        "σ+ε.",
-        "[1,2,3,4] を σ² と σ で割って比べ、標準偏差 0.001〜1000 のベクトルでも試します。ε の置き方 √(σ²+ε) と σ+ε "
-        "も比べます。",
+        "Divide [1,2,3,4] by σ² and by σ; then vectors with a standard deviation of 0.001 to 1000. Also compare "
+        "√(σ²+ε) with σ+ε.",
+        "[1,2,3,4] を σ² と σ で割って比べ、標準偏差 0.001〜1000 のベクトルでも試します。ε の置き方 √(σ²+ε) と σ+ε も比"
+        "べます。",
     ),
     refutes=Words("A variance other than 1.", "分散が 1 にならないこと。"),
     rule=Words(
-        "Holds when dividing by σ² gives variance 1 (to 10⁻⁹) for [1,2,3,4] and at every spread.",
+        "Holds if dividing by σ² gives variance 1 (to 10⁻⁹) for [1,2,3,4] and every standard deviation.",
         "[1,2,3,4] とすべての標準偏差で、σ² で割った分散が 1(誤差 10⁻⁹)なら「成り立つ」。",
     ),
 )
@@ -60,29 +60,28 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"Divided by σ² it is {format_list(numbers['by_variance'], 1)} with variance "
-            f"{numbers['variance_by_variance']:g}; by σ it is "
-            f"{format_list(numbers['by_deviation'], 2)} with variance 1. The note's code divides by σ, so only the formula "
-            "is wrong. "
-            f"Where ε stands matters for small vectors: at σ = 0.001 the variance is {root:.3f} with √(σ²+ε) and "
-            f"{plus:.3f} with "
-            "σ+ε, as the note's code has it.",
-            f"σ² で割ると {format_list(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割ると "
-            f"{format_list(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが誤りです。"
-            "小さいベクトルでは ε の位置も"
-            f"効き、σ = 0.001 の分散は √(σ²+ε) で {root:.3f}、ノートのコードの σ+ε で {plus:.3f} になります。",
+            f"Division by σ² gives {format_list(numbers['by_variance'], 1)} with variance "
+            f"{numbers['variance_by_variance']:g}; division by σ gives {format_list(numbers['by_deviation'], 2)} with "
+            "variance 1. The note's code divides by σ, so only the formula is wrong. The position of ε matters for "
+            f"small vectors: at σ = 0.001 the variance is {root:.3f} with √(σ²+ε) and {plus:.3f} with σ+ε, as in the "
+            "note's code.",
+            f"σ² で割ると {format_list(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割"
+            f"ると {format_list(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが"
+            f"誤りです。小さいベクトルでは ε の位置も効き、σ = 0.001 の分散は √(σ²+ε) で {root:.3f}、ノートのコードの "
+            f"σ+ε で {plus:.3f} になります。",
         ),
         correction=Correction(
             "x̃ = (x − μ)/σ²",
             "x̃ = (x − μ)/√(σ² + ε)",
             Words(
-                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])} for [1,2,3,4], where σ² = "
-                "1.25",
-                f"[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])}",
+                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])} for [1,2,3,4], where "
+                "σ² = 1.25",
+                "[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = "
+                f"{format_number(numbers['variance_by_variance'])}",
             ),
         ),
         reading=Words(
-            "Only division by σ keeps the variance at 1; ε shows where σ is small.",
+            "Only division by σ keeps the variance at 1; ε has an effect where σ is small.",
             "分散が 1 に保たれるのは σ で割ったときだけで、ε の影響は σ が小さいところに現れます。",
         ),
     )

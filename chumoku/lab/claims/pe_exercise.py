@@ -27,12 +27,12 @@ CLAIM = Claim(
         "d = 512 で PE(0,0) = 0、PE(0,1) = 1 であり、d = 4 の位置 0〜3 の表は示したとおりです。",
     ),
     tried=Words(
-        "The encoding this project's models add, for d = 512 and d = 4.",
+        "Compute the encoding of this project's models for d = 512 and d = 4.",
         "本プロジェクトのモデルが足す位置エンコーディングを d = 512 と d = 4 で計算します。",
     ),
     refutes=Words("A cell that rounds to another number.", "丸めた値が異なるマスがあること。"),
     rule=Words(
-        "Holds when all 16 cells round to the note's two digits and PE(0, ·) is 0, 1.",
+        "Holds if all 16 cells round to the note's two digits and PE(0, ·) is 0, 1.",
         "16 マスすべてが小数二桁で一致し、PE(0,·) が 0, 1 なら「成り立つ」。",
     ),
 )
@@ -46,11 +46,11 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"PE(0,0) = {first[0]:g}, PE(0,1) = {first[1]:g}, and all 16 cells are as printed.",
+            f"PE(0,0) = {first[0]:g}, PE(0,1) = {first[1]:g}, and all 16 cells are as in the note.",
             f"PE(0,0) = {first[0]:g}、PE(0,1) = {first[1]:g} で、16 マスすべてがノートのとおりです。",
         ),
         reading=Words(
-            "Left columns turn fast with the position, right ones hardly move.",
+            "The left columns oscillate fast with the position, the right ones hardly change.",
             "左の次元は位置とともに速く振動し、右の次元はほとんど動きません。",
         ),
     )

@@ -1,4 +1,4 @@
-"""Where the norm stands, and whether learning has to warm up.
+"""The placement of the norm, and whether training needs a warm-up.
 
 pre    x ← x + f(norm(x))          post   x ← norm(x + f(x))
 """
@@ -26,29 +26,29 @@ CLAIM = Claim(
     notes=("002",),
     title=Words("Pre-LN and Post-LN", "Pre-LN と Post-LN"),
     stated=Words(
-        "Pre-LN trains stably without warm-up, above all when the model is deep.",
+        "Pre-LN trains stably without warm-up, especially in deep models.",
         "Pre-LN は訓練が安定し、深いモデルで特に有効で、ウォームアップなしで訓練できます。",
     ),
     tried=Words(
-        "Decoders of 2, 6 and 12 layers with the norm before or after learn a simple substitution of words by Adam at "
-        "0.003, with no warm-up and with one of half the steps.",
+        "Decoders of 2, 6 and 12 layers with Pre-LN or Post-LN learn a simple substitution of words with Adam at "
+        "0.003, without warm-up and with a warm-up of half the steps.",
         "2 層、6 層、12 層のデコーダで、正規化を前に置く場合と後に置く場合について、単語の単純な置き換えを Adam "
         "(0.003) で学習させます。ウォームアップなしの場合と、ステップの半分をウォームアップにする場合を比べます。",
     ),
     refutes=Words(
-        "Pre-LN that does not learn without warm-up. Post-LN that needs none either, or that warm-up does not help, "
-        "limits it.",
+        "Pre-LN does not learn without warm-up. If Post-LN does not need a warm-up either, or does not learn with it, "
+        "the claim holds only in part.",
         "Pre-LN がウォームアップなしで学習できなければ、反証されます。Post-LN にもウォームアップが要らないか、あっても"
         "学習できなければ、条件つきになります。",
     ),
     rule=Words(
-        "A cell learns when in every seed the loss ends below half of chance (ln 8). Does not hold when Pre-LN without "
-        "warm-up does not learn at some depth. Holds when at the greatest depth Post-LN learns with warm-up and not "
-        "without: then warm-up is what Pre-LN spares. Otherwise it holds only for Pre-LN by itself.",
-        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習"
-        "できない深さがあれば「成り立たない」。最も深いモデルで Post-LN がウォームアップありでは学習でき、なしではでき"
-        "なければ (Pre-LN が省くのはウォームアップだと言えるので)「成り立つ」、それ以外は Pre-LN 単独についてのみ「条件"
-        "つきで成り立つ」。",
+        "A model learns if the final loss is below half of chance (ln 8) in every seed. Does not hold if Pre-LN "
+        "without warm-up does not learn at some depth. Holds if at the greatest depth Post-LN learns with warm-up but "
+        "not without: then Pre-LN makes the warm-up unnecessary. Otherwise it holds only for Pre-LN by itself.",
+        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習で"
+        "きない深さがあれば「成り立たない」。最も深いモデルで Post-LN がウォームアップありでは学習でき、なしではできな"
+        "ければ (Pre-LN が省くのはウォームアップだと言えるので)「成り立つ」、それ以外は Pre-LN 単独についてのみ「条件つ"
+        "きで成り立つ」。",
     ),
 )
 DEPTHS = (2, 6, 12)
@@ -87,20 +87,20 @@ def run(budget: Budget) -> Outcome:
             f"{end[run_key(deep, 'post', warm=True)]} でした。",
         ),
         when=Words(
-            "Pre-LN is looked at by itself: at these depths and this rate Post-LN needs no warm-up either.",
+            "Only Pre-LN is considered: at these depths and this rate, Post-LN needs no warm-up either.",
             "Pre-LN だけを見るときです。この深さと学習率では、Post-LN もウォームアップなしで学習できました。",
         )
         if learns(numbers)[run_key(deep, "post")]
         else Words(
-            f"Pre-LN is looked at by itself: at {deep} layers Post-LN does not learn with a warm-up either, so that a "
-            f"warm-up is not what it lacked in these {steps} steps.",
+            f"Only Pre-LN is considered: at {deep} layers, Post-LN does not learn in {steps} steps with a warm-up "
+            "either, so the missing warm-up is not the reason.",
             f"Pre-LN だけを見るときです。{deep} 層の Post-LN は、この {steps} ステップではウォームアップがあっても学習"
             "できず、足りないのはウォームアップだとは言えません。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "The loss over training, by depth and placement; dotted: chance. A curve that stays there has learned "
+            "Loss during training by depth and placement; dotted: chance. A curve that stays there has learned "
             "nothing.",
             "深さと配置ごとの学習中の損失です。点線は偶然で、そこにとどまる曲線は何も学習していません。",
         ),
@@ -121,7 +121,7 @@ def train_model(depth: int, way: str, warmup: int, seed: int, steps: int) -> lis
 
 
 def substitution_loss(model: Model, words: Tensor) -> Tensor:
-    """The loss of saying 3w + 1 for every word w."""
+    """Loss of predicting 3w + 1 for every word w."""
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 

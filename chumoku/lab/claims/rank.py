@@ -17,26 +17,25 @@ CLAIM = Claim(
     notes=("003",),
     title=Words("The rank of W_Q W_Kᵀ", "W_Q W_Kᵀ のランク"),
     stated=Words(
-        "W_Q·W_Kᵀ is any matrix of rank d, so there is no use in a d larger than the width l.",
+        "W_Q·W_Kᵀ is any matrix of rank d, so a d larger than the width l is useless.",
         "W_Q W_Kᵀ は任意のランク d の行列なので、d を l より大きくする意味はありません。",
     ),
     tried=Words(
-        f"Singular values of W_Q·W_Kᵀ for l = {WIDTH}: at d = {HEAD}; at d = {HEAD} with two equal columns in W_K; and "
-        "at d = "
-        f"{2 * WIDTH}. And the other way: random matrices of rank 1 to {HEAD} taken apart into such a product.",
-        f"l = {WIDTH} で W_Q W_Kᵀ の特異値を調べます。d = {HEAD} の場合、W_K の二列が等しい場合、d = {2 * WIDTH} "
-        "の場合です。"
-        f"逆に、ランク 1〜{HEAD} の乱数行列がこの積の形に分解できるかも確かめます。",
+        f"Compute the singular values of W_Q·W_Kᵀ for l = {WIDTH}: with d = {HEAD}, with d = {HEAD} and two equal "
+        f"columns in W_K, and with d = {2 * WIDTH}. Also factorize random matrices of rank 1 to {HEAD} into such a "
+        "product.",
+        f"l = {WIDTH} で W_Q W_Kᵀ の特異値を調べます。d = {HEAD} の場合、W_K の二列が等しい場合、d = {2 * WIDTH} の場合"
+        f"です。逆に、ランク 1〜{HEAD} の乱数行列がこの積の形に分解できるかも確かめます。",
     ),
     refutes=Words(
-        "A product of a rank other than d, or a matrix of rank d that is no such product.",
+        "A product whose rank is not d, or a matrix of rank d that is not such a product.",
         "ランクが d でない積や、この積で書けないランク d の行列があること。",
     ),
     rule=Words(
-        "Holds when every product has rank d exactly; holds only when, where ranks are at most d and all such matrices "
-        "are reached.",
-        "すべての積のランクがちょうど d なら「成り立つ」。d 以下で、"
-        "そのような行列がすべて作れるなら「条件つきで成り立つ」。",
+        "Holds if every product has exactly rank d; holds only when … if ranks are at most d and all such matrices can "
+        "be factorized.",
+        "すべての積のランクがちょうど d なら「成り立つ」。d 以下で、そのような行列がすべて作れるなら「条件つきで成り立"
+        "つ」。",
     ),
 )
 
@@ -72,17 +71,13 @@ def run(budget: Budget) -> Outcome:
         numbers,
         Words(
             f"Rank {ranks['d']} at d = {HEAD}, rank {ranks['equal_columns']} when two columns are equal, rank "
-            f"{ranks['wide']} at d = "
-            f"{2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (to {format_number(gap)}). So the rank is at "
-            "most "
-            "d, and "
-            "the conclusion, no use in d > l, is right.",
-            f"d = {HEAD} でランク {ranks['d']}、二列が等しいとランク {ranks['equal_columns']}、d = {2 * WIDTH} "
-            f"ではランク {ranks['wide']} でした。"
-            f"ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {format_number(gap)})。正しくは「ランク d 以下」で、d > l "
-            "に意味がないという結論は正しいです。",
+            f"{ranks['wide']} at d = {2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (error "
+            f"{format_number(gap)}). So the rank is at most d, and the conclusion that d > l is useless is correct.",
+            f"d = {HEAD} でランク {ranks['d']}、二列が等しいとランク {ranks['equal_columns']}、d = {2 * WIDTH} ではラン"
+            f"ク {ranks['wide']} でした。ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {format_number(gap)})。正"
+            "しくは「ランク d 以下」で、d > l に意味がないという結論は正しいです。",
         ),
-        when=Words("'of rank d' is read as 'of rank d at most'", "「ランク d」を「ランク d 以下」と読むとき"),
+        when=Words("“of rank d” means “of rank at most d”", "「ランク d」を「ランク d 以下」と読むとき"),
         correction=Correction(
             "rank d",
             "rank ≤ min(l, d)",
@@ -92,7 +87,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The singular values end at d, earlier with equal columns, and at l however large d is.",
+            "The singular values end at d, earlier with equal columns, and at l for any larger d.",
             "特異値は d で途切れ、列が等しければもっと早く、d をいくら大きくしても l で途切れます。",
         ),
     )

@@ -15,18 +15,18 @@ from chumoku.nn.feedforward import FeedForward
 CLAIM = Claim(
     id="residual-slope",
     notes=("001",),
-    title=Words("The slope of a skip connection", "Skip-Connection の傾き"),
+    title=Words("The derivative of a skip connection", "Skip-Connection の傾き"),
     stated=Words(
-        "y = x + f(x) has the slope 1 + f′(x), so that errors get through even where f′ is near 0.",
+        "y = x + f(x) has the derivative 1 + f′(x), so errors propagate even where f′ is near 0.",
         "y = x + f(x) の微分は 1 + f′(x) なので、f′ が 0 に近くても誤差が途切れません。",
     ),
     tried=Words(
-        "In one dimension with f = tanh; in seven with a real feed-forward layer, where the slope is the matrix I + "
-        "J_f.",
+        "Check it in one dimension with f = tanh, and in seven with a real feed-forward layer, where the derivative is "
+        "the matrix I + J_f.",
         "一次元では f = tanh、七次元では実際のフィードフォワード層を使い、傾きが行列 I + J_f になることを確かめます。",
     ),
-    refutes=Words("Another slope.", "傾きが異なること。"),
-    rule=Words("Holds when both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
+    refutes=Words("Another derivative.", "傾きが異なること。"),
+    rule=Words("Holds if both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
 )
 
 
@@ -54,15 +54,15 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"The largest differences are {format_number(numbers['gap_scalar'])} (tanh) and {format_number(numbers['gap_matrix'])} "
-            "(feed-forward "
-            f"layer). At the ends tanh alone lets {least_alone:.4f} through, with the skip {least:.4f}.",
-            f"差は最大で {format_number(numbers['gap_scalar'])}(tanh)と "
-            f"{format_number(numbers['gap_matrix'])}(フィードフォワード層)でした。"
-            f"両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} です。",
+            f"The largest differences are {format_number(numbers['gap_scalar'])} (tanh) and "
+            f"{format_number(numbers['gap_matrix'])} (feed-forward layer). At the ends the derivative is "
+            f"{least_alone:.4f} for tanh alone and {least:.4f} with the skip connection.",
+            f"差は最大で {format_number(numbers['gap_scalar'])}(tanh)と {format_number(numbers['gap_matrix'])}(フィード"
+            f"フォワード層)でした。両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} で"
+            "す。",
         ),
         reading=Words(
-            "Where tanh is flat, the skip still has slope 1.",
+            "Where tanh is flat, the skip connection still has a derivative of 1.",
             "tanh が平らなところでも、スキップ接続の傾きは 1 残ります。",
         ),
     )

@@ -27,25 +27,24 @@ NOTE_VALUES = ((0.88, 0.12, 0.0, 0.0), (0.44, 0.30, 0.15, 0.11))
 CLAIM = Claim(
     id="saturation",
     notes=("002",),
-    title=Words("A softmax that saturates", "Softmax の飽和"),
+    title=Words("Saturation of the softmax", "Softmax の飽和"),
     stated=Words(
         "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] is nearly one-hot with small gradients; softmax[2,1.6,0.2,0] ≈ "
         "[0.44,0.30,0.15,0.11] is smooth with large ones.",
         "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] はほぼ one-hot で勾配が小さく、softmax[2,1.6,0.2,0] ≈ "
-        "[0.44,0.30,0.15,0.11] は"
-        "滑らかで勾配が大きいです。",
+        "[0.44,0.30,0.15,0.11] は滑らかで勾配が大きいです。",
     ),
     tried=Words(
-        "Both softmaxes, and the size of their matrices of derivatives.",
+        "Compute both softmaxes and the norms of their Jacobians.",
         "両方の softmax と、その微分の行列の大きさを計算します。",
     ),
     refutes=Words(
-        "Values that round to others, or a larger gradient where it is said to be small.",
+        "Values that round to other numbers, or a larger gradient where it should be small.",
         "丸めた値が異なる、または勾配の大小が逆になること。",
     ),
     rule=Words(
-        "Holds when both lists round to the note's and the gradients are ordered as stated; holds only when, where one "
-        "does.",
+        "Holds if both lists round to the note's values and the gradients are ordered as stated; holds only when … if "
+        "one list does.",
         "二つの例がともに一致し、勾配の大小も正しければ「成り立つ」。一方だけなら「条件つきで成り立つ」。",
     ),
 )
@@ -63,14 +62,14 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"The first is {format_list(numbers['found'][0])}, as stated; the second is {format_list(numbers['found'][1])}. The "
-            "gradient's "
-            f"size is {slopes[0]:.3f} and {slopes[1]:.3f}: the point stands, the second list does not.",
-            f"一つ目は {format_list(numbers['found'][0])} でノートのとおりですが、二つ目は {format_list(numbers['found'][1])} "
-            "です。勾配の大きさは "
-            f"{slopes[0]:.3f} と {slopes[1]:.3f} で、主張は正しく、二つ目の数値だけが誤りです。",
+            f"The first is {format_list(numbers['found'][0])}, as stated; the second is "
+            f"{format_list(numbers['found'][1])}. The gradient norms are {slopes[0]:.3f} and {slopes[1]:.3f}: the "
+            "claim is correct, but the second list is not.",
+            f"一つ目は {format_list(numbers['found'][0])} でノートのとおりですが、二つ目は "
+            f"{format_list(numbers['found'][1])} です。勾配の大きさは {slopes[0]:.3f} と {slopes[1]:.3f} で、主張は正し"
+            "く、二つ目の数値だけが誤りです。",
         ),
-        when=Words("one takes the first list, [10, 8, 1, 0]", "一つ目の例 [10, 8, 1, 0] のとき"),
+        when=Words("only the first list, [10, 8, 1, 0], is considered", "一つ目の例 [10, 8, 1, 0] のとき"),
         correction=Correction(
             format_list(NOTE_VALUES[1], 2),
             format_list(numbers["found"][1]),
@@ -80,7 +79,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left as stated; right the note's second list is flatter than the true one.",
+            "Left: as stated. Right: the note's second list is flatter than the correct one.",
             "左はノートのとおり。右はノートの値のほうが平らすぎます。",
         ),
     )

@@ -16,12 +16,14 @@ CLAIM = Claim(
     notes=("002",),
     title=Words("Exercise: attention scores", "練習問題:アテンションスコア"),
     stated=Words(
-        "Q = [1,0] against the keys [1,0], [0,1], [1,1] with d_k = 2 scores [0.707, 0, 0.707].",
+        "For Q = [1,0], the keys [1,0], [0,1], [1,1] and d_k = 2, the scaled scores are [0.707, 0, 0.707].",
         "Q = [1,0]、キー [1,0], [0,1], [1,1]、d_k = 2 のとき、スケール後のスコアは [0.707, 0, 0.707] です。",
     ),
-    tried=Words("The scores of this project's attention.", "本プロジェクトのアテンションのスコアを計算します。"),
-    refutes=Words("A score that rounds to another.", "丸めた値が異なること。"),
-    rule=Words("Holds when all three round to the note's.", "三つとも小数三桁で一致すれば「成り立つ」。"),
+    tried=Words(
+        "Compute the scores with this project's attention.", "本プロジェクトのアテンションのスコアを計算します。"
+    ),
+    refutes=Words("A score that rounds to another number.", "丸めた値が異なること。"),
+    rule=Words("Holds if all three round to the note's values.", "三つとも小数三桁で一致すれば「成り立つ」。"),
 )
 
 
@@ -38,7 +40,7 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"The scores are {format_list(numbers['scores'])}; as weights they become {format_list(numbers['weights'])}.",
+            f"The scores are {format_list(numbers['scores'])}; the weights are {format_list(numbers['weights'])}.",
             f"スコアは {format_list(numbers['scores'])} で、重みにすると {format_list(numbers['weights'])} です。",
         ),
     )

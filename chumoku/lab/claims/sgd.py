@@ -15,23 +15,22 @@ from chumoku.nn.feedforward import FeedForward
 CLAIM = Claim(
     id="sgd",
     notes=("000",),
-    title=Words("One step downhill", "勾配降下の一歩"),
+    title=Words("One step of gradient descent", "勾配降下の一歩"),
     stated=Words(
         "Training repeats θ ← θ − α∇L(θ), and the loss falls.",
         "学習は θ ← θ − α∇L(θ) の繰り返しで、損失は減っていきます。",
     ),
     tried=Words(
-        "Fifty steps on a feed-forward layer, by hand with the formula and with the library's SGD from the same start; "
-        "the "
-        "parameters are compared after each.",
-        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、"
-        "毎回パラメータを比べます。",
+        "Train a feed-forward layer for fifty steps with the formula and with the library's SGD from the same initial "
+        "values, and compare the parameters after each step.",
+        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、毎回パラメータを比べ"
+        "ます。",
     ),
     refutes=Words(
-        "Parameters that differ, or a loss that does not fall.", "パラメータが食い違う、または損失が減らないこと。"
+        "The parameters differ, or the loss does not decrease.", "パラメータが食い違う、または損失が減らないこと。"
     ),
     rule=Words(
-        "Holds when no step's parameters differ by more than 10⁻⁶ and the last loss is below the first.",
+        "Holds if the parameters never differ by more than 10⁻⁶ and the last loss is below the first.",
         "どの一歩でも差が 10⁻⁶ 以下で、最後の損失が最初より小さければ「成り立つ」。",
     ),
 )
@@ -61,20 +60,19 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"After {STEPS} steps the parameters differ by {format_number(worst)} at most; the loss went from {losses[0]:.3f} "
-            "to "
-            f"{losses[-1]:.3f}.",
-            f"{STEPS} 歩後のパラメータの差は最大 {format_number(worst)} で、損失は {losses[0]:.3f} から {losses[-1]:.3f} "
-            "に減りました。",
+            f"After {STEPS} steps the parameters differ by at most {format_number(worst)}; the loss decreased from "
+            f"{losses[0]:.3f} to {losses[-1]:.3f}.",
+            f"{STEPS} 歩後のパラメータの差は最大 {format_number(worst)} で、損失は {losses[0]:.3f} から "
+            f"{losses[-1]:.3f} に減りました。",
         ),
         reading=Words(
-            "The loss, step by step, along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
+            "The loss decreases step by step along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
         ),
     )
 
 
 def _layer(seed: int) -> FeedForward:
-    """A small feed-forward layer, filled from its own generator."""
+    """A small feed-forward layer with seeded weights."""
     layer, generator = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
     for theta in layer.parameters():
         torch.nn.init.normal_(theta, std=0.4, generator=generator)

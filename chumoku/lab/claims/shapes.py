@@ -25,24 +25,24 @@ NOTE_VALUES = {
 CLAIM = Claim(
     id="shapes",
     notes=("004",),
-    title=Words("The walk through the shapes", "形状の移り変わり"),
+    title=Words("The shapes in a forward pass", "形状の移り変わり"),
     stated=Words(
-        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and in the end logits of [2,4,50257].",
+        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and finally logits of [2,4,50257].",
         "GPT-2 では [2,4,768] が [2,4,12,64]、[2,12,4,64] … となり、最後に [2,4,50257] のロジットになります。",
     ),
     tried=Words(
-        "A real forward pass of the GPT-2 preset on 2 texts of 4 tokens, recorded at every address. The view between "
-        "projection and transpose has no address: the tensor itself is caught as it is transposed.",
+        "Run a forward pass of the GPT-2 preset on 2 texts of 4 tokens and record every address. The view between "
+        "projection and transpose has no address, so the calls of transpose are recorded too.",
         "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。射影と転置の間の view "
         "にはアドレスがないため、転置される瞬間のテンソルを捕らえます。",
     ),
-    refutes=Words("A shape that is another at one of the stated places.", "述べられた箇所で形状が異なること。"),
-    rule=Words("Holds when all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
+    refutes=Words("A different shape at one of the stated points.", "述べられた箇所で形状が異なること。"),
+    rule=Words("Holds if all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
 )
 
 
 class RecordTransposes(TorchFunctionMode):
-    """Inside, the shape of every tensor that is transposed is written down as it was before."""
+    """Records the shape of every tensor before it is transposed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,9 @@ def run(budget: Budget) -> Outcome:
     with torch.no_grad(), record(model) as tape, RecordTransposes() as transposed:
         model(tokens)
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
-    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[0]  # a pass begins with the first block's queries
+    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[
+        0
+    ]  # the first transpose is that of the first block's queries
     numbers: dict[str, Any] = {
         "said": NOTE_VALUES,
         "walk": walk,
@@ -73,16 +75,15 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view that is "
-            f"transposed; between them lie the scores {walk[FIRST + 'attention.scores']} and the FFN's "
+            f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view before "
+            f"the transpose; between them are the scores {walk[FIRST + 'attention.scores']} and the FFN's "
             f"{walk[FIRST + 'feedforward.hidden']}.",
             f"{layers} 層の順伝播で {len(tape)} 個のアドレスと転置前の view を記録し、述べられた形状はすべて一致しまし"
-            "た。"
-            f"途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 {walk[FIRST + 'feedforward.hidden']} が"
-            "あります。",
+            f"た。途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 "
+            f"{walk[FIRST + 'feedforward.hidden']} があります。",
         ),
         reading=Words(
-            "One block's walk, address by address; blue: what the note states.",
+            "Shapes of one block, address by address; blue: stated in the note.",
             "一つのブロックをアドレス順にたどったもの。青がノートの述べる形状です。",
         ),
     )

@@ -1,4 +1,4 @@
-"""Head h: Q_h = X W_h with X [T, D] whole and W_h [D, K]; not X[:, slice h]"""
+"""Head h: Q_h = X W_h with all of X [T, D] and W_h [D, K], not X[:, slice h]"""
 
 from __future__ import annotations
 
@@ -24,16 +24,14 @@ CLAIM = Claim(
         "Multi-head self-attention は input をスライスし、それぞれを独立に self-attention します。",
     ),
     tried=Words(
-        f"Which of {WIDTH} input features move the queries of head 0, by their derivative: in this project's attention "
-        "with "
-        f"{HEADS} heads, and in one whose matrices are cut into blocks so that it does slice.",
-        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} "
-        "ヘッドのアテンションと、"
-        "行列をブロック対角にして本当にスライスする版を比べます。",
+        f"Find by differentiation which of {WIDTH} input features affect the queries of each head: in this project's "
+        f"attention with {HEADS} heads, and in a version with block-diagonal matrices, which does slice.",
+        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} ヘッドの"
+        "アテンションと、行列をブロック対角にして本当にスライスする版を比べます。",
     ),
-    refutes=Words("A head that sees features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
+    refutes=Words("A head depends on features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
     rule=Words(
-        f"Holds when every head depends on {HEAD} of the {WIDTH} features only.",
+        f"Holds if every head depends on only {HEAD} of the {WIDTH} features.",
         f"どのヘッドも {WIDTH} 個中 {HEAD} 個の特徴だけに依存すれば「成り立つ」。",
     ),
 )
@@ -63,16 +61,13 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; sliced it would be "
-            f"{max(seen['sliced'])}. Slices would "
-            f"need {sizes['sliced']:,} parameters instead of {sizes['whole']:,}, which is where the note's saving "
-            "comes from. What is cut "
-            "into heads is the projection, not the input.",
+            f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; with slices it would be "
+            f"{max(seen['sliced'])}. Slices would need {sizes['sliced']:,} parameters instead of {sizes['whole']:,}, "
+            "which is the saving that the note describes. The projection is split into heads, not the input.",
             f"どのヘッドも {WIDTH} 個中 {min(seen['whole'])} 個すべての特徴に依存します。スライスなら "
-            f"{max(seen['sliced'])} 個だけです。"
-            f"スライス版のパラメータは {sizes['whole']:,} 個ではなく {sizes['sliced']:,} 個で、"
-            "ノートの言う節約はここから来ます。"
-            "ヘッドに分けられるのは入力ではなく、射影した後のベクトルです。",
+            f"{max(seen['sliced'])} 個だけです。スライス版のパラメータは {sizes['whole']:,} 個ではなく "
+            f"{sizes['sliced']:,} 個で、ノートの言う節約はここから来ます。ヘッドに分けられるのは入力ではなく、射影した"
+            "後のベクトルです。",
         ),
         correction=Correction(
             "ヘッド h が見るのは X[:, slice h] (head h sees a slice)",
@@ -83,7 +78,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "|W_Q|: a full matrix in real attention; only blocks if the input were sliced.",
+            "|W_Q|: a full matrix in real attention; only diagonal blocks with slices.",
             "|W_Q| の図。実際のアテンションでは全体が、スライスなら対角ブロックだけが使われます。",
         ),
     )

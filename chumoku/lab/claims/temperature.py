@@ -32,21 +32,21 @@ CLAIM = Claim(
     stated=Words(
         "softmax([1,2,3]/T): T=0.5 → [0.02,0.14,0.84], T=1 → [0.09,0.24,0.67], T=2 → [0.19,0.29,0.52]; larger T is "
         "flatter.",
-        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T "
-        "が大きいほど平坦です。",
+        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T が大きい"
+        "ほど平坦です。",
     ),
     tried=Words(
-        "The three, with the function that this project samples with.",
+        "Compute all three with the function that this project uses for sampling.",
         "本プロジェクトがサンプリングに使う関数で三つとも計算します。",
     ),
     refutes=Words(
-        "Values that round to others, or entropies that do not grow with T.",
+        "Values that round to other numbers, or entropies that do not increase with T.",
         "丸めた値が異なる、または T とともにエントロピーが増えないこと。",
     ),
     rule=Words(
-        "Holds when all three round to the note's and entropy grows with T; holds only when, where some do.",
-        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。"
-        "一部だけ一致すれば「条件つきで成り立つ」。",
+        "Holds if all three round to the note's values and the entropy increases with T; holds only when … if some do.",
+        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。一部だけ一致すれば「条件つきで成り立"
+        "つ」。",
     ),
 )
 
@@ -65,11 +65,10 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"T=0.5 gives {format_list(cold)}, T=1 {format_list(one)}, T=2 {format_list(hot)}. Only T=1 is as printed; that larger T "
-            "is "
-            "flatter is right.",
-            f"T=0.5 で {format_list(cold)}、T=1 で {format_list(one)}、T=2 で {format_list(hot)} です。数値が合うのは T=1 だけですが、"
-            "T が大きいほど平坦になることは正しいです。",
+            f"T=0.5 gives {format_list(cold)}, T=1 {format_list(one)}, T=2 {format_list(hot)}. Only T=1 matches the "
+            "note; it is correct that a larger T is flatter.",
+            f"T=0.5 で {format_list(cold)}、T=1 で {format_list(one)}、T=2 で {format_list(hot)} です。数値が合うのは "
+            "T=1 だけですが、T が大きいほど平坦になることは正しいです。",
         ),
         when=Words("T = 1", "T = 1 のとき"),
         correction=Correction(
@@ -78,7 +77,7 @@ def run(budget: Budget) -> Outcome:
             Words("softmax[2,4,6] and softmax[0.5,1,1.5]", "softmax[2,4,6] と softmax[0.5,1,1.5]"),
         ),
         reading=Words(
-            "Flatter from left to right; only the middle one is as the note prints it.",
+            "Flatter from left to right; only the middle one matches the note.",
             "左から右へ平坦になります。ノートの数値どおりなのは中央だけです。",
         ),
     )
