@@ -54,7 +54,7 @@ class Sentences(NamedTuple):
 
 
 def split_english(sentence: str) -> list[str]:
-    """Mr. Tanaka's dog isn't here.  →  Mr. | Tanaka's | dog | isn't | here | ."""
+    """Split into words and punctuation: Mr. Tanaka's dog.  →  Mr. | Tanaka's | dog | ."""
     return _WORD.findall(sentence)
 
 
