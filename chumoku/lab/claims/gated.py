@@ -163,10 +163,7 @@ def run(budget: Budget) -> Outcome:
             f"は、GELU {format_seeds(loss['gelu'])}、GEGLU {format_seeds(loss['geglu'])}、SwiGLU "
             f"{format_seeds(loss['swiglu'])} です。",
         ),
-        when=when_partly(
-            judge(numbers),
-            Words("only in some of the seeds", "一部のシードのとき"),
-        ),
+        when=when_partly(judge(numbers), Words("only in some of the seeds", "一部のシードのとき")),
         reading=Words(
             "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are fixed "
             "at their means.",
