@@ -1,4 +1,4 @@
-# make demo  runs the main job      make test   passes the tests      make check  format, lint, types
+# make demo  trains and shows a small translator      make test  runs the tests      make check  format, lint, types
 PYTHON ?= python3
 BIN := .venv/bin
 
@@ -19,24 +19,24 @@ format: venv
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# 100,000 random texts and 100,000 random byte strings, there and back.
+# Encode and decode 100,000 random texts and 100,000 random byte strings.
 strings: venv
 	CHUMOKU_STRINGS=100000 $(BIN)/pytest tests/test_text.py -k random_strings
 
-# Runs killed at random moments and resumed, files with flipped bytes, every command that writes killed and given again,
-# 3,000 mutants of each format: about an hour on two cores.
+# Kill and resume runs, flip bytes of files, kill and repeat every command that writes files, open 3,000 damaged files of
+# each format: about an hour on two cores.
 faults: venv
 	$(BIN)/python tests/faults.py --cuts 5 --kills 100 --flips 50
 	PYTHONPATH=tests $(BIN)/python tests/kills.py --kills 300
 	PYTHONPATH=tests $(BIN)/python tests/mutants.py --each 3000
 
-# Pages are tested in Debian's Chromium. Where it cannot be installed, those tests are skipped and say why.
+# Web pages are tested in Debian's Chromium. If it cannot be installed, these tests are skipped with a message.
 browser:
 	@command -v chromium >/dev/null || { \
-		echo "Installing Chromium for the tests of the pages (once; a minute) …"; \
+		echo "Installing Chromium for the web page tests (once; a minute) …"; \
 		apt-get update -qq >/dev/null 2>&1; \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium fonts-noto-cjk >/dev/null 2>&1; } || \
-		echo "Chromium could not be installed; the tests of the pages will be skipped."
+		echo "Chromium could not be installed; the web page tests will be skipped."
 
 venv: .venv/.ready
 

@@ -11,7 +11,7 @@ import json
 import time
 
 import torch
-from clock import ratio, turns
+from clock import ratio, time_alternately
 
 import chumoku
 from chumoku.models.presets import PRESETS
@@ -29,7 +29,9 @@ def measure(name: str) -> dict[str, object]:
         output = compiled(*arguments).hidden
         seconds = time.perf_counter() - start
         difference = float((output - model(*arguments).hidden).abs().max())
-        timed = turns({"compiled": lambda: compiled(*arguments), "eager": lambda: model(*arguments)}, rounds=9)
+        timed = time_alternately(
+            {"compiled": lambda: compiled(*arguments), "eager": lambda: model(*arguments)}, rounds=9
+        )
     return {
         "compile_s": round(seconds, 1),
         "difference": float(f"{difference:.1e}"),

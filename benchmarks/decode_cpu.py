@@ -1,14 +1,14 @@
-"""Decoding on this machine's processor, beside transformers, CTranslate2 and llama.cpp in the same run.
+"""Decoding on a CPU, compared with transformers, CTranslate2 and llama.cpp in the same run.
 
     pip install 'chumoku[bench]'
     python benchmarks/decode_cpu.py [--rounds 5] [--only translator|decoder]
 
     translator   6 + 6 layers, D = 512, vocabulary 16,000; 32 sentences of 25 tokens → 32 tokens each; greedy and beam 4
-    decoder      SmolLM2-135M's shape, batch 1: a prompt of 128 tokens read, then 64 tokens one by one, greedy
+    decoder      SmolLM2-135M's shape, batch 1: a prompt of 128 tokens, then 64 tokens one by one, greedy
 
-Weights are random, as speed does not ask what they say; ends are forbidden, so that everyone writes the same number of
-tokens. Contestants take turns. Prints one JSON line: tokens a second (quartiles), how many times faster we are than a
-peer turn by turn (quartiles), and what share of mere reading's speed it is to read every weight once for each token.
+Weights are random, because speed does not depend on them; the end token is forbidden, so that all programs generate the
+same number of tokens. They run alternately. Prints one JSON line: tokens per second (quartiles), how many times faster
+we are than each peer (quartiles), and the share of the read bandwidth for reading every weight once per token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 import torch
-from clock import turns
+from clock import time_alternately
 from decode_peers import (
     BEGIN,
     END,
@@ -35,7 +35,7 @@ from decode_peers import (
     SOURCE,
     TARGET,
     VOCABULARY,
-    Contestants,
+    Functions,
     ctranslate2_translators,
     llama_cpp,
     transformers_decoder,
@@ -49,7 +49,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.models.precision import to_precision
 
 
-def our_translators(source: torch.Tensor) -> Contestants:
+def our_translators(source: torch.Tensor) -> Functions:
     base = chumoku.build(chumoku.preset("transformer-base", vocabulary=VOCABULARY))
 
     def run(model: torch.nn.Module, beam: int) -> Callable[[], object]:
@@ -59,20 +59,20 @@ def our_translators(source: torch.Tensor) -> Contestants:
     return {f"ours {name} beam {beam}": run(model, beam) for name, model in models.items() for beam in (1, 4)}
 
 
-def our_decoders() -> tuple[Contestants, dict[str, Callable[[], object]]]:
+def our_decoders() -> tuple[Functions, dict[str, Callable[[], object]]]:
     base = chumoku.build(chumoku.preset("smollm2-135m"))
     prompt = [number % 49000 for number in range(7, 7 + PROMPT)]
-    steps: Contestants = {}
-    reads: Contestants = {}
+    steps: Functions = {}
+    reads: Functions = {}
     for name in ("float32", "bf16", "int8", "int4"):
         engine = open_engine(to_precision(base, name), rows=1, capacity=PROMPT + NEW + 1)
-        steps[f"ours {name}"], reads[f"ours {name}"] = contestants(engine, prompt)
+        steps[f"ours {name}"], reads[f"ours {name}"] = step_and_read(engine, prompt)
     plain = TorchEngine(base, rows=1, capacity=PROMPT + NEW + 1)
-    steps["ours float32, PyTorch alone"], reads["ours float32, PyTorch alone"] = contestants(plain, prompt)
+    steps["ours float32, PyTorch alone"], reads["ours float32, PyTorch alone"] = step_and_read(plain, prompt)
     return steps, reads
 
 
-def contestants(engine: object, prompt: list[int]) -> tuple[Callable[[], object], Callable[[], object]]:
+def step_and_read(engine: object, prompt: list[int]) -> tuple[Callable[[], object], Callable[[], object]]:
     engine.add_rows(1)
     engine.prefill([prompt])
 
@@ -89,8 +89,8 @@ def contestants(engine: object, prompt: list[int]) -> tuple[Callable[[], object]
     return step, read
 
 
-def present(name: str, make: Callable[[], object], missing: list[str]) -> object | None:
-    """What a peer brings, or None and a word on why not."""
+def try_peer(name: str, make: Callable[[], object], missing: list[str]) -> object | None:
+    """The functions of a peer, or None with the reason in `missing`."""
     try:
         return make()
     except (ImportError, RuntimeError, ValueError, OSError) as error:
@@ -99,42 +99,42 @@ def present(name: str, make: Callable[[], object], missing: list[str]) -> object
 
 
 def rates(seconds: dict[str, list[float]], tokens: int) -> dict[str, list[float]]:
-    """Tokens a second: lower quartile, median, upper quartile."""
+    """Tokens per second: lower quartile, median, upper quartile."""
     return {
         name: [round(tokens / value, 1) for value in reversed(statistics.quantiles(times, n=4))]
         for name, times in seconds.items()
     }
 
 
-def against(seconds: dict[str, list[float]], ours: str, peer: str) -> list[float] | None:
-    """How many times faster we are, turn by turn: quartiles."""
+def times_faster(seconds: dict[str, list[float]], ours: str, peer: str) -> list[float] | None:
+    """How many times faster we are per round: quartiles."""
     if ours not in seconds or peer not in seconds:
         return None
     pairs = [b / a for a, b in zip(seconds[ours], seconds[peer], strict=True)]
     return [round(value, 3) for value in statistics.quantiles(pairs, n=4)]
 
 
-def reading(megabytes: int) -> float:
-    """GB/s of reading so many megabytes again and again, with all threads: the limit of one token at a time."""
+def read_bandwidth(megabytes: int) -> float:
+    """GB/s of reading so many megabytes repeatedly with all threads: the limit for decoding at batch 1."""
     numbers = torch.ones(megabytes << 18)
-    return round(numbers.nbytes / min(turns({"sum": numbers.sum}, rounds=20)["sum"]) / 1e9, 1)
+    return round(numbers.nbytes / min(time_alternately({"sum": numbers.sum}, rounds=20)["sum"]) / 1e9, 1)
 
 
 def translator(rounds: int, missing: list[str]) -> dict[str, object]:
     source = torch.randint(3, VOCABULARY, (SENTENCES, SOURCE), generator=torch.Generator().manual_seed(0))
     with tempfile.TemporaryDirectory() as folder:
-        all_of_them = our_translators(source)
+        functions = our_translators(source)
         for name, make in (
             ("transformers", lambda: transformers_translator(source)),
             ("CTranslate2", lambda: ctranslate2_translators(source, Path(folder))),
         ):
-            all_of_them |= present(name, make, missing) or {}
-        seconds = turns(all_of_them, rounds=rounds)
+            functions |= try_peer(name, make, missing) or {}
+        seconds = time_alternately(functions, rounds=rounds)
     pairs = [("float32", "transformers float32"), ("float32", "CTranslate2 float32"), ("int8", "CTranslate2 int8")]
     return {
         "tokens_per_second": rates(seconds, SENTENCES * TARGET),
         "times_faster": {
-            f"{ours} / {peer} beam {beam}": against(seconds, f"ours {ours} beam {beam}", f"{peer} beam {beam}")
+            f"{ours} / {peer} beam {beam}": times_faster(seconds, f"ours {ours} beam {beam}", f"{peer} beam {beam}")
             for ours, peer in pairs
             for beam in (1, 4)
         },
@@ -145,20 +145,20 @@ def decoder(rounds: int, missing: list[str]) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         steps, reads = our_decoders()
         for name, make in (("transformers", transformers_decoder), ("llama.cpp", lambda: llama_cpp(Path(folder)))):
-            more = present(name, make, missing) or ({}, {})
+            more = try_peer(name, make, missing) or ({}, {})
             steps, reads = steps | more[0], reads | more[1]
-        # Reading leaves each at the end of the prompt, where its steps begin.
-        read_seconds = turns(reads, rounds=rounds)
-        seconds = turns(steps, rounds=rounds)
+        # After reading the prompt, each model is where its steps begin.
+        read_seconds = time_alternately(reads, rounds=rounds)
+        seconds = time_alternately(steps, rounds=rounds)
     parameters = chumoku.count(chumoku.preset("smollm2-135m")).parameters
     sizes = {"float32": 4.0, "bf16": 2.0, "int8": 1.0, "int4": 0.625}
-    limit = {name: reading(int(parameters * size) >> 20) for name, size in sizes.items()}
+    limit = {name: read_bandwidth(int(parameters * size) >> 20) for name, size in sizes.items()}
     median = {name: statistics.median(times) / NEW for name, times in seconds.items()}
     return {
         "tokens_per_second": rates(seconds, NEW),
         "prompt_tokens_per_second": rates(read_seconds, PROMPT),
         "times_faster": {
-            f"{ours} / {peer}": against(seconds, f"ours {ours}", peer)
+            f"{ours} / {peer}": times_faster(seconds, f"ours {ours}", peer)
             for ours, peer in (("int4", "llama.cpp Q4_1"), ("float32", "transformers float32"))
         },
         "read_gb_per_second": limit,

@@ -1,20 +1,19 @@
-"""Decoding on a GPU in bf16: tokens a second, and at batch 1 the share of the memory's bandwidth that the weights take.
+"""Decoding on a GPU in bf16: tokens per second, and at batch 1 the share of the memory bandwidth.
 
     python benchmarks/decode_gpu.py [--peer]
 
-share = bytes of weights a token must read · tokens/s / (bytes read and written a second by a large copy in this run).
-A table of token embeddings that is not the output matrix too is not counted: a token reads one row of it.
+share = bytes of weights read per token · tokens/s / (bytes read and written per second by a large copy in this run).
+The embedding is not counted unless it is also the output matrix, because a token reads only one row of it.
 
-generate    what a user waits for: `generate` with an open engine, a prompt of 128 tokens read and 256 written, greedy
-step        the engine's steps alone, each fed the likeliest token of the one before, over the same lengths
-int8, int4  the same with weights in whole numbers
-plain       `generate` with the plain engine
-batch       three times as many requests, of 32 to 256 tokens and 32 to 256 behind them, through the scheduler:
-            rows leave and enter all the time; tokens written a second, reading the prompts included
+generate    `generate` with an open engine, a prompt of 128 tokens and 256 new tokens, greedy
+step        the engine's steps alone, greedy, over the same lengths
+int8, int4  the same with quantized weights
+plain       `generate` in PyTorch
+batch       three times as many requests as rows, with prompts of 32 to 256 tokens and 32 to 256 new tokens, through the
+            scheduler (continuous batching); generated tokens per second, including the prompts
 --peer      transformers' generate with a static cache, compiled, the same lengths
 
-Every figure is the median of ROUNDS runs after one that is not measured, with the lowest and highest. Prints one JSON
-line.
+Every figure is the median of ROUNDS runs after one warm-up run, with minimum and maximum. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ SHAPES = {"llama 1.1B": chumoku.ModelConfig(**LLAMA), "gpt2 124M": chumoku.prese
 
 
 def rates(tokens: int, run: Callable[[], object], *, rounds: int = ROUNDS) -> dict[str, object]:
-    """Tokens a second of `run`: median and spread."""
+    """Tokens per second of `run`: median, minimum and maximum."""
     speeds = []
     for number in range(rounds + 1):
         torch.cuda.synchronize()
@@ -62,14 +61,14 @@ def rates(tokens: int, run: Callable[[], object], *, rounds: int = ROUNDS) -> di
 
 
 def bandwidth() -> float:
-    """Bytes a second, read and written, of a copy of 4 GiB."""
+    """Bytes read and written per second by a copy of 4 GiB."""
     source = torch.empty(1 << 32, dtype=torch.uint8, device=DEVICE).random_()
     target = torch.empty_like(source)
     found = rates(2 * source.numel(), lambda: target.copy_(source), rounds=20)
     return float(str(found["tokens_per_s"]))
 
 
-def bytes_a_token(model: DecoderModel) -> int:
+def bytes_per_token(model: DecoderModel) -> int:
     weights = sum(value.nbytes for name, value in model.named_parameters() if "position" not in name)
     return weights if model.head.weight is None else weights - model.decoder.embedding.table.nbytes
 
@@ -78,12 +77,12 @@ def prompt_of(model: DecoderModel, length: int, seed: int = 0) -> list[int]:
     return random.Random(seed).choices(range(model.config.vocabulary), k=length)
 
 
-def writing(model: DecoderModel, engine: Engine) -> Callable[[], object]:
+def generate_once(model: DecoderModel, engine: Engine) -> Callable[[], object]:
     prompt = [prompt_of(model, PROMPT)]
     return lambda: generate(model, prompt, max_new_tokens=NEW, temperature=0.0, engine=engine)
 
 
-def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
+def step_repeatedly(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
     def run() -> None:
         engine.truncate([PROMPT])
         tokens = torch.zeros(1, dtype=torch.int64, device=DEVICE)
@@ -100,21 +99,21 @@ def stepping(model: DecoderModel, engine: GpuEngine) -> Callable[[], object]:
 def single(model: DecoderModel, copy: float) -> dict[str, object]:
     engine = GpuEngine(model, rows=1, capacity=PROMPT + NEW)
     found: dict[str, dict[str, object]] = {
-        "generate": rates(NEW, writing(model, engine)),
-        "step": rates(NEW, stepping(model, engine)),
-        "plain": rates(NEW, writing(model, TorchEngine(model, rows=1, capacity=PROMPT + NEW)), rounds=2),
+        "generate": rates(NEW, generate_once(model, engine)),
+        "step": rates(NEW, step_repeatedly(model, engine)),
+        "plain": rates(NEW, generate_once(model, TorchEngine(model, rows=1, capacity=PROMPT + NEW)), rounds=2),
     }
     for one in found.values():
-        one["share"] = round(float(str(one["tokens_per_s"])) * bytes_a_token(model) / copy, 4)
+        one["share"] = round(float(str(one["tokens_per_s"])) * bytes_per_token(model) / copy, 4)
     for precision in ("int8", "int4"):
-        found[precision] = attempt(lambda precision=precision: whole(model, precision))
-    return {"bytes_a_token": bytes_a_token(model), **found}
+        found[precision] = attempt(lambda precision=precision: quantized_steps(model, precision))
+    return {"bytes_a_token": bytes_per_token(model), **found}
 
 
-def whole(model: DecoderModel, precision: str) -> dict[str, object]:
-    """Steps over weights in whole numbers."""
+def quantized_steps(model: DecoderModel, precision: str) -> dict[str, object]:
+    """Steps with quantized weights."""
     small = to_precision(model, precision)
-    return rates(NEW, stepping(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
+    return rates(NEW, step_repeatedly(small, GpuEngine(small, rows=1, capacity=PROMPT + NEW)))
 
 
 def batch(model: DecoderModel, rows: int) -> dict[str, object]:
@@ -135,7 +134,7 @@ def batch(model: DecoderModel, rows: int) -> dict[str, object]:
 
 
 def peer(name: str) -> dict[str, object]:
-    """transformers on the same shape, as it is fastest there: a static cache and a compiled step."""
+    """transformers with the same shape in its fastest mode: a static cache and a compiled step."""
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
     if name.startswith("gpt2"):
@@ -156,7 +155,7 @@ def peer(name: str) -> dict[str, object]:
 
 
 def attempt(run: Callable[[], dict[str, object]]) -> dict[str, object]:
-    """A part that fails says so, and the others go on."""
+    """The result of `run`, or its error, so that the other parts continue."""
     try:
         return run()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The peers of `decode_cpu.py`, with random weights of the same shapes, each as functions that decode once."""
+"""The peers of `decode_cpu.py` with random weights of the same shapes, as functions that decode once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 SENTENCES, SOURCE, TARGET, VOCABULARY = 32, 25, 32, 16_000
 PROMPT, NEW = 128, 64
 BEGIN, END = 1, 2
-Contestants = dict[str, Callable[[], object]]
+Functions = dict[str, Callable[[], object]]
 
 
-def transformers_translator(source: torch.Tensor) -> Contestants:
+def transformers_translator(source: torch.Tensor) -> Functions:
     import transformers
 
     sides = {
@@ -36,7 +36,7 @@ def transformers_translator(source: torch.Tensor) -> Contestants:
     return {f"transformers float32 beam {beam}": run(beam) for beam in (1, 4)}
 
 
-def ctranslate2_translators(source: torch.Tensor, folder: Path) -> Contestants:
+def ctranslate2_translators(source: torch.Tensor, folder: Path) -> Functions:
     import ctranslate2
 
     spec = ctranslate2.specs.TransformerSpec.from_config((6, 6), 8, pre_norm=False, ffn_glu=False)
@@ -89,7 +89,7 @@ def fill_ctranslate2(spec: object) -> None:
     linear(spec.decoder.projection, VOCABULARY, 512)
 
 
-def transformers_decoder() -> tuple[Contestants, Contestants]:
+def transformers_decoder() -> tuple[Functions, Functions]:
     import transformers
 
     config = transformers.LlamaConfig(
@@ -117,7 +117,7 @@ def transformers_decoder() -> tuple[Contestants, Contestants]:
     return {"transformers float32": step}, {"transformers float32": read}
 
 
-def llama_cpp(folder: Path) -> tuple[Contestants, Contestants]:
+def llama_cpp(folder: Path) -> tuple[Functions, Functions]:
     import llama_cpp
 
     path = folder / "shape.gguf"

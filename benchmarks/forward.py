@@ -1,8 +1,8 @@
-"""Forward, and forward with backward, against the same shapes in transformers and torch.nn on this machine's CPU.
+"""Forward, and forward with backward, compared with the same shapes in transformers on a CPU.
 
     python benchmarks/forward.py
 
-Prints one JSON line; ratios are ours / theirs, turn by turn, so below 1 we are faster.
+Prints one JSON line; ratios are ours / theirs per round; below 1 means ours is faster.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import torch
 import torch.nn.functional as F
 import transformers
-from clock import ratio, turns
+from clock import ratio, time_alternately
 
 import chumoku
 from chumoku.models.count import count
@@ -61,8 +61,8 @@ def measure(config: chumoku.ModelConfig, theirs: torch.nn.Module, rounds: int) -
 
         return run
 
-    inference = turns({"ours": forward(ours), "theirs": forward(theirs)}, rounds=rounds)
-    training = turns({"ours": train(ours), "theirs": train(theirs)}, rounds=rounds)
+    inference = time_alternately({"ours": forward(ours), "theirs": forward(theirs)}, rounds=rounds)
+    training = time_alternately({"ours": train(ours), "theirs": train(theirs)}, rounds=rounds)
     counted = count(config, length=LENGTH)
     median = sorted(inference["ours"])[rounds // 2]
     return {
@@ -73,9 +73,9 @@ def measure(config: chumoku.ModelConfig, theirs: torch.nn.Module, rounds: int) -
 
 
 def matrix_peak() -> float:
-    """GFLOP/s of a large float32 product: the limit everything above is held against."""
+    """GFLOP/s of a large float32 product, the limit for the figures above."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    seconds = turns({"product": lambda: a @ b}, rounds=9)["product"]
+    seconds = time_alternately({"product": lambda: a @ b}, rounds=9)["product"]
     return round(2 * 2048**3 / min(seconds) / 1e9, 1)
 
 

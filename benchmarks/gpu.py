@@ -1,8 +1,8 @@
-"""The three kinds on a GPU in bf16: right, without host synchronization, looked into, compiled, timed.
+"""The three kinds of model on a GPU in bf16: accuracy, host synchronization, recording, compilation, speed.
 
     python benchmarks/gpu.py
 
-Prints one JSON line. Ratios are ours / transformers', below 1 we are faster.
+Prints one JSON line. Ratios are ours / transformers; below 1 means ours is faster.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def relative(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def check(name: str, **changes: object) -> dict[str, object]:
-    """One model: bf16 against float64 on the same weights, sync-free passes, recording, cache, one graph."""
+    """Check one model: bf16 against float64 on the same weights, no host synchronization, recording, cache."""
     config = chumoku.preset(name, **changes)
     model = chumoku.build(config, device=DEVICE, dtype=DTYPE)
     exact = chumoku.build(config, device=DEVICE, dtype=torch.float64)
@@ -53,19 +53,19 @@ def check(name: str, **changes: object) -> dict[str, object]:
             torch.cuda.set_sync_debug_mode("default")
         found["no_host_sync"] = True
         found["bf16_against_float64"] = relative(plain.hidden, call(exact, config, ids).hidden)
-        kept = slice(None) if config.kind == "encoder-decoder" else mask
-        found["padded_against_float64"] = relative(padded.hidden[kept], call(exact, config, ids, mask).hidden[kept])
+        real = slice(None) if config.kind == "encoder-decoder" else mask
+        found["padded_against_float64"] = relative(padded.hidden[real], call(exact, config, ids, mask).hidden[real])
         with chumoku.record(model) as tape:
-            seen = call(model, config, ids, mask)
+            recorded = call(model, config, ids, mask)
         found["recorded"] = len(tape)
-        found["recording_bit_identical"] = torch.equal(seen.hidden, padded.hidden)
+        found["recording_bit_identical"] = torch.equal(recorded.hidden, padded.hidden)
         if config.kind == "decoder":
-            found["cached_against_float64"] = cached(model, exact, ids)
+            found["cached_against_float64"] = check_cache(model, exact, ids)
     return found
 
 
-def cached(model: Model, exact: Model, ids: torch.Tensor) -> float:
-    """Ragged prompts, then steps; no synchronization after the prompt."""
+def check_cache(model: Model, exact: Model, ids: torch.Tensor) -> float:
+    """Error of cached decoding with prompts of different lengths, without host synchronization."""
     lengths = torch.tensor([29, 17, 5], device=DEVICE)
     cache = model.new_cache(3, 61)
     torch.cuda.set_sync_debug_mode("error")
@@ -79,12 +79,12 @@ def cached(model: Model, exact: Model, ids: torch.Tensor) -> float:
         torch.cuda.set_sync_debug_mode("default")
     errors = []
     for row, length in enumerate((29, 17, 5)):
-        whole = exact(torch.cat([ids[row : row + 1, :length], ids[row : row + 1, 29:37]], 1)).logits[0, length:]
-        errors.append(relative(torch.cat(steps, 1)[row], whole))
+        expected = exact(torch.cat([ids[row : row + 1, :length], ids[row : row + 1, 29:37]], 1)).logits[0, length:]
+        errors.append(relative(torch.cat(steps, 1)[row], expected))
     return max(errors)
 
 
-def twins() -> dict[str, float]:
+def check_attention() -> dict[str, float]:
     """attend_fused in bf16 against attend in float64, with queries that see nothing, grouped heads and biases."""
     found = {}
     for grouped in (False, True):
@@ -101,13 +101,13 @@ def twins() -> dict[str, float]:
                 plain, _ = attend(*exact, mask=mask, bias=None if bias is None else bias.double(), causal=True)
                 fused.sum().backward()
                 if not (fused.isfinite().all() and q.grad.isfinite().all()):
-                    raise SystemExit("a query that sees nothing gave NaN")
+                    raise SystemExit("A query without visible keys gave NaN.")
                 found[f"grouped={grouped} bias={with_bias} mask={masked}"] = relative(fused, plain)
     return found
 
 
 def grouped_with_mask() -> dict[str, float]:
-    """One step of 32 heads over 8 × 4,096 masked keys, batch 16: repeating key heads first, or sharing them."""
+    """Time of one step of 32 heads over 8 × 4,096 masked keys, batch 16: key heads repeated or shared."""
     q = torch.randn(16, 32, 1, 64, device=DEVICE, dtype=DTYPE)
     k, v = (torch.randn(16, 8, 4096, 64, device=DEVICE, dtype=DTYPE) for _ in "kv")
     mask = torch.rand(16, 1, 1, 4096, device=DEVICE) > 0.5
@@ -116,8 +116,8 @@ def grouped_with_mask() -> dict[str, float]:
     return {"repeated_ms": round(repeated, 3), "shared_ms": round(shared, 3)}
 
 
-def experts() -> dict[str, float]:
-    """The grouped product against the plain sum over experts, forward and gradient, in bf16."""
+def check_experts() -> dict[str, float]:
+    """Difference between the grouped product and the plain sum over experts, output and gradient, in bf16."""
     layer = MixtureOfExperts(256, 512, experts=8, per_token=2, kind="swiglu", bias=True).to(DEVICE, DTYPE)
     for parameter in layer.parameters():
         torch.nn.init.normal_(parameter, std=0.05)
@@ -180,8 +180,8 @@ if __name__ == "__main__":
     }.items():
         result[name + (" with experts" if "experts" in changes else "")] = check(name, **changes)
     result["relative positions"] = check("tiny-decoder", position="relative", width=256)
-    result["twins"] = twins()
-    result["experts grouped against plain"] = experts()
+    result["twins"] = check_attention()
+    result["experts grouped against plain"] = check_experts()
     result["grouped heads with a mask"] = grouped_with_mask()
     result["gpt2 training step"] = speed()
     print(json.dumps(result))

@@ -1,11 +1,11 @@
-"""Load: many clients at once, of whom some vanish midway, round after round.
+"""Load test: rounds of many simultaneous clients, some of which disconnect midway.
 
     python benchmarks/load.py runs/shakespeare-cpu/last --translator runs/demo/last --clients 200 --rounds 10
 
-Every client asks for one text (every fifth a stream, every seventh a translation) and 20 % close their connection
-before the answer is there. After each round nothing may be left: no text, row, position of keys and values, task or
-connection; the answers of those who stayed are what they were alone; /health, asked all the while, answers. Whoever is
-told 429 comes again, as it is told. Memory is that of the server's process. Prints one line of JSON.
+Every client requests one text (every fifth a stream, every seventh a translation), and 20 % close their connection
+before the answer is complete. After each round, the server must hold no request, row, cache, task or connection; the
+other clients must get the same answers as alone; and /health must answer all the time. Clients that get a 429 retry
+after the given time. Memory is that of the server process. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GAUGES = re.compile(r'^chumoku_(queue|running|cache_bytes)\{model="[^"]*"\} ([0-
 
 @dataclass
 class Seen:
-    """What happened."""
+    """Measurements of a load test."""
 
     answers: dict[int, set[str]] = field(default_factory=dict)
     statuses: dict[int, int] = field(default_factory=dict)
@@ -55,7 +55,7 @@ def body_of(number: int, models: dict[str, str], new: int) -> tuple[str, dict[st
 
 
 def text_of(answer: httpx.Response) -> str:
-    """The words of an answer, whichever form it has."""
+    """The generated text of a response, streamed or not."""
     if answer.headers["content-type"].startswith("text/event-stream"):
         events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: {")]
         return "".join(event["choices"][0]["text"] for event in events)
@@ -80,7 +80,7 @@ async def one_client(http: httpx.AsyncClient, number: int, asked: tuple[str, dic
 
 
 async def vanishing(port: int, asked: tuple[str, dict[str, Any]], seconds: float, seen: Seen) -> None:
-    """Asks, waits a little, and is gone without a word."""
+    """Send a request, wait, and abort the connection."""
     path, body = asked
     data = json.dumps(body).encode()
     lines = (
@@ -99,7 +99,7 @@ async def vanishing(port: int, asked: tuple[str, dict[str, Any]], seconds: float
         seen.vanished += 1
 
 
-# In a process of its own: here, the clients would wait for each other, and the clock would measure them.
+# In a separate process, so that the clients of this process do not distort the times.
 HEALTH = """
 import http.client, select, sys, time
 connection, port = None, int(sys.argv[1])
@@ -125,25 +125,25 @@ def watched_health(port: int, seen: Seen) -> Iterator[None]:
         yield
     finally:
         if watcher.stdin is not None:
-            watcher.stdin.close()  # which it notices
+            watcher.stdin.close()  # ends the process
         reader.join()
         watcher.wait()
     seen.health += [float(one) for one in times[1:]]
 
 
 async def until_nothing_is_left(http: httpx.AsyncClient) -> float:
-    """Seconds until the server holds nothing of any request."""
+    """Seconds until the server holds no resources of any request."""
     began = time.perf_counter()
     while time.perf_counter() - began < 10:
         values = [float(value) for _, value in GAUGES.findall((await http.get("/metrics")).text)]
         if values and not any(values):
             return time.perf_counter() - began
         await asyncio.sleep(0.02)
-    raise AssertionError("something of a request was left after 10 seconds")
+    raise AssertionError("The server still held resources of a request after 10 seconds.")
 
 
 def memory_of(process: int) -> float:
-    """Resident megabytes."""
+    """Resident memory in megabytes."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
@@ -158,12 +158,12 @@ def sockets_of(process: int) -> int:
 async def storm(
     port: int, process: int, models: dict[str, str], *, clients: int, rounds: int, new: int = 40, seed: int = 0
 ) -> Seen:
-    """All rounds."""
+    """Run all rounds and return the measurements."""
     seen, chance = Seen(), random.Random(seed)
     many = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     url = f"http://127.0.0.1:{port}"
     async with httpx.AsyncClient(base_url=url, timeout=300) as aside:
-        # First each alone, so that there is something to compare with.
+        # First each request alone, for comparison.
         asked = {number: body_of(number, models, new) for number in range(clients)}
         for number, one in asked.items():
             await one_client(aside, number, one, seen)

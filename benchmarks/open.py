@@ -1,12 +1,11 @@
-"""From a GGUF file to the first word: `chumoku.load` and `generate`, beside llama.cpp in the same run.
+"""Time from opening a GGUF file to the first token, compared with llama.cpp in the same run.
 
     pip install 'chumoku[bench]'
     python benchmarks/open.py SmolLM2-135M-Instruct.Q4_1.gguf [--rounds 9]
 
-Each turn opens the file anew, with its tokenizer, reads a prompt of a few tokens and chooses the likeliest next one,
-both with --threads threads. What does not belong to opening a file happens before, on both sides: importing the
-libraries, and compiling ours, once for a machine. The file is in the system's memory, since an unmeasured turn has read
-it. Prints one JSON line: milliseconds (quartiles), and how many times as long we take, turn by turn (quartiles).
+Each round opens the file with its tokenizer, processes a short prompt and generates one token greedily, both with
+--threads threads. Imports and the compilation of our library are not measured. The file is in the page cache after an
+unmeasured warm-up round. Prints one JSON line: milliseconds (quartiles), and our time / llama.cpp's time per round.
 """
 
 from __future__ import annotations
@@ -56,13 +55,13 @@ def main() -> None:
 
     seconds: dict[str, list[float]] = {"ours": [], "llama.cpp": []}
     for number in range(chosen.rounds + 1):
-        for name, contestant in (("ours", ours), ("llama.cpp", theirs)):
+        for name, function in (("ours", ours), ("llama.cpp", theirs)):
             start = time.perf_counter()
-            model = contestant()
+            model = function()
             if number:
                 seconds[name].append(time.perf_counter() - start)
             del model
-            gc.collect()  # giving memory back is no part of it, and must not fall into the other's turn
+            gc.collect()  # freeing memory is not measured, and must not happen in the other's time
     found = {
         "threads": chosen.threads,
         "torch": torch.__version__,

@@ -1,9 +1,9 @@
-"""The server under clients: tokens and requests a second, over real TCP.
+"""Throughput of the server: tokens and requests per second over real TCP.
 
     python benchmarks/serve.py --chat smollm2.gguf --translator runs/demo/last [--peer]
 
-1, 8 and 32 clients ask one after the other; each asks for the same number of tokens at temperature 0. With --peer the
-server of llama-cpp-python opens the same file, and both are asked in turns within one run. Prints one line of JSON.
+1, 8 and 32 clients send requests for the same number of tokens at temperature 0. With --peer, the server of
+llama-cpp-python opens the same file, and both are measured alternately within one run. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def started(command: list[str], url: str) -> Iterator[None]:
-    """A server as a process of its own, until it answers and no longer than needed."""
+def run_server(command: list[str], url: str) -> Iterator[None]:
+    """Start a server process, wait until it answers, and stop it at the end."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         for _ in range(600):
@@ -54,8 +54,8 @@ def started(command: list[str], url: str) -> Iterator[None]:
         process.wait(40)
 
 
-async def clients(url: str, count: int, requests: int, ask: object) -> dict[str, float]:
-    """`requests` in all, from so many clients at once."""
+async def run_clients(url: str, count: int, requests: int, ask: object) -> dict[str, float]:
+    """Send `requests` requests from `count` simultaneous clients and return the throughput."""
     numbers, waits, written = iter(range(requests)), [], 0
     limits = httpx.Limits(max_connections=count, max_keepalive_connections=count)
 
@@ -79,7 +79,7 @@ async def clients(url: str, count: int, requests: int, ask: object) -> dict[str,
     }
 
 
-def completing(model: str, new: int) -> object:
+def completion_request(model: str, new: int) -> object:
     async def ask(client: httpx.AsyncClient, number: int) -> int:
         body = {"model": model, "prompt": PROMPTS[number % len(PROMPTS)], "max_tokens": new, "temperature": 0}
         answer = await client.post("/v1/completions", json=body)
@@ -89,7 +89,7 @@ def completing(model: str, new: int) -> object:
     return ask
 
 
-def translating(model: str) -> object:
+def translation_request(model: str) -> object:
     async def ask(client: httpx.AsyncClient, number: int) -> int:
         answer = await client.post("/v1/translate", json={"model": model, "text": TEXTS[number % len(TEXTS)]})
         answer.raise_for_status()
@@ -102,7 +102,7 @@ def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     words.add_argument("--chat", help="A GGUF file.")
     words.add_argument("--translator")
-    words.add_argument("--peer", action="store_true", help="llama-cpp-python's server too.")
+    words.add_argument("--peer", action="store_true", help="Also measure llama-cpp-python's server.")
     words.add_argument("--new", type=int, default=64)
     words.add_argument("--clients", type=int, nargs="*", default=[1, 8, 32])
     words.add_argument("--rounds", type=int, default=3)
@@ -119,16 +119,16 @@ def main() -> None:
     result: dict[str, dict[str, list[dict[str, float]]]] = {}
     with contextlib.ExitStack() as running:
         for url, command in sides.values():
-            running.enter_context(started(command, url))
+            running.enter_context(run_server(command, url))
         for round_ in range(asked.rounds):
             for count in asked.clients:
                 for side, (url, _) in list(sides.items())[:: -1 if round_ % 2 else 1]:
-                    what = {"completions": completing("chat", asked.new)} if asked.chat else {}
+                    what = {"completions": completion_request("chat", asked.new)} if asked.chat else {}
                     if asked.translator and side == "chumoku":
-                        what["translations"] = translating("translator")
+                        what["translations"] = translation_request("translator")
                     for name, ask in what.items():
                         requests = max(4, 2 * count) if name == "completions" else 40 + 4 * count
-                        figures = asyncio.run(clients(url, count, requests, ask))
+                        figures = asyncio.run(run_clients(url, count, requests, ask))
                         result.setdefault(f"{side} {name}", {}).setdefault(str(count), []).append(figures)
     print(json.dumps({"cpus": os.cpu_count(), "new": asked.new, "results": result}))
 

@@ -1,8 +1,8 @@
-"""What the taps cost when nobody records: a step of decoding and a whole pass, with the taps and with them cut out.
+"""Cost of taps while nothing is recorded: one decoding step and one forward pass, with and without taps.
 
     python benchmarks/tap.py
 
-Prints one JSON line. `bound` is exact where the ratio is noisy: taps passed × seconds a tap takes / seconds of a pass.
+Prints one JSON line. The ratio is noisy; `bound` is exact: number of taps × seconds per tap / seconds per pass.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import timeit
 
 import torch
-from clock import ratio, turns
+from clock import ratio, time_alternately
 
 import chumoku
 from chumoku.models import model as model_module
@@ -21,10 +21,10 @@ from chumoku.nn import attention, block, feedforward, tap
 HOLDERS = (attention, block, feedforward, stack, model_module)
 
 
-def cut_out(run):
-    """The same run with every tap replaced by nothing but a return."""
+def without_taps(run):
+    """The same function with every tap replaced by the identity."""
 
-    def without():
+    def replaced():
         for holder in HOLDERS:
             holder.tap = lambda module, name, tensor: tensor
         attention.is_recorded = lambda module, *names: False
@@ -35,7 +35,7 @@ def cut_out(run):
                 holder.tap = tap.tap
             attention.is_recorded = tap.is_recorded
 
-    return without
+    return replaced
 
 
 def measure(config: chumoku.ModelConfig, length: int, *, repeat: int) -> dict[str, object]:
@@ -47,7 +47,7 @@ def measure(config: chumoku.ModelConfig, length: int, *, repeat: int) -> dict[st
             model(ids)
 
     with torch.inference_mode():
-        seconds = turns({"with": run, "without": cut_out(run)}, rounds=41)
+        seconds = time_alternately({"with": run, "without": without_taps(run)}, rounds=41)
     number = 100_000
     one_tap = min(timeit.repeat(lambda: tap.tap(model, "logits", ids), number=number, repeat=5)) / number
     taps = len(chumoku.addresses(model)) + config.layers

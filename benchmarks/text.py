@@ -1,8 +1,8 @@
-"""Text and data at size: growth of tokenizing time, shards against the library's own speed, padding, GPT-2's ids.
+"""Text and data: growth of tokenization time, speed of writing shards, padding, and GPT-2's token ids.
 
     python benchmarks/text.py --text soseki.txt --pairs train.ja train.en --gpt2 gpt2_vocab
 
-Prints one JSON line. Each part is left out when its files are not given, but for the growth of time.
+Prints one JSON line. All parts but the first run only if their files are given.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from clock import ratio, turns
+from clock import ratio, time_alternately
 
 from chumoku.data.batches import PairBatches
 from chumoku.data.corpus import Corpus
@@ -22,11 +22,11 @@ from chumoku.data.prepared import open_pairs, prepare_pairs
 from chumoku.data.shards import prepare_text
 from chumoku.text import KINDS, Tokenizer, load, train
 
-SEEN = ["The quick brown fox jumps over the lazy dog. こたつでみかんを食べる。", "aaaa bbb  c\n"] * 50
+TRAINING_TEXTS = ["The quick brown fox jumps over the lazy dog. こたつでみかんを食べる。", "aaaa bbb  c\n"] * 50
 
 
 def growth(tokenizer: Tokenizer, largest: int) -> dict[str, list[float]]:
-    """Seconds for 10⁴, 10⁵ … bytes of one unit, as factors from one size to the next (the best of three runs)."""
+    """Growth factors of the time for 10⁴, 10⁵ … bytes of one repeated unit (the best of three runs)."""
     factors = {}
     for name, unit in {"a": "a", "space": " ", "zero-width": "\u200b", "あ": "あ"}.items():
         times = []
@@ -42,7 +42,7 @@ def growth(tokenizer: Tokenizer, largest: int) -> dict[str, list[float]]:
 
 
 def shards(file: str, rounds: int) -> dict[str, object]:
-    """A file to shards, reading, writing and hashing included, against the library encoding the same texts."""
+    """Speed of writing shards, including reading and hashing, compared with the library encoding the same texts."""
     corpus = Corpus([file])
     tokenizer = train(corpus.documents(), kind="bpe", vocabulary=16000)
     texts = list(corpus.documents())
@@ -60,7 +60,7 @@ def shards(file: str, rounds: int) -> dict[str, object]:
         def library_fast() -> None:
             [encoding.ids for encoding in backend.encode_batch_fast(texts)]
 
-        seconds = turns({"ours": ours, "library": library, "library_fast": library_fast}, rounds=rounds)
+        seconds = time_alternately({"ours": ours, "library": library, "library_fast": library_fast}, rounds=rounds)
     characters = sum(map(len, texts))
     return {
         "characters": characters,
@@ -77,9 +77,9 @@ def padding(files: list[str]) -> dict[str, object]:
     tokenizer = train([text for pair in pairs for text in pair], kind="bpe", vocabulary=8000)
     with tempfile.TemporaryDirectory() as folder:
         start = time.perf_counter()
-        made = prepare_pairs(files, tokenizer, Path(folder) / "pairs")
+        prepared = prepare_pairs(files, tokenizer, Path(folder) / "pairs")
         seconds = time.perf_counter() - start
-        batches = PairBatches(open_pairs(made), tokens=4096, source_roles=tokenizer.roles)
+        batches = PairBatches(open_pairs(prepared), tokens=4096, source_roles=tokenizer.roles)
         return {
             "pairs": report.kept,
             "prepare_s": round(seconds, 1),
@@ -89,7 +89,7 @@ def padding(files: list[str]) -> dict[str, object]:
 
 
 def gpt2(folder: str, text: str | None) -> dict[str, object]:
-    """GPT-2's own files against tiktoken made from the same files."""
+    """Compare the ids of GPT-2's own files with tiktoken built from the same files."""
     import tiktoken
 
     ours = load(folder)
@@ -120,7 +120,7 @@ if __name__ == "__main__":
     given = arguments.parse_args()
     result: dict[str, object] = {"benchmark": "text"}
     result["growth_per_tenfold"] = {
-        kind: growth(train(SEEN, kind=kind, vocabulary=600), given.largest) for kind in KINDS
+        kind: growth(train(TRAINING_TEXTS, kind=kind, vocabulary=600), given.largest) for kind in KINDS
     }
     if given.text:
         result["shards"] = shards(given.text, given.rounds)

@@ -1,9 +1,9 @@
-"""Training GPT-2 124M on a GPU: tokens a second, as a share of what a matrix product alone reaches there.
+"""Training GPT-2 124M on a GPU: tokens per second, and the share of the speed of a matrix product alone.
 
     python benchmarks/train_gpu.py [--batch 64] [--peer]
 
-share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run. The steps are the trainer's
-own: objective, cast, compile, clipping, fused AdamW. `--peer` times transformers' GPT-2, compiled, under autocast.
+share = (6 N + 12 L D T) · tokens/s / (FLOP/s of an 8192³ product in bf16), all in one run. It uses the trainer's
+own step: objective, cast, compile, clipping, fused AdamW. `--peer` times transformers' GPT-2, compiled, with autocast.
 Prints one JSON line.
 """
 
@@ -37,7 +37,7 @@ def step_of(module: torch.nn.Module, optimizer: Optimizer, batch: dict[str, torc
         optimizer.zero_grad()
         (module(batch) / tokens).backward()
         norm = optimizer.grad_norm()
-        norm.item()  # the trainer looks at every norm before it applies a step
+        norm.item()  # the trainer checks every norm before it applies a step
         optimizer.unscale_and_clip(norm, 1.0)
         optimizer.step(6e-4)
 

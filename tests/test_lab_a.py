@@ -1,4 +1,4 @@
-"""The arithmetic of the notes: every claim's numbers, its verdict, and that the verdict turns when the numbers do."""
+"""Calculations of the notes: numbers and verdict of every claim, and that other numbers change the verdict."""
 
 from __future__ import annotations
 
@@ -15,7 +15,17 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from chumoku.lab.claims import ARITHMETIC, CLAIMS
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Outcome, Words, as_printed, listed, times
+from chumoku.lab.experiment import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    Budget,
+    Outcome,
+    Words,
+    format_list,
+    format_number,
+    matches_rounded,
+)
 from chumoku.probe.plot_style import plot_style
 
 BUDGET = Budget(scale=0.05, seeds=2)
@@ -27,8 +37,8 @@ VERDICTS = {
     "mask-future softmax-axis slices",
 }
 EXPECTED = {id: verdict for verdict, ids in VERDICTS.items() for id in ids.split()}
-# Numbers as they would have to be for another verdict.
-TURNED: dict[str, tuple[str, dict[str, Any]]] = {
+# Changed numbers that must give another verdict.
+CHANGED: dict[str, tuple[str, dict[str, Any]]] = {
     "norm": (FAILS, {"worst": 1e-6}),
     "dot": (FAILS, {"worst": 1e-3}),
     "dot-proof": (HOLDS, {"gap_minus": 0.0}),
@@ -66,37 +76,37 @@ TURNED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def file_of(id: str) -> ModuleType:
+def module_of(id: str) -> ModuleType:
     return importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
 
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, Outcome]:
-    return {id: file_of(id).run(BUDGET) for id in ARITHMETIC}
+    return {id: module_of(id).run(BUDGET) for id in ARITHMETIC}
 
 
-def test_the_tables_know_every_claim() -> None:
-    assert set(EXPECTED) == set(TURNED) == set(ARITHMETIC)
+def test_tables_contain_every_claim() -> None:
+    assert set(EXPECTED) == set(CHANGED) == set(ARITHMETIC)
 
 
 @pytest.mark.parametrize("id", ARITHMETIC)
-def test_the_verdict_follows_from_the_numbers_and_turns_with_them(id: str, outcomes: dict[str, Outcome]) -> None:
-    outcome, judge = outcomes[id], file_of(id).verdict
+def test_verdict_follows_from_the_numbers(id: str, outcomes: dict[str, Outcome]) -> None:
+    outcome, judge = outcomes[id], module_of(id).judge
     assert outcome.verdict == EXPECTED[id] == judge(outcome.numbers)
-    verdict, changes = TURNED[id]
+    verdict, changes = CHANGED[id]
     assert verdict != EXPECTED[id]
     assert judge({**outcome.numbers, **changes}) == verdict
 
 
 @pytest.mark.parametrize("id", ARITHMETIC)
-def test_a_claim_says_everything_in_both_languages(id: str, outcomes: dict[str, Outcome]) -> None:
-    claim, outcome = file_of(id).CLAIM, outcomes[id]
+def test_texts_are_in_both_languages(id: str, outcomes: dict[str, Outcome]) -> None:
+    claim, outcome = module_of(id).CLAIM, outcomes[id]
     assert claim.id == id
     assert claim.notes
     assert set(claim.notes) <= {"000", "001", "002", "003", "004"}
-    said = [value for value in (*vars(claim).values(), *vars(outcome).values()) if isinstance(value, Words)]
-    said += [outcome.correction.computed] if outcome.correction else []
-    for words in said:
+    texts = [value for value in (*vars(claim).values(), *vars(outcome).values()) if isinstance(value, Words)]
+    texts += [outcome.correction.computed] if outcome.correction else []
+    for words in texts:
         assert words.en.strip()
         assert words.ja.strip()
     for words in (claim.title, claim.stated, claim.tried, claim.refutes, claim.rule, outcome.summary):
@@ -109,17 +119,17 @@ def test_a_claim_says_everything_in_both_languages(id: str, outcomes: dict[str, 
 
 
 @pytest.mark.parametrize("id", ARITHMETIC)
-def test_a_figure_needs_nothing_but_the_numbers_as_json_keeps_them(id: str, outcomes: dict[str, Outcome]) -> None:
-    kept = json.loads(json.dumps(outcomes[id].numbers, allow_nan=False))
-    draw = getattr(file_of(id), "draw", None)
+def test_figures_need_only_json_numbers(id: str, outcomes: dict[str, Outcome]) -> None:
+    numbers = json.loads(json.dumps(outcomes[id].numbers, allow_nan=False))
+    draw = getattr(module_of(id), "draw", None)
     if draw is None:
         assert outcomes[id].reading is None
         return
     assert outcomes[id].reading is not None
-    house: Any = plot_style()
-    with rc_context(house):
+    settings: Any = plot_style()
+    with rc_context(settings):
         figure = Figure(layout="constrained")
-        draw(dataclasses.replace(outcomes[id], numbers=kept), figure)
+        draw(dataclasses.replace(outcomes[id], numbers=numbers), figure)
         figure.draw_without_rendering()
     assert figure.axes
 
@@ -128,13 +138,13 @@ def test_known_numbers(outcomes: dict[str, Outcome]) -> None:
     numbers = {id: outcome.numbers for id, outcome in outcomes.items()}
     assert numbers["gram"]["product"] == [[50, 110], [110, 250]]
     cat = numbers["attention-cat"]
-    assert listed(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
-    assert listed(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
+    assert format_list(cat["weights"]) == "[0.265, 0.141, 0.248, 0.150, 0.195]"
+    assert format_list(cat["scores"], 4) == "[0.7142, 0.0849, 0.6505, 0.1485, 0.4101]"
     assert round(cat["said_sum"], 2) == 1.34
-    assert listed(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
-    temperatures = [listed(found) for found in numbers["temperature"]["found"]]
+    assert format_list(numbers["saturation"]["found"][1]) == "[0.507, 0.340, 0.084, 0.069]"
+    temperatures = [format_list(found) for found in numbers["temperature"]["found"]]
     assert temperatures == ["[0.016, 0.117, 0.867]", "[0.090, 0.245, 0.665]", "[0.186, 0.307, 0.506]"]
-    assert listed(numbers["ln-formula"]["by_variance"], 1) == "[−1.2, −0.4, 0.4, 1.2]"
+    assert format_list(numbers["ln-formula"]["by_variance"], 1) == "[−1.2, −0.4, 0.4, 1.2]"
     small = numbers["ffn-share"]["gpt2"]
     assert small["parameters"] == 124_439_808
     assert f"{small['of_all']:.3f}" == "0.455"
@@ -147,9 +157,9 @@ def test_known_numbers(outcomes: dict[str, Outcome]) -> None:
     assert numbers["mask-future"]["logits"] == 0.0 < numbers["mask-future"]["logits_without_mask"]
 
 
-def test_what_is_recorded_of_rope_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_rope_users_match_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
-    claim = file_of("rope-users")
+    claim = module_of("rope-users")
     measured = claim.run(BUDGET)
     assert measured.numbers["how"].startswith("measured")
     assert measured.numbers["rotary"] == claim.RECORDED
@@ -159,26 +169,26 @@ def test_what_is_recorded_of_rope_is_what_is_measured(monkeypatch: pytest.Monkey
     assert recorded.verdict == measured.verdict
 
 
-def test_every_word_is_looked_up_both_ways() -> None:
-    onehot = file_of("onehot")
+def test_onehot_compares_every_word() -> None:
+    onehot = module_of("onehot")
     table = onehot.Embedding(1009, 7)
     words = torch.tensor([3, 3, 1008])
     with torch.no_grad():
         torch.nn.init.normal_(table.table)
-        assert onehot.compared(table, words) == (True, 0.0)
-        table.forward = lambda ids: table.table[ids.clamp(max=1000)]  # wrong for the last words alone
-        assert onehot.compared(table, words) == (False, 0.0)
+        assert onehot.compare_lookups(table, words) == (True, 0.0)
+        table.forward = lambda ids: table.table[ids.clamp(max=1000)]  # wrong only for the last words
+        assert onehot.compare_lookups(table, words) == (False, 0.0)
 
 
-def test_the_view_is_caught_before_it_is_transposed() -> None:
-    with file_of("shapes").Transposed() as seen:
+def test_transposes_are_recorded() -> None:
+    with module_of("shapes").RecordTransposes() as seen:
         torch.zeros(2, 3, 5).view(2, 3, 5, 1).transpose(1, 2)
     assert seen.shapes == [[2, 3, 5, 1]]
 
 
 @pytest.mark.parametrize("id", CLAIMS)
-def test_one_vocabulary_in_japanese(id: str) -> None:
-    claim = file_of(id).CLAIM
+def test_japanese_terms_are_consistent(id: str) -> None:
+    claim = module_of(id).CLAIM
     rule = claim.rule.ja
     assert re.search("「(条件つきで)?成り立(つ|たない)」", rule), rule
     wrong = "成立|デコーダー|エンコーダー|[Ee]ncoder|[Dd]ecoder|交差注意|注意機構|詰め物|[0-9]e-[0-9]"
@@ -186,11 +196,11 @@ def test_one_vocabulary_in_japanese(id: str) -> None:
         assert not re.search(wrong, words.ja), words.ja
 
 
-def test_printed_numbers() -> None:
-    assert as_printed([0.12, -0.5], [0.1249, -0.495], 2)
-    assert not as_printed([0.12], [0.1251], 2)
-    assert not as_printed([0.12], [0.12, 0.0], 2)
-    assert listed([0.0, -0.0004, -1.5], 2) == "[0.00, 0.00, −1.50]"
-    assert times(1.23e-7) == "1.2 × 10⁻⁷"
-    assert times(0.5) == "0.5"
-    assert times(0.0) == "0"
+def test_number_formatting() -> None:
+    assert matches_rounded([0.12, -0.5], [0.1249, -0.495], 2)
+    assert not matches_rounded([0.12], [0.1251], 2)
+    assert not matches_rounded([0.12], [0.12, 0.0], 2)
+    assert format_list([0.0, -0.0004, -1.5], 2) == "[0.00, 0.00, −1.50]"
+    assert format_number(1.23e-7) == "1.2 × 10⁻⁷"
+    assert format_number(0.5) == "0.5"
+    assert format_number(0.0) == "0"

@@ -1,4 +1,4 @@
-"""The laboratory, things to try, first half: every experiment runs, and its verdict follows from its numbers."""
+"""Experiments of the lab, first half: every experiment runs, and its verdict follows from its numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget
-from chumoku.lab.training import fit, next_token_loss, seeded, tail, thinned, toy, unnormed
+from chumoku.lab.training import build_toy, downsample, final_loss, fit, fixed_seed, next_token_loss, remove_norms
 
 IDS = (
     *("pe-heatmap", "pe-dot", "pe-linear", "order", "rejected-pe", "rope-relative", "extrapolate", "rnn", "scale"),
@@ -23,7 +23,7 @@ IDS = (
 SMALL = Budget(scale=0.1, seeds=2)
 
 
-def opened(name: str) -> ModuleType:
+def load_claim(name: str) -> ModuleType:
     return importlib.import_module(f"chumoku.lab.claims.{name.replace('-', '_')}")
 
 
@@ -33,23 +33,25 @@ def outcomes() -> dict[str, Any]:
 
 
 def outcome_of(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Run once, the trained ones with far fewer steps than even a quick run takes."""
+    """Run each experiment once, with far fewer steps than a quick run."""
     if name not in outcomes:
-        monkeypatch.setattr(Budget, "steps", lambda self, full, least=1: min(least, 8) if least < 500 else least)
-        outcomes[name] = opened(name).run(SMALL)
+        monkeypatch.setattr(
+            Budget, "steps", lambda self, full, minimum=1: min(minimum, 8) if minimum < 500 else minimum
+        )
+        outcomes[name] = load_claim(name).run(SMALL)
     return outcomes[name]
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_it_runs_is_judged_and_drawn(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experiment_runs_and_draws(name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib.figure import Figure
 
-    module, outcome = opened(name), outcome_of(name, outcomes, monkeypatch)
+    module, outcome = load_claim(name), outcome_of(name, outcomes, monkeypatch)
     assert module.CLAIM.id == name
     assert outcome.verdict in VERDICTS
     assert (outcome.when is not None) == (outcome.verdict == PARTLY)
-    written = json.loads(json.dumps(outcome.numbers, allow_nan=False))
-    assert module.judge(written) == outcome.verdict, "the verdict follows from what is written down"
+    numbers = json.loads(json.dumps(outcome.numbers, allow_nan=False))
+    assert module.judge(numbers) == outcome.verdict, "the verdict follows from the written numbers"
     for words in (outcome.summary, outcome.reading, *vars(module.CLAIM).values()):
         if isinstance(words, tuple) and hasattr(words, "ja"):
             assert words.en.strip()
@@ -64,70 +66,72 @@ def test_the_same_seeds_give_the_same_numbers(
     name: str, outcomes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = outcome_of(name, outcomes, monkeypatch)
-    torch.rand(7)  # what was drawn elsewhere does not matter
+    torch.rand(7)  # other random numbers do not matter
     assert outcome_of(name, {}, monkeypatch).numbers == first.numbers
 
 
-# The true numbers, to the digits that the claims give or that follow on paper.
+# Known exact numbers.
 
 
 def test_known_numbers() -> None:
-    cycles = opened("pe-heatmap").run(SMALL).numbers["cycles_in_50_positions"]
+    cycles = load_claim("pe-heatmap").run(SMALL).numbers["cycles_in_50_positions"]
     expected = [50 / (2 * math.pi * 10000 ** (dimension / 512)) for dimension in (0, 50, 100)]
     assert cycles == pytest.approx(expected, rel=1e-6)
-    dot = opened("pe-dot").run(SMALL)
+    dot = load_claim("pe-dot").run(SMALL)
     assert dot.verdict == PARTLY
     assert dot.numbers["D=128"]["products"][0] == pytest.approx(64)
     assert dot.numbers["D=128"]["products"][7] == pytest.approx(
         sum(math.cos(7 / 10000 ** (2 * k / 128)) for k in range(64))
     )
-    assert opened("pe-linear").run(SMALL).verdict == HOLDS
-    assert opened("rope-relative").run(SMALL).verdict == PARTLY
-    assert opened("scale").run(SMALL).verdict == HOLDS
+    assert load_claim("pe-linear").run(SMALL).verdict == HOLDS
+    assert load_claim("rope-relative").run(SMALL).verdict == PARTLY
+    assert load_claim("scale").run(SMALL).verdict == HOLDS
 
 
-def test_the_written_shift_is_a_rotation() -> None:
-    linear = opened("pe-linear")
-    matrix = linear.written(5)
+def test_shift_matrix_is_a_rotation() -> None:
+    linear = load_claim("pe-linear")
+    matrix = linear.shift_matrix(5)
     assert torch.allclose(matrix @ matrix.T, torch.eye(linear.WIDTH, dtype=torch.float64), atol=1e-12)
-    assert linear.miss(linear.written(4), linear.encoded, linear.UNSEEN, 5) > 0.1, "another shift's matrix is caught"
+    assert linear.relative_error(linear.shift_matrix(4), linear.encode, linear.UNSEEN, 5) > 0.1, (
+        "the matrix of another shift is detected"
+    )
 
 
-def test_the_slope_of_the_softmax_is_its_jacobian() -> None:
+def test_softmax_slope_is_the_jacobian_norm() -> None:
     scores = torch.randn(7, dtype=torch.float64)
     jacobian = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
-    assert opened("scale").slope(scores.softmax(-1)) == pytest.approx(float(jacobian.norm()))
+    assert load_claim("scale").slope(scores.softmax(-1)) == pytest.approx(float(jacobian.norm()))
 
 
-def test_a_permuted_sentence_is_told_apart_only_by_positions() -> None:
-    order = opened("order")
-    words, answer = order.questions(200, torch.Generator().manual_seed(0))
+def test_only_positions_distinguish_permutations() -> None:
+    order = load_claim("order")
+    words, answer = order.sample_questions(200, torch.Generator().manual_seed(0))
     first = [row.index(1) < row.index(2) for row in words.tolist()]
     assert first == [not turned for turned in answer.tolist()]
     assert 0.3 < answer.float().mean() < 0.7
-    free, placed = (toy(0, kind="encoder", position=kind, vocabulary=order.WORDS) for kind in ("none", "learned"))
-    assert order.movement(free, torch.Generator().manual_seed(0)) < 1e-5
-    assert order.movement(placed, torch.Generator().manual_seed(0)) > 1e-3
+    free, placed = (build_toy(0, kind="encoder", position=kind, vocabulary=order.WORDS) for kind in ("none", "learned"))
+    assert order.measure_movement(free, torch.Generator().manual_seed(0)) < 1e-5
+    assert order.measure_movement(placed, torch.Generator().manual_seed(0)) > 1e-3
 
 
-def test_a_run_that_has_not_learned_has_not_converged() -> None:
-    rate, chance = opened("ln-rate"), math.log(8)
+def test_ln_rate_states() -> None:
+    rate, chance = load_claim("ln-rate"), math.log(8)
     assert rate.state([(9.0, 0.8 * chance), (9.0, 0.89 * chance)]) == "learns"
     assert rate.state([(9.0, 0.8 * chance), (9.0, 0.91 * chance)]) == "stays"
     assert rate.state([(9.0, 0.8 * chance), (1.5, 1.6)]) == "diverges"
     assert rate.state([(9.0, math.inf)]) == rate.state([(9.0, math.nan)]) == "diverges"
 
 
-def test_who_waits_for_the_places_before() -> None:
-    rnn = opened("rnn")
-    assert rnn.waits("attention") < 1e-5
-    assert min(rnn.waits("rnn"), rnn.waits("lstm")) > 0.05
+def test_only_recurrence_depends_on_previous_positions() -> None:
+    rnn = load_claim("rnn")
+    assert rnn.dependence_on_previous("attention") < 1e-5
+    assert min(rnn.dependence_on_previous("rnn"), rnn.dependence_on_previous("lstm")) > 0.05
 
 
-# Every rule, with numbers that must turn the verdict.
+# Every rule, with numbers that must change the verdict.
 
 
-def turned(module: ModuleType, numbers: dict[str, Any], change: Any) -> str:
+def judge_changed(module: ModuleType, numbers: dict[str, Any], change: Any) -> str:
     other = copy.deepcopy(numbers)
     change(other)
     verdict: str = module.judge(other)
@@ -254,21 +258,21 @@ TURNS = [
 
 
 @pytest.mark.parametrize("name", IDS)
-def test_good_numbers_hold(name: str) -> None:
-    assert opened(name).judge(FOUND[name]) == HOLDS
+def test_good_numbers_give_holds(name: str) -> None:
+    assert load_claim(name).judge(FOUND[name]) == HOLDS
 
 
 @pytest.mark.parametrize(("name", "change", "verdict"), TURNS)
-def test_other_numbers_turn_the_verdict(name: str, change: Any, verdict: str) -> None:
-    assert turned(opened(name), FOUND[name], change) == verdict
+def test_other_numbers_change_the_verdict(name: str, change: Any, verdict: str) -> None:
+    assert judge_changed(load_claim(name), FOUND[name], change) == verdict
 
 
-# The loop itself.
+# The training loop.
 
 
-def test_a_run_is_a_function_of_its_seed_and_leaves_nothing_behind() -> None:
+def test_fit_depends_on_its_seed_and_restores_global_state() -> None:
     def losses(seed: int) -> list[float]:
-        model = toy(3, vocabulary=11, position="learned", dropout={"sublayer": 0.5})
+        model = build_toy(3, vocabulary=11, position="learned", dropout={"sublayer": 0.5})
 
         def loss(generator: torch.Generator) -> torch.Tensor:
             tokens = torch.randint(11, (5, 7), generator=generator)
@@ -280,13 +284,13 @@ def test_a_run_is_a_function_of_its_seed_and_leaves_nothing_behind() -> None:
     first = losses(0)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.get_num_threads() == threads
-    assert float(torch.tensor(1e-30) * 1e-12) != 0.0, "small numbers are kept again"
+    assert float(torch.tensor(1e-30) * 1e-12) != 0.0, "denormal numbers are enabled again"
     torch.rand(3)
     assert losses(0) == first
     assert losses(1) != first
 
 
-def test_a_divergence_is_a_result() -> None:
+def test_divergence_gives_infinite_losses() -> None:
     weight = nn.Linear(1, 1, bias=False)
     found = fit(weight, lambda g: weight.weight.pow(4).sum() * 1e6, steps=9, seed=0, rate=1e3, optimizer="sgd")
     assert len(found) == 9
@@ -294,25 +298,34 @@ def test_a_divergence_is_a_result() -> None:
     assert found[-1] == math.inf
 
 
-def test_descent_by_hand_and_warm_up() -> None:
+def test_sgd_with_warmup_and_callback() -> None:
     weight = nn.Linear(1, 1, bias=False)
     nn.init.ones_(weight.weight)
     seen: list[int] = []
     # L = w: each step takes rate · share from w; of a warm-up of 4 the shares are 1/4, 2/4, 3/4, 1, and then 1.
-    fit(weight, lambda g: weight.weight.sum(), steps=5, seed=0, rate=0.1, warmup=4, optimizer="sgd", watch=seen.append)
+    fit(
+        weight,
+        lambda g: weight.weight.sum(),
+        steps=5,
+        seed=0,
+        rate=0.1,
+        warmup=4,
+        optimizer="sgd",
+        callback=seen.append,
+    )
     assert weight.weight.item() == pytest.approx(1 - 0.1 * (0.25 + 0.5 + 0.75 + 1 + 1))
     assert seen == [0, 1, 2, 3, 4, 5]
     assert not weight.training
 
 
-def test_a_model_without_norms_has_none() -> None:
-    model = unnormed(toy(0, vocabulary=7, embedding_norm=True))
+def test_remove_norms() -> None:
+    model = remove_norms(build_toy(0, vocabulary=7, embedding_norm=True))
     assert not [name for name, _ in model.named_parameters() if name.endswith(("gamma", "beta"))]
     assert model(torch.zeros(1, 3, dtype=torch.long)).logits.shape == (1, 3, 7)
 
 
-def test_curves_are_thinned_and_ended() -> None:
-    assert thinned([1.0, 3.0, 5.0], 2) == [2.0, 5.0]
-    assert tail([9.0] * 18 + [1.0, 3.0]) == 2.0
-    with seeded(5) as generator:
+def test_downsample_and_final_loss() -> None:
+    assert downsample([1.0, 3.0, 5.0], 2) == [2.0, 5.0]
+    assert final_loss([9.0] * 18 + [1.0, 3.0]) == 2.0
+    with fixed_seed(5) as generator:
         assert torch.rand(1, generator=generator) == torch.rand(1, generator=torch.Generator().manual_seed(5))

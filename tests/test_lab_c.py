@@ -1,4 +1,4 @@
-"""The second half of what the notes let us try: every claim runs, and its verdict follows from its numbers alone."""
+"""Experiments of the lab, second half: every experiment runs, and its verdict follows from its numbers."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, VERDICTS, Budget, Words
 from chumoku.nn import Attention, FeedForward
 from chumoku.probe.plot_style import plot_style
 
-MINE = (
+IDS = (
     *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual"),
     *("kotatsu", "layers", "leak", "self-cross", "pretrain-shift"),
 )
 
 
 class Brief(Budget):
-    """Steps enough to run through, not to learn: `least` is left out of account."""
+    """Enough steps to run, not to learn; `minimum` is ignored."""
 
-    def steps(self, full: int, least: int = 1) -> int:
+    def steps(self, full: int, minimum: int = 1) -> int:
         return max(5, round(full * self.scale))
 
 
 BRIEF = Brief(scale=0.02, seeds=2)
 
 
-@pytest.mark.parametrize("id", MINE)
-def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
+@pytest.mark.parametrize("id", IDS)
+def test_experiment_runs_and_draws(id: str) -> None:
     module = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
     outcome = module.run(BRIEF)
     assert module.CLAIM.id == id
@@ -62,7 +62,7 @@ def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
     for said in (*words, outcome.summary, outcome.reading):
         assert isinstance(said, Words)
         assert said.en
-        assert corpus_is_japanese(said.ja)
+        assert is_japanese(said.ja)
     assert (outcome.verdict == PARTLY) == (outcome.when is not None)
     with rc_context(plot_style()):
         figure = Figure(layout="constrained")
@@ -70,13 +70,13 @@ def test_every_claim_runs_is_judged_by_its_rule_and_draws(id: str) -> None:
         assert figure.axes
 
 
-def corpus_is_japanese(text: str) -> bool:
+def is_japanese(text: str) -> bool:
     from chumoku.text.japanese import share_of_japanese
 
     return share_of_japanese(text) > 0.1 or text == "Outputs (shifted right)"
 
 
-def test_random_state_and_threads_are_put_back() -> None:
+def test_random_state_and_threads_are_restored() -> None:
     torch.manual_seed(7)
     before, threads = torch.random.get_rng_state(), torch.get_num_threads()
     for module in (heads, ffn_memory, moe, self_cross):
@@ -86,14 +86,14 @@ def test_random_state_and_threads_are_put_back() -> None:
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    assert heads.tried(2, 3, 5) == heads.tried(2, 3, 5)
-    assert heads.tried(2, 3, 5) != heads.tried(2, 4, 5)
+    assert heads.run_trial(2, 3, 5) == heads.run_trial(2, 3, 5)
+    assert heads.run_trial(2, 3, 5) != heads.run_trial(2, 4, 5)
 
 
-# Rules: made-up numbers that must flip the verdict.
+# Rules: artificial numbers that must change the verdict.
 
 
-def test_heads_are_judged_by_heads_of_their_own() -> None:
+def test_heads_rule() -> None:
     clear = {"right": [1.0] * 4, "mass": [[0.9 * (row == column) for column in range(4)] for row in range(8)]}
     blurred = {"right": [1.0] * 4, "mass": [[0.25] * 4 for _ in range(8)]}
     one = {"right": [0.3] * 4, "mass": [[0.25] * 4]}
@@ -103,32 +103,32 @@ def test_heads_are_judged_by_heads_of_their_own() -> None:
     assert heads.judge({"heads": {"1": [{**one, "right": [1.0] * 4}], "8": [clear]}}) == FAILS  # one head is as good
     shared = copy.deepcopy(clear)
     shared["mass"][0][1], shared["mass"][1][1] = 0.9, 0.0
-    assert not heads.has_own(shared["mass"])
+    assert not heads.has_own_heads(shared["mass"])
 
 
-def test_heads_look_for_answers_where_they_stand() -> None:
-    tokens, star = heads.drawn(torch.Generator().manual_seed(0), 3)
-    model = heads.Asked(2)
-    _, right = heads.answered(model, tokens, star)
+def test_heads_answer_positions() -> None:
+    tokens, star = heads.sample_batch(torch.Generator().manual_seed(0), 3)
+    model = heads.QuestionModel(2)
+    _, right = heads.predict(model, tokens, star)
     for row in range(3):
         for place in range(1, heads.LENGTH):
             wanted = [tokens[row, place - 1], tokens[row, 0], tokens[row, -1], tokens[row, star[row]]]
             assert right[row, place - 1].tolist() == [int(token) for token in wanted]
 
 
-def test_ffn_needed_counts_the_tasks_that_collapse() -> None:
+def test_ffn_needed_rule() -> None:
     def numbers(*lost: float) -> dict[str, Any]:
         return {task: {"lost": share} for task, share in zip(ffn_needed.TASKS, lost, strict=True)}
 
     assert ffn_needed.judge(numbers(0.9, 0.8, 0.7)) == HOLDS
     assert ffn_needed.judge(numbers(0.9, 0.1, 0.1)) == PARTLY
     assert ffn_needed.judge(numbers(0.1, 0.1, 0.1)) == FAILS
-    assert ffn_needed.lost({"with": [1.0], "without": [2.0]}, 3.0) == 0.5
+    assert ffn_needed.lost_share({"with": [1.0], "without": [2.0]}, 3.0) == 0.5
 
 
-def test_without_feedforwards_a_single_vector_is_read_linearly() -> None:
-    """Up to the norm: along a ray the norm's output is one and the same, so sums of directions tell."""
-    model = ffn_needed.read("without", 3, 0)
+def test_attention_over_one_vector_is_linear() -> None:
+    """Attention with one key is linear; a feed-forward layer is not."""
+    model = ffn_needed.build_reader("without", 3, 0)
     block = model.blocks[0]
     value = block.attention(torch.randn(2, 1, ffn_needed.WIDTH))
     x, y = torch.randn(2, 5, 1, ffn_needed.WIDTH).unbind(0)
@@ -140,7 +140,7 @@ def test_without_feedforwards_a_single_vector_is_read_linearly() -> None:
     assert not torch.allclose(nonlinear(x + y), added, atol=1e-5)
 
 
-def test_ffn_memory_wants_more_with_each_width_and_less_when_off() -> None:
+def test_ffn_memory_rule() -> None:
     def seed(*recalled: int, off: int) -> list[dict[str, int]]:
         return [{"recalled": count, "switched_off": off} for count in recalled]
 
@@ -150,15 +150,15 @@ def test_ffn_memory_wants_more_with_each_width_and_less_when_off() -> None:
     assert ffn_memory.judge({"runs": [seed(100, 200, 300, 900, off=800)]}) == FAILS
 
 
-def test_facts_can_only_be_remembered_in_the_block() -> None:
-    known = toy_models.facts(3, subjects=5, relations=3, objects=7)
+def test_fact_model_trains_only_its_block() -> None:
+    known = toy_models.make_facts(3, subjects=5, relations=3, objects=7)
     assert len(known.answer) == 15
-    assert torch.equal(known.answer, toy_models.facts(3, subjects=5, relations=3, objects=7).answer)
-    model = toy_models.Rememberer(known, FeedForward(toy_models.WIDTH, 11), 0)
+    assert torch.equal(known.answer, toy_models.make_facts(3, subjects=5, relations=3, objects=7).answer)
+    model = toy_models.FactModel(known, FeedForward(toy_models.WIDTH, 11), 0)
     assert all(name.startswith(("block.", "norm.")) for name, _ in model.named_parameters())
 
 
-def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
+def test_gated_rule() -> None:
     def numbers(*held: float) -> dict[str, Any]:
         gates = [{"held": loss, "other_held": 9.0, "nothing": 9.0} for loss in held]
         return {"gates": gates, "loss": {"geglu": [1.0] * len(held)}}
@@ -169,17 +169,17 @@ def test_gates_are_judged_by_the_cost_of_holding_them() -> None:
     assert 2 * gated.WIDTHS["gelu"] == 3 * gated.WIDTHS["geglu"] == 3 * gated.WIDTHS["swiglu"]  # equal compute
 
 
-def test_a_gate_held_at_its_own_value_changes_nothing() -> None:
+def test_factor_fixed_at_its_own_value_changes_nothing() -> None:
     torch.manual_seed(0)
     inner, x = FeedForward(5, 7, kind="geglu"), torch.randn(1, 5)
-    bent, gates = gated.factors(inner, x)
-    assert torch.equal(gates, inner.up(x)), "the note's gate is the side without the GELU"
-    for name, own in (("gates", gates[0]), ("bent", bent[0])):
-        torch.testing.assert_close(gated.Held(inner, **{name: own})(x), inner(x))
-        assert not torch.allclose(gated.Held(inner, **{name: own + 1})(x), inner(x))
+    activated, gates = gated.factors(inner, x)
+    assert torch.equal(gates, inner.up(x)), "the gate of the note is the factor without GELU"
+    for name, own in (("gates", gates[0]), ("activated", activated[0])):
+        torch.testing.assert_close(gated.FixedFactor(inner, **{name: own})(x), inner(x))
+        assert not torch.allclose(gated.FixedFactor(inner, **{name: own + 1})(x), inner(x))
 
 
-def test_moe_wants_more_recall_at_the_same_arithmetic() -> None:
+def test_moe_rule() -> None:
     size = {"mixture": 400, "same compute": 100}
     cost = {"mixture": 105, "same compute": 100}
     own = {"bits": {"relation": 1.2, "subject": 0.1}, "before": {"relation": 0.8, "subject": 0.1}, "most_bits": 2.0}
@@ -197,23 +197,25 @@ def test_moe_wants_more_recall_at_the_same_arithmetic() -> None:
         assert verdict(own, shared, **bad) == FAILS
 
 
-def test_bits_of_a_table_that_tells_all_and_of_one_that_tells_nothing() -> None:
+def test_mutual_information_extremes() -> None:
     part, chosen = torch.arange(4).repeat(3), torch.tensor([[0, 1], [2, 3], [4, 5], [6, 7]]).repeat(3, 1)
-    table = moe.counted(part, chosen)
+    table = moe.count_choices(part, chosen)
     assert table.sum() == 24
-    assert moe.shared_bits(table) == pytest.approx(math.log2(moe.EXPERTS) - math.log2(moe.CHOSEN))
-    assert moe.shared_bits(torch.ones(4, moe.EXPERTS)) == pytest.approx(0.0, abs=1e-6)
+    assert moe.mutual_information(table) == pytest.approx(math.log2(moe.EXPERTS) - math.log2(moe.CHOSEN))
+    assert moe.mutual_information(torch.ones(4, moe.EXPERTS)) == pytest.approx(0.0, abs=1e-6)
 
 
-def test_moe_counts_what_its_parts_hold() -> None:
+def test_moe_counts_products() -> None:
     for kind in ("same compute", "same size"):
-        assert moe.products(kind) == sum(p.numel() for p in moe.made(kind).parameters())  # every number multiplies
-    mixture = sum(p.numel() for p in moe.made("mixture").parameters())
+        assert moe.count_products(kind) == sum(
+            p.numel() for p in moe.build_feedforward(kind).parameters()
+        )  # each parameter is one multiplication
+    mixture = sum(p.numel() for p in moe.build_feedforward("mixture").parameters())
     idle = 2 * toy_models.WIDTH * moe.HIDDEN * (moe.EXPERTS - moe.CHOSEN)
-    assert moe.products("mixture") == mixture - idle
+    assert moe.count_products("mixture") == mixture - idle
 
 
-def test_dropout_names_the_places_that_help_and_those_that_add_to_the_others() -> None:
+def test_dropout_rule() -> None:
     def numbers(*, beside: float = 0.15, train: float = 1.0, **gaps: float) -> dict[str, Any]:
         kinds = {"none": 0.5, "all": 0.1, **gaps, **{f"all but {place}": beside for place in dropout.PLACES}}
         runs = {kind: [{"train": 1.0, "validation": 1.0 + gap}] * 2 for kind, gap in kinds.items()}
@@ -223,17 +225,17 @@ def test_dropout_names_the_places_that_help_and_those_that_add_to_the_others() -
     assert dropout.judge(numbers(embedding=0.4, attention=0.3, sublayer=0.2)) == HOLDS
     partly = numbers(embedding=0.6, attention=0.3, sublayer=0.2)
     assert dropout.judge(partly) == PARTLY
-    assert dropout.alone(partly) == dropout.own(partly) == ["attention", "sublayer"]
-    spoilt = numbers(embedding=0.4, attention=0.3, sublayer=0.2, train=1.4)  # a gap bought with a worse loss
+    assert dropout.helpful_alone(partly) == dropout.helpful_beside_others(partly) == ["attention", "sublayer"]
+    spoilt = numbers(embedding=0.4, attention=0.3, sublayer=0.2, train=1.4)  # a smaller gap with a worse loss
     assert dropout.judge(spoilt) == PARTLY
-    assert dropout.alone(spoilt) == ["embedding", "attention"]
+    assert dropout.helpful_alone(spoilt) == ["embedding", "attention"]
     replaceable = numbers(embedding=0.4, attention=0.3, sublayer=0.2, beside=0.05)
     assert dropout.judge(replaceable) == PARTLY
-    assert dropout.own(replaceable) == []
+    assert dropout.helpful_beside_others(replaceable) == []
     assert dropout.judge(numbers(embedding=0.6, attention=0.7, sublayer=0.8)) == FAILS
 
 
-def test_lora_is_judged_by_the_gain_it_keeps() -> None:
+def test_lora_rule() -> None:
     def numbers(*losses: float) -> dict[str, Any]:
         ranks = dict(zip(map(str, lora.RANKS), losses, strict=True))
         trained = {str(rank): 10 * rank for rank in lora.RANKS}
@@ -242,69 +244,69 @@ def test_lora_is_judged_by_the_gain_it_keeps() -> None:
     assert lora.judge(numbers(2.0, 2.0, 2.0, 2.0, 2.0)) == HOLDS
     some = numbers(2.5, 2.3, 2.2, 2.05, 2.0)
     assert lora.judge(some) == PARTLY
-    assert lora.enough(some) == [8]
+    assert lora.sufficient_ranks(some) == [8]
     assert lora.judge(numbers(2.5, 2.5, 2.5, 2.5, 2.0)) == FAILS
 
 
-def test_word_vectors_compare_within_and_across_groups() -> None:
-    groups = word_vectors.grouped()
+def test_word_vectors_rule() -> None:
+    groups = word_vectors.known_groups()
     owner = torch.tensor([number for number, group in enumerate(groups) for _ in group])
     together = (owner[:, None] == owner).float()
-    assert word_vectors.alike(together) == 1.0
-    assert word_vectors.alike(-together) == 0.0
+    assert word_vectors.same_group_share(together) == 1.0
+    assert word_vectors.same_group_share(-together) == 0.0
     assert word_vectors.judge({"alike_before": [0.5], "alike_after": [0.8]}) == HOLDS
     assert word_vectors.judge({"alike_before": [0.7], "alike_after": [0.8]}) == FAILS
     assert word_vectors.judge({"alike_before": [0.5, 0.5], "alike_after": [0.8, 0.6]}) == PARTLY
 
 
-def test_contextual_tells_senses_by_their_centers() -> None:
-    sense = contextual.corpus().sense.float()
+def test_contextual_rule() -> None:
+    sense = contextual.load_corpus().sense.float()
     parted = torch.stack([sense, 1 - sense], 1)
-    assert contextual.compared(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
+    assert contextual.compare_senses(parted) == {"within": 1.0, "across": 0.0, "told": 1.0}
     table, last = {"within": 1.0, "across": 1.0, "told": 0.5}, {"within": 0.8, "across": 0.3, "told": 0.9}
 
     def verdict(*layers: Any, before: float = 0.6) -> str:
         return contextual.judge({"layers": layers, "untrained": [{**last, "told": before}] * len(layers)})
 
     assert verdict([table, last]) == HOLDS
-    assert verdict([table, last], before=0.9) == PARTLY  # an encoder that has learned nothing tells as much
+    assert verdict([table, last], before=0.9) == PARTLY  # an untrained encoder is as good
     assert verdict([table, {**last, "across": 0.9}]) == PARTLY
-    assert verdict([table, {**last, "within": 0.95}]) == FAILS  # hardly different at all
-    assert verdict([last, last]) == FAILS  # a table that knows contexts is no table
+    assert verdict([table, {**last, "within": 0.95}]) == FAILS  # hardly different
+    assert verdict([last, last]) == FAILS  # an embedding cannot depend on the context
     assert verdict([table, last], [table, table]) == PARTLY
 
 
-def test_no_mouse_of_the_test_is_in_training() -> None:
-    known = contextual.corpus()
+def test_contextual_test_sentences_are_not_in_training() -> None:
+    known = contextual.load_corpus()
     trained = {tuple(row) for row in known.train.tolist()}
     width = known.train.shape[1]
     assert not any(tuple(row[:width] + [0] * (width - len(row))) in trained for row in known.test.tolist())
-    assert len(known.sense) == 2 * contextual.HELD == 2 * int(known.sense.sum())
+    assert len(known.sense) == 2 * contextual.TEST_PER_SENSE == 2 * int(known.sense.sum())
 
 
-def test_kotatsu_is_judged_by_the_sentence() -> None:
+def test_kotatsu_rule() -> None:
     def numbers(*said: str) -> dict[str, Any]:
         return {"runs": [{"translation": text} for text in said]}
 
-    assert kotatsu.judge(numbers(kotatsu.WANTED, kotatsu.WANTED)) == HOLDS
-    assert kotatsu.judge(numbers(kotatsu.WANTED, "I eat a mandarin.")) == PARTLY
+    assert kotatsu.judge(numbers(kotatsu.EXPECTED, kotatsu.EXPECTED)) == HOLDS
+    assert kotatsu.judge(numbers(kotatsu.EXPECTED, "I eat a mandarin.")) == PARTLY
     assert kotatsu.judge(numbers("I eat a mandarin.")) == FAILS
     run = {"units": ["こたつ", "みかん"], "steps": [{"said": "mandarin", "look": [0.3, 0.7]}]}
-    assert kotatsu.cells(run) == {"みかん – mandarin": [0.7, 1]}
+    assert kotatsu.alignment_cells(run) == {"みかん – mandarin": [0.7, 1]}
 
 
-def test_layers_are_judged_by_depth() -> None:
+def test_layers_rule() -> None:
     assert layers.depth([0.9, 0.8, 0.7]) == 0.0
     assert layers.depth([0.2, 0.6, 0.6, 1.0]) == pytest.approx(2.0)
     fading, early, late = [1.0, 0.9, 0.8, 0.7], [0.2, 0.9, 0.9, 0.9], [0.2, 0.2, 0.2, 0.9]
-    kept = [1.0, 0.9, 0.9, 0.9]  # less than the table, which knows by construction, and no less by the blocks
+    kept = [1.0, 0.9, 0.9, 0.9]  # less than the embedding, but no loss between the blocks
     assert layers.judge({"runs": [{"surface": fading, "grammar": early, "meaning": late}]}) == HOLDS
     assert layers.judge({"runs": [{"surface": fading, "grammar": late, "meaning": early}]}) == PARTLY
     assert layers.judge({"runs": [{"surface": kept, "grammar": early, "meaning": late}]}) == PARTLY
     assert layers.judge({"runs": [{"surface": kept, "grammar": late, "meaning": early}]}) == FAILS
 
 
-def test_a_probe_reads_what_is_there_and_not_what_is_not() -> None:
+def test_probe_finds_only_encoded_information() -> None:
     generator = torch.Generator().manual_seed(0)
     layer = torch.randn(400, 1, 13, generator=generator)
     there = [(n, 0, int(layer[n, 0, 5] > 0)) for n in range(400)]
@@ -313,7 +315,7 @@ def test_a_probe_reads_what_is_there_and_not_what_is_not() -> None:
     assert layers.probe(layer, nowhere, 400) < 0.7
 
 
-def test_leak_wants_both_a_low_loss_and_a_high_price() -> None:
+def test_leak_rule() -> None:
     good, cheat = {"own": 2.0, "honest": 2.0}, {"own": 0.1, "honest": 5.0}
     assert leak.judge({"runs": {"with": [good], "without": [cheat]}}) == HOLDS
     assert leak.judge({"runs": {"with": [good], "without": [{**cheat, "own": 1.5}]}}) == FAILS
@@ -321,60 +323,60 @@ def test_leak_wants_both_a_low_loss_and_a_high_price() -> None:
     assert leak.judge({"runs": {"with": [good, good], "without": [cheat, good]}}) == PARTLY
 
 
-def test_self_cross_catches_a_module_that_mixes_its_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert self_cross.judge({"comparisons": [self_cross.compared(0)]}) == HOLDS
+def test_self_cross_detects_mixed_sequences(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert self_cross.judge({"comparisons": [self_cross.compare_uses(0)]}) == HOLDS
     forward = Attention.forward
 
     def mixed(self: Attention, x: torch.Tensor, source: Any = None, **rest: Any) -> torch.Tensor:
         return forward(self, x if source is None else x + source.mean(1, keepdim=True), source, **rest)
 
     monkeypatch.setattr(Attention, "forward", mixed)
-    assert self_cross.judge({"comparisons": [self_cross.compared(0)]}) == FAILS
+    assert self_cross.judge({"comparisons": [self_cross.compare_uses(0)]}) == FAILS
 
 
-def test_pretrain_shift_catches_what_is_not_shifted(monkeypatch: pytest.MonkeyPatch) -> None:
-    taught = translator.trained(0, BRIEF.steps(translator.STEPS))
-    assert pretrain_shift.compared(taught)["fed_is_said_moved"]
+def test_pretrain_shift_detects_unshifted_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    taught = translator.train_translator(0, BRIEF.steps(translator.STEPS))
+    assert pretrain_shift.compare_modes(taught)["fed_is_said_moved"]
 
     def unmoved(self: translator.Translator, chosen: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        rows = [self.data.target.encode(corpus.english(one.target)) for one in chosen]
-        return corpus.rows(rows, after=corpus.END), corpus.rows(rows, after=corpus.END, filler=corpus.IGNORE)
+        rows = [self.data.target.encode(corpus.split_english(one.target)) for one in chosen]
+        return corpus.pad_rows(rows, after=corpus.END), corpus.pad_rows(rows, after=corpus.END, filler=corpus.IGNORE)
 
-    monkeypatch.setattr(translator.Translator, "targets", unmoved)
-    assert not pretrain_shift.compared(taught)["fed_is_said_moved"]
+    monkeypatch.setattr(translator.Translator, "encode_targets", unmoved)
+    assert not pretrain_shift.compare_modes(taught)["fed_is_said_moved"]
     exact = {"fed_is_said_moved": True, "one_pass_repeats": 5, "sentences": 5}
     assert pretrain_shift.judge({"runs": [exact]}) == HOLDS
     assert pretrain_shift.judge({"runs": [{**exact, "one_pass_repeats": 4}]}) == FAILS
 
 
-# What they share.
+# Shared code.
 
 
-def test_english_words_make_the_sentence_again() -> None:
-    for one in corpus.sentences().train[:500]:
-        assert corpus.joined(corpus.english(one.target)) == one.target
-    assert corpus.english("Mr. Tanaka's dog isn't here.") == ["Mr.", "Tanaka's", "dog", "isn't", "here", "."]
+def test_split_and_join_english() -> None:
+    for one in corpus.load_sentences().train[:500]:
+        assert corpus.join_words(corpus.split_english(one.target)) == one.target
+    assert corpus.split_english("Mr. Tanaka's dog isn't here.") == ["Mr.", "Tanaka's", "dog", "isn't", "here", "."]
 
 
-def test_the_showpiece_is_held_out() -> None:
-    data = corpus.sentences()
-    assert data.test[0].units == corpus.SHOWPIECE
+def test_example_is_not_in_training() -> None:
+    data = corpus.load_sentences()
+    assert data.test[0].units == corpus.EXAMPLE
     assert all(one.combination != data.test[0].combination for one in data.train)
     learned, tested = ({one.combination for one in part} for part in (data.train, data.test))
     assert not learned & tested
 
 
-def test_guessing_is_the_entropy_of_the_words() -> None:
+def test_unigram_loss_is_the_entropy() -> None:
     said = torch.tensor([[5, 6, corpus.IGNORE], [5, 6, corpus.IGNORE]])
-    assert toy_models.guessed(toy_models.Lines(said, said)) == pytest.approx(math.log(2))
+    assert toy_models.unigram_loss(toy_models.Lines(said, said)) == pytest.approx(math.log(2))
 
 
-def test_numbers_of_seeds_are_told_with_their_range() -> None:
-    assert toy_models.told([1.0, 2.0, 3.0]) == "2.00 (1.00–3.00)"
+def test_format_seeds() -> None:
+    assert toy_models.format_seeds([1.0, 2.0, 3.0]) == "2.00 (1.00–3.00)"
 
 
-def test_a_translator_is_trained_once_a_seed() -> None:
+def test_translators_are_cached_per_seed() -> None:
     budget = Brief(scale=0.02, seeds=2)
-    first, second = translator.translators(budget), translator.translators(budget)
+    first, second = translator.get_translators(budget), translator.get_translators(budget)
     assert all(a is b for a, b in zip(first, second, strict=True))
     assert first[0].model is not first[1].model

@@ -1,4 +1,4 @@
-"""The laboratory's frame: results whole or not there, failures that stop nobody, a page that stands alone."""
+"""Runner, report and command of the lab: atomic results, isolated failures, a self-contained page."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from commands import Ask, Ended, command
 
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab import processes, report, runner
-from chumoku.lab.claims import ARITHMETIC, CLAIMS, TOGETHER, UNTRAINED, chosen
+from chumoku.lab.claims import ARITHMETIC, CLAIMS, SAME_TRANSLATOR, TRAINING_INDEPENDENT, select_claims
 from chumoku.lab.experiment import (
     FAILS,
     HOLDS,
@@ -31,7 +31,7 @@ from chumoku.lab.experiment import (
     Experiment,
     Outcome,
     Words,
-    opened,
+    load_experiment,
 )
 
 BUDGET = Budget(scale=0.1, seeds=2)
@@ -57,15 +57,15 @@ def outcome(verdict: str = HOLDS, **numbers: Any) -> Outcome:
 
 
 @pytest.fixture
-def shelf(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
-    """Experiments of our own in the place of the claims' files."""
-    held: dict[str, Experiment] = {}
-    monkeypatch.setattr(runner, "opened", lambda id: held[id])
-    return held
+def experiments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Experiment]:
+    """Replaces the experiments of the claims' files."""
+    replaced: dict[str, Experiment] = {}
+    monkeypatch.setattr(runner, "load_experiment", lambda id: replaced[id])
+    return replaced
 
 
-def put(shelf: dict[str, Experiment], id: str, run: Callable[[Budget], Outcome], draw: Any = None) -> None:
-    shelf[id] = Experiment(claim(id), run, draw)
+def put(experiments: dict[str, Experiment], id: str, run: Callable[[Budget], Outcome], draw: Any = None) -> None:
+    experiments[id] = Experiment(claim(id), run, draw)
 
 
 def line(found: Outcome, figure: Any) -> None:
@@ -79,19 +79,19 @@ def names(out: Path) -> set[str]:
 # The runner
 
 
-def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path) -> None:
-    put(shelf, "norm", lambda budget: outcome(value=0.5, steps=budget.steps(100)), line)
+def test_result_is_written_completely(experiments: dict[str, Experiment], tmp_path: Path) -> None:
+    put(experiments, "norm", lambda budget: outcome(value=0.5, steps=budget.steps(100)), line)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert names(tmp_path) == {"norm"}
     assert names(tmp_path / "norm") == {"result.json", "figure.png", "manifest.json"}
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     kept, figure = found
     assert kept["verdict"] == result.verdict == HOLDS
     assert kept["numbers"] == {"value": 0.5, "steps": 10}
     assert kept["claim"]["stated"] == {"en": "stated of norm.", "ja": "norm のstatedです。"}
     assert kept["correction"] == {"said": "1.34", "true": "1.00", "computed": {"en": "a sum", "ja": "和"}}
-    assert kept["seeds"] == [0], "nothing is learned here"
+    assert kept["seeds"] == [0], "no training here"
     assert set(kept["versions"]) == {"python", "torch", "chumoku"}
     assert kept["budget"] == {"scale": 0.1, "seeds": 2}
     assert kept["platform"]
@@ -99,21 +99,21 @@ def test_a_result_is_written_whole(shelf: dict[str, Experiment], tmp_path: Path)
     assert figure.startswith(b"\x89PNG")
 
 
-def test_who_fails_stops_nobody(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+def test_a_failure_does_not_stop_other_claims(experiments: dict[str, Experiment], tmp_path: Path) -> None:
     def broken(budget: Budget) -> Outcome:
         raise ValueError("The dice were loaded.")
 
-    put(shelf, "norm", lambda budget: outcome(), line)
-    put(shelf, "dot", broken, line)
-    put(shelf, "matmul", lambda budget: outcome(FAILS))
+    put(experiments, "norm", lambda budget: outcome(), line)
+    put(experiments, "dot", broken, line)
+    put(experiments, "matmul", lambda budget: outcome(FAILS))
     seen = []
     runner.run(["norm", "dot"], BUDGET, tmp_path)
     results = runner.run(["norm", "dot", "matmul"], BUDGET, tmp_path, lambda id, result: seen.append((id, result)))
     assert [r.verdict for r in results] == [HOLDS, runner.FAILED, FAILS]
-    assert results[1].sentence == "ValueError: The dice were loaded."
+    assert results[1].error == "ValueError: The dice were loaded."
     assert [id for id, _ in seen] == ["norm", "norm", "dot", "dot", "matmul", "matmul"]
     assert [result for _, result in seen][1::2] == results
-    kept = runner.read(tmp_path, "dot")
+    kept = runner.read_result(tmp_path, "dot")
     assert kept is not None
     assert kept[0]["failed"] == "ValueError: The dice were loaded."
     assert kept[1] is None
@@ -126,38 +126,38 @@ def test_who_fails_stops_nobody(shelf: dict[str, Experiment], tmp_path: Path) ->
         (outcome("maybe"), None, "maybe"),
         (outcome(), lambda found, figure: found.numbers["missing"], "missing"),
     ],
-    ids=["numbers that are none", "a verdict that is none", "a drawing that fails"],
+    ids=["invalid numbers", "invalid verdict", "failing figure"],
 )
-def test_what_cannot_be_kept_is_a_failure_and_leaves_no_half(
-    found: Outcome, draw: Any, word: str, shelf: dict[str, Experiment], tmp_path: Path
+def test_invalid_outcome_is_a_failure_without_partial_files(
+    found: Outcome, draw: Any, word: str, experiments: dict[str, Experiment], tmp_path: Path
 ) -> None:
-    put(shelf, "norm", lambda budget: found, draw)
+    put(experiments, "norm", lambda budget: found, draw)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert result.verdict == runner.FAILED
-    assert word in str(result.sentence)
+    assert word in str(result.error)
     assert names(tmp_path) == {"norm"}
     assert names(tmp_path / "norm") == {"result.json", "manifest.json"}
 
 
-def test_a_file_that_does_not_open_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_import_error_is_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def broken(id: str) -> Experiment:
         raise ImportError("no such part")
 
-    monkeypatch.setattr(runner, "opened", broken)
+    monkeypatch.setattr(runner, "load_experiment", broken)
     (result,) = runner.run(["norm"], BUDGET, tmp_path)
     assert result.verdict == runner.FAILED
-    assert "norm" in report.page(report.gathered(tmp_path))
+    assert "norm" in report.render_page(report.read_results(tmp_path))
 
 
-def test_no_experiment_changes_another(shelf: dict[str, Experiment], tmp_path: Path) -> None:
+def test_experiments_are_isolated(experiments: dict[str, Experiment], tmp_path: Path) -> None:
     def rolls(budget: Budget) -> Outcome:
         value = float(torch.rand(()))
         torch.manual_seed(7)
         torch.set_default_dtype(torch.float64)
         return outcome(value=value)
 
-    put(shelf, "norm", rolls)
-    put(shelf, "dot", rolls)
+    put(experiments, "norm", rolls)
+    put(experiments, "dot", rolls)
     results = []
     for seed, id in ((3, "norm"), (5, "dot")):
         torch.manual_seed(seed)
@@ -169,57 +169,57 @@ def test_no_experiment_changes_another(shelf: dict[str, Experiment], tmp_path: P
     assert first == second
 
 
-def test_numbers_that_are_not_finite_are_kept_as_words(shelf: dict[str, Experiment], tmp_path: Path) -> None:
-    put(shelf, "norm", lambda budget: outcome(losses=[1.0, float("inf"), float("nan")], seeds=[5, 7]))
+def test_non_finite_numbers_become_strings(experiments: dict[str, Experiment], tmp_path: Path) -> None:
+    put(experiments, "norm", lambda budget: outcome(losses=[1.0, float("inf"), float("nan")], seeds=[5, 7]))
     runner.run(["norm"], BUDGET, tmp_path)
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     assert found[0]["numbers"]["losses"] == [1.0, "inf", "nan"]
     assert found[0]["seeds"] == [5, 7]
 
 
-def test_a_damaged_result_is_refused_by_name(shelf: dict[str, Experiment], tmp_path: Path) -> None:
-    put(shelf, "norm", lambda budget: outcome())
+def test_damaged_result_is_refused(experiments: dict[str, Experiment], tmp_path: Path) -> None:
+    put(experiments, "norm", lambda budget: outcome())
     runner.run(["norm"], BUDGET, tmp_path)
-    assert runner.read(tmp_path, "dot") is None
+    assert runner.read_result(tmp_path, "dot") is None
     file = tmp_path / "norm" / "result.json"
     file.write_bytes(file.read_bytes().replace(b"stated of norm", b"stated of Norm", 1))
     with pytest.raises(DamagedError, match=r"result\.json"):
-        runner.read(tmp_path, "norm")
-    assert runner.expected("norm", BUDGET, tmp_path) > 0
+        runner.read_result(tmp_path, "norm")
+    assert runner.expected_seconds("norm", BUDGET, tmp_path) > 0
     runner.run(["norm"], BUDGET, tmp_path)
-    assert runner.read(tmp_path, "norm") is not None
+    assert runner.read_result(tmp_path, "norm") is not None
 
 
-def test_the_bar_expects_what_the_last_time_took(shelf: dict[str, Experiment], tmp_path: Path) -> None:
-    put(shelf, "norm", lambda budget: outcome())
+def test_expected_seconds_use_the_last_run(experiments: dict[str, Experiment], tmp_path: Path) -> None:
+    put(experiments, "norm", lambda budget: outcome())
     runner.run(["norm"], BUDGET, tmp_path)
-    found = runner.read(tmp_path, "norm")
+    found = runner.read_result(tmp_path, "norm")
     assert found is not None
     last = max(0.05, found[0]["seconds"] * 1000)
-    assert runner.expected("norm", Budget(scale=100.0), tmp_path) == pytest.approx(last)
-    assert runner.expected("skip", BUDGET, tmp_path) == pytest.approx(2.5)
+    assert runner.expected_seconds("norm", Budget(scale=100.0), tmp_path) == pytest.approx(last)
+    assert runner.expected_seconds("skip", BUDGET, tmp_path) == pytest.approx(2.5)
 
 
 def test_ids() -> None:
-    assert chosen(["dot", "norm", "dot"]) == ["norm", "dot"]
-    assert chosen(["all"]) == list(CLAIMS)
+    assert select_claims(["dot", "norm", "dot"]) == ["norm", "dot"]
+    assert select_claims(["all"]) == list(CLAIMS)
     with pytest.raises(UsageError, match=r"'sofmax-1234'\. Did you mean softmax-1234\?"):
-        chosen(["norm", "sofmax-1234"])
-    with pytest.raises(UsageError, match="lists them all"):
-        chosen(["§§§"])
+        select_claims(["norm", "sofmax-1234"])
+    with pytest.raises(UsageError, match="lists all claims"):
+        select_claims(["§§§"])
 
 
 @pytest.mark.parametrize("id", CLAIMS)
 def test_every_claim_has_its_file(id: str) -> None:
-    assert opened(id).claim.id == id
+    assert load_experiment(id).claim.id == id
 
 
 # The page
 
 
 class Page(HTMLParser):
-    """Checks that tags pair up; collects what is asked of outside, and the texts by language."""
+    """Checks that tags are balanced and collects all tags with their attributes."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -239,15 +239,15 @@ class Page(HTMLParser):
 
 
 @pytest.fixture
-def page(shelf: dict[str, Experiment], tmp_path: Path) -> str:
-    put(shelf, "norm", lambda budget: outcome(value=0.5, curve=list(range(100))), line)
-    put(shelf, "dot", lambda budget: outcome(PARTLY))
-    put(shelf, "scale", lambda budget: outcome(FAILS, deep={"a": {"b": [1, 2]}}), line)
+def page(experiments: dict[str, Experiment], tmp_path: Path) -> str:
+    put(experiments, "norm", lambda budget: outcome(value=0.5, curve=list(range(100))), line)
+    put(experiments, "dot", lambda budget: outcome(PARTLY))
+    put(experiments, "scale", lambda budget: outcome(FAILS, deep={"a": {"b": [1, 2]}}), line)
     runner.run(["norm", "dot", "scale"], BUDGET, tmp_path)
     return report.write(tmp_path).read_text(encoding="utf-8")
 
 
-def test_the_page_stands_alone(page: str) -> None:
+def test_page_is_self_contained(page: str) -> None:
     parsed = Page(page)
     policy = next(a["content"] for tag, a in parsed.tags if tag == "meta" and "http-equiv" in a)
     style = re.search("<style>(.*?)</style>", page, re.DOTALL)
@@ -266,7 +266,7 @@ def test_the_page_stands_alone(page: str) -> None:
     assert "url(" not in page
 
 
-def test_the_page_shows_everything_in_both_languages(page: str) -> None:
+def test_page_has_everything_in_both_languages(page: str) -> None:
     parsed = Page(page)
     articles = [attributes["id"] for tag, attributes in parsed.tags if tag == "article"]
     assert articles == ["norm", "dot", "scale"]
@@ -274,7 +274,7 @@ def test_the_page_shows_everything_in_both_languages(page: str) -> None:
         for name in ("title", "stated", "tried", "refutes", "rule"):
             assert f'<span lang="en">{name} of {id}.</span>' in page
             assert f'<span lang="ja">{id} の{name}です。</span>' in page
-    assert page.count("雨のとき") == 1, "when it holds is said where it holds only then"
+    assert page.count("雨のとき") == 1, "the condition is shown only for PARTLY"
     assert page.count("<s>1.34</s>") == page.count("<b>1.00</b>") == 3
     assert sum(tag == "img" for tag, _ in parsed.tags) == 2
     for verdict in ("holds", "partly", "fails"):
@@ -285,22 +285,22 @@ def test_the_page_shows_everything_in_both_languages(page: str) -> None:
     assert spans.count("en") == spans.count("ja") > 50
 
 
-def test_nothing_written_in_a_result_becomes_markup(page: str) -> None:
+def test_results_are_escaped(page: str) -> None:
     assert "<script" not in page
     assert page.count("&lt;script&gt;") == 6
 
 
-def test_the_switch_needs_no_script(page: str) -> None:
+def test_language_switch_needs_no_script(page: str) -> None:
     pick = [a for tag, a in Page(page).tags if tag == "input"]
     assert [a["id"] for a in pick] == ["l-ja", "l-en", "l-both"]
     assert [("checked" in a) for a in pick] == [True, False, False]
     for id in ("l-ja", "l-en", "l-both"):
         assert f'<label for="{id}">' in page
     assert '#l-ja:checked ~ .page [lang="en"], #l-en:checked ~ .page [lang="ja"] { display: none; }' in page
-    assert page.index("<input") < page.index('<div class="page">'), "~ reaches what comes after"
+    assert page.index("<input") < page.index('<div class="page">'), "~ selects later siblings"
 
 
-def test_no_results_no_page(tmp_path: Path) -> None:
+def test_report_without_results_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lab run all"):
         report.write(tmp_path)
 
@@ -318,7 +318,7 @@ def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_
     return run
 
 
-def test_help_and_wrong_ids_need_no_torch() -> None:
+def test_help_and_wrong_ids_do_not_import_torch() -> None:
     code = (
         "import sys, chumoku.cli\n"
         "for words, expected in ((['--help'], 0), (['run', '--help'], 0), (['report', '--help'], 0), (['run', 'nrom'], "
@@ -333,36 +333,36 @@ def test_help_and_wrong_ids_need_no_torch() -> None:
     assert "Did you mean norm?" in finished.stderr
 
 
-def test_run_tells_what_was_found(ask: Ask, tmp_path: Path) -> None:
+def test_run_prints_findings(ask: Ask, tmp_path: Path) -> None:
     ended = ask("run", "softmax-1234", "gram", "--quick")
     assert ended.code == 0, ended.err
     assert "gram: holds only when" in ended.out
-    assert "true is [[50, 110], [110, 250]]" in ended.out
+    assert "correct is [[50, 110], [110, 250]]" in ended.out
     assert "2 claims: 1 holds, 1 holds only when." in ended.out
-    assert "Not judged" not in ended.out, "arithmetic does not learn"
+    assert "Not judged" not in ended.out, "calculations need no training"
     assert (tmp_path / "runs/lab-quick/report.html").is_file()
-    assert not (tmp_path / "runs/lab").exists(), "a short run replaces no result of a full one"
+    assert not (tmp_path / "runs/lab").exists(), "a short run must not replace results of a full one"
     again = ask("report", "--out", "runs/lab-quick", "--json")
     assert json.loads(again.out) == {"report": "runs/lab-quick/report.html", "results": 2}
-    assert "rope-relative: holds" in ask("run", "rope-relative", "--quick").out, "nothing is learned here either"
+    assert "rope-relative: holds" in ask("run", "rope-relative", "--quick").out, "no training here either"
 
 
-def test_verdicts_agree_with_their_numbers_in_grammar(ask: Ask, shelf: dict[str, Experiment]) -> None:
+def test_summary_uses_singular_and_plural(ask: Ask, experiments: dict[str, Experiment]) -> None:
     for id, verdict in (("norm", FAILS), ("dot", FAILS), ("matmul", HOLDS), ("gram", PARTLY), ("sgd", PARTLY)):
-        put(shelf, id, lambda budget, verdict=verdict: outcome(verdict))
-    told = ask("run", "norm", "dot", "matmul", "gram", "sgd").out
-    assert "5 claims: 2 do not hold, 1 holds, 2 hold only under a condition." in told
+        put(experiments, id, lambda budget, verdict=verdict: outcome(verdict))
+    output = ask("run", "norm", "dot", "matmul", "gram", "sgd").out
+    assert "5 claims: 2 do not hold, 1 holds, 2 hold only under a condition." in output
     assert "1 claim: 1 does not hold." in ask("run", "norm").out
 
 
-def test_what_was_trained_too_little_is_not_judged(ask: Ask, shelf: dict[str, Experiment], tmp_path: Path) -> None:
-    """A quick run said "does not hold" where the full one said "holds": only the training was too short."""
+def test_short_training_is_not_judged(ask: Ask, experiments: dict[str, Experiment], tmp_path: Path) -> None:
+    """A quick run could give another verdict only because the training was too short."""
     for id in ("leak", "scale", "norm"):
-        put(shelf, id, lambda budget: outcome(FAILS if budget.scale < 1 else HOLDS), line)
+        put(experiments, id, lambda budget: outcome(FAILS if budget.scale < 1 else HOLDS), line)
     ended = ask("run", "leak", "norm", "--quick")
     assert "leak: not judged" in ended.out
     assert "2 claims: 1 does not hold, 1 not judged." in ended.out
-    assert "scale: does not hold" in ask("run", "scale", "--quick").out, "nothing is trained for this one"
+    assert "scale: does not hold" in ask("run", "scale", "--quick").out, "this claim needs no training"
     assert "trained for less than the full time" in ended.out
     html = (tmp_path / "runs/lab-quick/report.html").read_text("utf-8")
     assert "未判定" in html
@@ -388,11 +388,11 @@ def test_run_as_json(ask: Ask) -> None:
     assert found["results"][0]["budget"] == {"scale": 0.2, "seeds": 2}
 
 
-def test_a_failure_ends_with_one(ask: Ask, shelf: dict[str, Experiment]) -> None:
-    put(shelf, "norm", lambda budget: outcome("maybe"))
+def test_failure_exits_with_1(ask: Ask, experiments: dict[str, Experiment]) -> None:
+    put(experiments, "norm", lambda budget: outcome("maybe"))
     ended = ask("run", "norm")
     assert ended.code == 1
-    assert "'maybe' is no verdict" in ended.out
+    assert "'maybe' is not a verdict" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -404,53 +404,53 @@ def test_a_failure_ends_with_one(ask: Ask, shelf: dict[str, Experiment]) -> None
         ("run", "norm", "--budget", "nan"),
     ],
 )
-def test_wrong_use_ends_with_two(words: tuple[str, ...], ask: Ask) -> None:
+def test_wrong_use_exits_with_2(words: tuple[str, ...], ask: Ask) -> None:
     assert ask(*words).code == 2
 
 
-def test_the_list_has_every_claim_with_its_last_verdict(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_last_verdicts(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chumoku.lab.claims.CLAIMS", ARITHMETIC)
     ask("run", "gram")
     rows = {row["id"]: row for row in json.loads(ask("--json").out)["claims"]}
     assert list(rows) == list(ARITHMETIC)
     assert rows["gram"]["verdict"] == PARTLY
     assert rows["norm"]["verdict"] is None
-    told = ask()
-    assert re.search(r"^gram +000 +holds only when +All inner products at once$", told.out, re.MULTILINE)
+    output = ask()
+    assert re.search(r"^gram +000 +holds only when +All inner products at once$", output.out, re.MULTILINE)
 
 
-def test_cores_share_the_work_and_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_do_not_change_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    told: list[str] = []
+    output: list[str] = []
     wanted = ["gram", "rope-relative", "pe-dot"]
-    shared = processes.run(wanted, BUDGET, tmp_path / "shared", lambda id, result: told.append(id))
+    shared = processes.run(wanted, BUDGET, tmp_path / "shared", lambda id, result: output.append(id))
     alone = runner.run(wanted, BUDGET, tmp_path / "alone")
-    assert sorted(told) == sorted(wanted)
+    assert sorted(output) == sorted(wanted)
     assert [result.id for result in shared] == [result.id for result in alone] == [id for id in CLAIMS if id in wanted]
     for one, other in zip(shared, alone, strict=True):
         assert one.as_dict()["numbers"] == other.as_dict()["numbers"]
         assert (tmp_path / "shared" / one.id / "result.json").is_file()
 
 
-def test_groups_hold_everything_once() -> None:
-    groups = processes.grouped(CLAIMS)
+def test_groups_contain_every_claim_once() -> None:
+    groups = processes.group_claims(CLAIMS)
     assert sorted(id for group in groups for id in group) == sorted(CLAIMS)
-    assert list(TOGETHER) == [id for id in CLAIMS if id in TOGETHER] in groups
+    assert list(SAME_TRANSLATOR) == [id for id in CLAIMS if id in SAME_TRANSLATOR] in groups
 
 
-def test_all_of_it_in_a_hurry(ask: Ask, tmp_path: Path) -> None:
-    """What CI runs: every claim to its verdict, its numbers and its place on the page."""
+def test_quick_run_of_all_claims(ask: Ask, tmp_path: Path) -> None:
+    """Every claim gets a verdict, numbers and an article on the page."""
     ended = ask("run", "all", "--quick", "--json")
     assert ended.code == 0, ended.err
-    told = json.loads(ended.out)
-    assert [result["id"] for result in told["results"]] == list(CLAIMS)
-    assert told["verdicts"][runner.FAILED] == 0
-    judged = {result["id"] for result in told["results"] if result["verdict"] != NOT_JUDGED}
-    assert judged == set(UNTRAINED)
+    output = json.loads(ended.out)
+    assert [result["id"] for result in output["results"]] == list(CLAIMS)
+    assert output["verdicts"][runner.FAILED] == 0
+    judged = {result["id"] for result in output["results"] if result["verdict"] != NOT_JUDGED}
+    assert judged == set(TRAINING_INDEPENDENT)
     html = (tmp_path / "runs/lab-quick/report.html").read_text("utf-8")
     for id in CLAIMS:
         assert f'href="#{id}"' in html
         assert f'id="{id}"' in html
-        result, figure = runner.read(tmp_path / "runs/lab-quick", id)
+        result, figure = runner.read_result(tmp_path / "runs/lab-quick", id)
         assert result["numbers"]
         assert figure is not None or result["claim"]["rule"]

@@ -1,4 +1,4 @@
-"""The house keeps its plan: imports go downward, no checks by assert, and the READMEs say what is true."""
+"""Imports between packages go downward, README code runs, and there is no pickle or exec."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ RANKS = [
     {"lab", "doctor", "server"},
     {"cli"},
 ]
-RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
+RANK = {package: rank for rank, packages in enumerate(RANKS) for package in packages}
 FILES = sorted((ROOT / "chumoku").rglob("*.py"))
 
 
-def room_of(file: Path) -> str:
+def package_of(file: Path) -> str:
     return file.relative_to(ROOT / "chumoku").with_suffix("").parts[0]
 
 
-def imported_rooms(source: str) -> set[str]:
-    """The rooms of ours that a file imports, anywhere in it."""
-    rooms = set()
+def imported_packages(source: str) -> set[str]:
+    """Our packages that a file imports, at the top or inside functions."""
+    packages = set()
     for node in ast.walk(ast.parse(source)):
         names: list[str] = []
         if isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names = [node.module] if node.module != "chumoku" else [f"chumoku.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        rooms |= {name.split(".")[1] for name in names if name.startswith("chumoku.")}
-    return rooms
+        packages |= {name.split(".")[1] for name in names if name.startswith("chumoku.")}
+    return packages
 
 
-def wrong_imports(room: str, source: str) -> set[str]:
-    """Rooms that this one may not import: of its own rank, or of a higher one."""
-    if RANK[room] == 0:
-        return {other for other in imported_rooms(source) if RANK[other] > 0}
-    return {other for other in imported_rooms(source) if other != room and RANK[other] >= RANK[room]}
+def wrong_imports(package: str, source: str) -> set[str]:
+    """Imported packages of the same or a higher rank, which are not allowed."""
+    if RANK[package] == 0:
+        return {other for other in imported_packages(source) if RANK[other] > 0}
+    return {other for other in imported_packages(source) if other != package and RANK[other] >= RANK[package]}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(ROOT)))
 def test_imports_go_downward(file: Path) -> None:
-    room = room_of(file)
-    if room not in ("__init__", "__main__"):
-        assert not wrong_imports(room, file.read_text(encoding="utf-8"))
+    package = package_of(file)
+    if package not in ("__init__", "__main__"):
+        assert not wrong_imports(package, file.read_text(encoding="utf-8"))
 
 
 def test_an_upward_import_is_caught() -> None:
@@ -60,17 +60,17 @@ def test_an_upward_import_is_caught() -> None:
     assert not wrong_imports("models", "from chumoku.nn import masks")
 
 
-def test_every_file_belongs_to_a_room() -> None:
-    assert {room_of(file) for file in FILES} - {"__init__", "__main__"} <= set(RANK)
+def test_every_package_has_a_rank() -> None:
+    assert {package_of(file) for file in FILES} - {"__init__", "__main__"} <= set(RANK)
 
 
-def test_parts_take_no_config() -> None:
+def test_nn_imports_only_errors() -> None:
     for file in (ROOT / "chumoku" / "nn").glob("*.py"):
-        assert imported_rooms(file.read_text(encoding="utf-8")) <= {"nn", "errors"}, file
+        assert imported_packages(file.read_text(encoding="utf-8")) <= {"nn", "errors"}, file
 
 
 @pytest.mark.parametrize("name", ["README.md", "README.ja.md"])
-def test_the_readmes_python_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_readme_python_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL)
     assert blocks
@@ -79,7 +79,7 @@ def test_the_readmes_python_runs(name: str, monkeypatch: pytest.MonkeyPatch, tmp
         exec(compile(block, name, "exec"), scope)  # noqa: S102 - our own README, in a test
 
 
-def test_both_readmes_show_the_same_code() -> None:
+def test_both_readmes_have_the_same_code() -> None:
     english, japanese = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.ja.md"))
 
     def code(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from chumoku.server import lab
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "lab").mkdir()
-    (tmp_path / "lab" / "report.html").write_text(report.page([]), "utf-8")
+    (tmp_path / "lab" / "report.html").write_text(report.render_page([]), "utf-8")
     with serving({"decoder": made(tmp_path / "decoder", "decoder")}, lab=tmp_path / "lab") as running:
         yield running
 

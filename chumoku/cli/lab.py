@@ -1,4 +1,4 @@
-"""chumoku lab: what the notes state, run, drawn and judged."""
+"""chumoku lab: run the claims of the notes as experiments and judge them."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ if TYPE_CHECKING:
     from chumoku.lab.experiment import Budget
     from chumoku.lab.runner import Result
 
-app = typer.Typer(help="What the notes state: each claim is run, drawn and judged. Without a command: the list.")
-Out = Annotated[Path, typer.Option(help="The folder of the results.")]
-DEFAULT, SHORT = Path("runs/lab"), Path("runs/lab-quick")  # a short run replaces no result of a full one
-LARGEST = 100.0
+app = typer.Typer(help="Test the claims of the notes by experiment. Without a command: list all claims.")
+Out = Annotated[Path, typer.Option(help="Folder of the results.")]
+DEFAULT, SHORT = Path("runs/lab"), Path("runs/lab-quick")  # a short run must not replace results of a full one
+MAX_BUDGET = 100.0
 PLURAL = {"holds": "hold", "holds only when": "hold only under a condition", "does not hold": "do not hold"}
 
 
 @app.callback(invoke_without_command=True)
-def listed(context: typer.Context, out: Out = DEFAULT, as_json: Json = False) -> None:
-    """What the notes state: each claim is run, drawn and judged. Without a command: the list."""
+def list_claims(context: typer.Context, out: Out = DEFAULT, as_json: Json = False) -> None:
+    """Test the claims of the notes by experiment. Without a command: list all claims."""
     if context.invoked_subcommand is not None:
         return
     from chumoku.lab.claims import CLAIMS
-    from chumoku.lab.experiment import opened
-    from chumoku.lab.runner import read
+    from chumoku.lab.experiment import load_experiment
+    from chumoku.lab.runner import read_result
 
     rows: list[dict[str, Any]] = []
     for id in CLAIMS:
-        claim, found = opened(id).claim, read(out, id)
+        claim, found = load_experiment(id).claim, read_result(out, id)
         verdict = found[0]["verdict"] if found else None
         rows.append({"id": id, "notes": list(claim.notes), "title": claim.title._asdict(), "verdict": verdict})
     if as_json:
@@ -46,73 +46,79 @@ def listed(context: typer.Context, out: Out = DEFAULT, as_json: Json = False) ->
 @app.command()
 def run(
     ids: Annotated[
-        list[str], typer.Argument(metavar="ID...", help="Claims, as in `chumoku lab run skip rope-relative`; or all.")
+        list[str], typer.Argument(metavar="ID...", help="Ids of claims, such as `skip rope-relative`, or all.")
     ],
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="A tenth of the work, in about two minutes; what must be learned is not judged."),
+        typer.Option(
+            "--quick", help="A tenth of the work, about two minutes; claims that need training are not judged."
+        ),
     ] = False,
-    budget: Annotated[float | None, typer.Option(help="How much work: 1 is all in 15 minutes on two cores.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="Amount of work; 1 takes 15 minutes on two cores for all claims.")
+    ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="The folder of the results.", show_default="runs/lab; of short runs runs/lab-quick"),
+        typer.Option(help="Folder of the results.", show_default="runs/lab, or runs/lab-quick for short runs"),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run claims, judge them, and write result.json and figure of each, and report.html of all."""
-    from chumoku.lab.claims import chosen
+    """Run and judge claims. Writes result.json and a figure for each, and report.html."""
+    from chumoku.lab.claims import select_claims
 
-    wanted, spent = chosen(ids), allowed(quick, budget)
-    out = out or (DEFAULT if spent.scale >= 1 else SHORT)
+    selected, work = select_claims(ids), parse_budget(quick, budget)
+    out = out or (DEFAULT if work.scale >= 1 else SHORT)
     from chumoku.lab import report, runner
     from chumoku.lab.experiment import NOT_JUDGED
 
-    results = with_bar(wanted, spent, out, quiet=as_json)
+    results = run_with_progress(selected, work, out, quiet=as_json)
     page = report.write(out)
     if as_json:
         counts = {verdict: sum(r.verdict == verdict for r in results) for verdict in report.VERDICTS}
         print(json_line(out=str(out), report=str(page), verdicts=counts, results=[r.as_dict() for r in results]))
     else:
-        print(told(results))
+        print(format_results(results))
         if any(result.verdict == NOT_JUDGED for result in results):
-            print("Not judged: the models were trained for less than the full time. `chumoku lab run` without --quick")
-            print("or --budget judges them.")
-        print(f"The page with all results: {page}")
+            print(
+                "Not judged: the models were trained for less than the full time. Run without --quick and --budget to"
+            )
+            print("get a verdict.")
+        print(f"Report with all results: {page}")
     if any(result.verdict == runner.FAILED for result in results):
         raise typer.Exit(1)
 
 
 @app.command(name="report")
 def report_(out: Out = DEFAULT, as_json: Json = False) -> None:
-    """Make report.html again, of the results that are there."""
+    """Write report.html again from the existing results."""
     from chumoku.lab import report
 
     page = report.write(out)
-    print(json_line(report=str(page), results=len(report.gathered(out))) if as_json else page)
+    print(json_line(report=str(page), results=len(report.read_results(out))) if as_json else page)
 
 
-def allowed(quick: bool, scale: float | None) -> Budget:
+def parse_budget(quick: bool, scale: float | None) -> Budget:
     from chumoku.lab.experiment import QUICK, Budget
 
     if quick and scale is not None:
-        raise UsageError("--quick is a budget of 0.1; give it or --budget, not both.")
+        raise UsageError("--quick means a budget of 0.1; give either --quick or --budget, not both.")
     if quick:
         return QUICK
     if scale is None:
         return Budget()
-    if not 0.01 <= scale <= LARGEST:
-        raise UsageError(f"A budget of {scale:g} cannot be; it lies between 0.01 and {LARGEST:g}, and 1 is 15 minutes.")
+    if not 0.01 <= scale <= MAX_BUDGET:
+        raise UsageError(f"--budget is {scale:g}, but must be between 0.01 and {MAX_BUDGET:g}; 1 takes 15 minutes.")
     return Budget(scale, seeds=2 if scale < 0.5 else 3 if scale < 2 else 5)
 
 
-def with_bar(ids: list[str], budget: Budget, out: Path, *, quiet: bool) -> list[Result]:
-    """Run them under a bar that knows how long each took the last time."""
+def run_with_progress(ids: list[str], budget: Budget, out: Path, *, quiet: bool) -> list[Result]:
+    """Run claims with a progress bar that estimates the time from their last runs."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     from chumoku.lab import processes, runner
 
-    expected = {id: runner.expected(id, budget, out) for id in ids}
+    expected = {id: runner.expected_seconds(id, budget, out) for id in ids}
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True, soft_wrap=True)
     with Progress(*columns, console=console, transient=True) as bar:
@@ -131,22 +137,22 @@ def with_bar(ids: list[str], budget: Budget, out: Path, *, quiet: bool) -> list[
         return processes.run(ids, budget, out, progress)
 
 
-def told(results: list[Result]) -> str:
-    """Of a few claims everything in words; of many, how they were judged."""
+def format_results(results: list[Result]) -> str:
+    """Details of up to five claims (of more, only of those that failed), and the number of each verdict."""
     lines: list[str] = []
-    for result in results if len(results) <= 5 else [r for r in results if r.sentence]:
+    for result in results if len(results) <= 5 else [r for r in results if r.error]:
         lines += ["", f"{result.id}: {result.verdict}"]
         if result.claim is not None:
-            lines.append(f"  stated   {result.claim.stated.en}")
+            lines.append(f"  claim    {result.claim.stated.en}")
         outcome: Any = result.outcome
         if outcome is None:
-            lines.append(f"  {result.sentence}")
+            lines.append(f"  {result.error}")
             continue
         if outcome.when is not None and result.verdict == "holds only when":
             lines.append(f"  when     {outcome.when.en}")
         lines.append(f"  found    {outcome.summary.en}")
         if outcome.correction is not None:
-            lines.append(f"  the note says {outcome.correction.said}; true is {outcome.correction.true}")
+            lines.append(f"  the note says {outcome.correction.said}; correct is {outcome.correction.true}")
     counts: dict[str, int] = {}
     for result in results:
         counts[result.verdict] = counts.get(result.verdict, 0) + 1

@@ -1,3 +1,3 @@
-"""The laboratory: what the notes state, each in a file that runs, draws and is judged."""
+"""The lab: every claim of the notes is one file that runs an experiment, judges the claim and draws a figure."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""An experiment: a claim, a way to try it, and a verdict that follows from the numbers.
+"""An experiment: a claim, a way to test it, and a verdict that follows from the numbers.
 
     claim → run(budget) → numbers → rule → holds | does not hold | holds only when …
 
-A verdict that depends on what a model has learned needs the full budget; with less, the claim is "not judged".
-Everything a reader is shown is said twice, in English and in Japanese (`Words`).
+A verdict that depends on training needs the full budget; with less, the claim is "not judged". All texts for readers
+are in English and Japanese (`Words`).
 """
 
 from __future__ import annotations
@@ -15,44 +15,47 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 HOLDS, FAILS, PARTLY = "holds", "does not hold", "holds only when"
-VERDICTS = (HOLDS, PARTLY, FAILS)  # what a rule can say
-NOT_JUDGED = "not judged"  # the models were trained for too short a time for the rule to mean anything
+VERDICTS = (HOLDS, PARTLY, FAILS)  # possible results of a rule
+NOT_JUDGED = "not judged"  # the models were not trained long enough for the rule
 
 
 class Words(NamedTuple):
+    """A text in English and Japanese."""
+
     en: str
     ja: str
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a note states, and how it could turn out to be wrong."""
+    """A statement of the notes, how it is tested, and what would refute it."""
 
     id: str
     notes: tuple[str, ...]  # the first three digits of the notes' file names
     title: Words
-    stated: Words
-    tried: Words
-    refutes: Words
+    stated: Words  # the statement
+    tried: Words  # the experiment
+    refutes: Words  # what would refute it
     rule: Words  # how the verdict follows from the numbers
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much may be spent: scale 1 is the whole laboratory in 15 minutes on two cores, 0.1 in two."""
+    """How much work to do: with scale 1 all claims take 15 minutes on two cores, with 0.1 two minutes."""
 
     scale: float = 1.0
-    seeds: int = 3  # of experiments that train
+    seeds: int = 3  # for experiments that train
 
-    def steps(self, full: int, least: int = 1) -> int:
-        return max(least, round(full * self.scale))
+    def steps(self, full: int, minimum: int = 1) -> int:
+        """Training steps: `full` times the scale, but at least `minimum`."""
+        return max(minimum, round(full * self.scale))
 
 
 QUICK = Budget(scale=0.1, seeds=2)
 
 
 class Correction(NamedTuple):
-    """A note's number, the true one, and how it comes about."""
+    """The value in the note, the correct value, and its calculation."""
 
     said: str
     true: str
@@ -61,43 +64,43 @@ class Correction(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    verdict: str  # one of VERDICTS, by the claim's rule
-    numbers: dict[str, Any]  # what JSON can hold; of trained experiments every seed's value
+    verdict: str  # one of VERDICTS, from the claim's rule
+    numbers: dict[str, Any]  # JSON values; trained experiments have one value per seed
     summary: Words
-    when: Words | None = None  # of PARTLY: when it holds
+    when: Words | None = None  # for PARTLY: the condition under which it holds
     correction: Correction | None = None
-    reading: Words | None = None  # one line below the figure
+    reading: Words | None = None  # caption of the figure
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One file of `lab/claims`, opened."""
+    """One file of `lab/claims`."""
 
     claim: Claim
     run: Callable[[Budget], Outcome]
-    draw: Callable[[Outcome, Any], None] | None = None  # onto a matplotlib Figure, from outcome.numbers alone
+    draw: Callable[[Outcome, Any], None] | None = None  # draws outcome.numbers on a matplotlib Figure
 
 
-def opened(id: str) -> Experiment:
-    """The experiment in the file of this id."""
+def load_experiment(id: str) -> Experiment:
+    """Import the experiment with this id."""
     file = importlib.import_module(f"chumoku.lab.claims.{id.replace('-', '_')}")
     return Experiment(file.CLAIM, file.run, getattr(file, "draw", None))
 
 
-def as_printed(said: Sequence[float], true: Sequence[float], digits: int) -> bool:
-    """Whether every printed number is the true one, rounded to the digits it was printed with."""
+def matches_rounded(printed: Sequence[float], exact: Sequence[float], digits: int) -> bool:
+    """Whether every printed number is the exact number rounded to `digits`."""
     half = 0.5 * 10**-digits * (1 + 1e-6)
-    return len(said) == len(true) and all(abs(s - t) <= half for s, t in zip(said, true, strict=True))
+    return len(printed) == len(exact) and all(abs(p - e) <= half for p, e in zip(printed, exact, strict=True))
 
 
-def listed(values: Sequence[float], digits: int = 3) -> str:
-    """[0.265, 0.141], as a sentence shows it."""
+def format_list(values: Sequence[float], digits: int = 3) -> str:
+    """Numbers as text: [0.265, 0.141]."""
     shown = (f"{0.0 if abs(value) < 0.5 * 10**-digits else value:.{digits}f}" for value in values)
     return f"[{', '.join(shown)}]".replace("-", "−")
 
 
-def times(value: float, digits: int = 1) -> str:
-    """1.2 × 10⁻⁷, as on paper, where a plain number would be unreadable; else plainly."""
+def format_number(value: float, digits: int = 1) -> str:
+    """A number as text: in scientific notation (1.2 × 10⁻⁷) if very small or large, else as usual."""
     if value == 0 or not math.isfinite(value) or 1e-3 <= abs(value) < 1e5:
         return f"{value:.{digits + 2}g}".replace("-", "−")
     power = math.floor(math.log10(abs(value)))

@@ -1,6 +1,6 @@
-"""What the laboratory's figures share: quiet axes, labeled bars, heat maps, curves with the spread of their seeds.
+"""Shared plotting functions of the lab: axes, labeled bars, heat maps, curves with the range of their seeds.
 
-The style itself (fonts, ink) is `chumoku.probe.plot_style.plot_style`, set by the runner around every drawing.
+Fonts and colors come from `chumoku.probe.plot_style.plot_style`, which the runner sets for every figure.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ COLORS = (BLUE, RED, OCHRE, GREEN, GREY, LIGHT)
 Runs = Sequence[Sequence[float]]  # [seeds][points]
 
 
-def panels(figure: Figure, across: int, down: int = 1, *, height: float = 3.4, width: float = 7.6) -> list[Axes]:
-    """Quiet axes side by side; the figure takes the size that they need. Of one panel, `panels(figure, 1)[0]`."""
+def make_panels(figure: Figure, across: int, down: int = 1, *, height: float = 3.4, width: float = 7.6) -> list[Axes]:
+    """Styled axes, `across` × `down`; sets the size of the figure."""
     figure.set_size_inches(width, height * down)
-    return [quiet(axis) for axis in figure.subplots(down, across, squeeze=False).flat]
+    return [style_axis(axis) for axis in figure.subplots(down, across, squeeze=False).flat]
 
 
-def quiet(axis: Axes, *, grid: bool = True) -> Axes:
-    """No lines above and to the right, a faint grid below everything."""
+def style_axis(axis: Axes, *, grid: bool = True) -> Axes:
+    """Remove the top and right spines and draw a faint grid behind the data."""
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     if grid:
@@ -37,7 +37,7 @@ def quiet(axis: Axes, *, grid: bool = True) -> Axes:
     return axis
 
 
-def bars(
+def plot_bars(
     axis: Axes,
     labels: Sequence[str],
     series: Mapping[str, Sequence[float]],
@@ -46,24 +46,24 @@ def bars(
     form: str = "{:.3g}",
     numbers: bool = True,
 ) -> None:
-    """A group of bars per label, one bar per series, each with its number on it (where it is finite)."""
-    thick = 0.8 / len(series)
-    places = np.arange(len(labels))
-    for turn, (name, values) in enumerate(series.items()):
-        shown = np.asarray(values, dtype=float) + 0.0  # −0 becomes 0
-        middle = places + (turn - (len(series) - 1) / 2) * thick
-        drawn = axis.bar(middle, shown, thick * 0.92, color=colors[turn % len(colors)], label=name)
+    """Grouped bars: one group per label, one bar per series, with its value on top if finite."""
+    thickness = 0.8 / len(series)
+    positions = np.arange(len(labels))
+    for index, (name, values) in enumerate(series.items()):
+        heights = np.asarray(values, dtype=float) + 0.0  # −0 becomes 0
+        centers = positions + (index - (len(series) - 1) / 2) * thickness
+        container = axis.bar(centers, heights, thickness * 0.92, color=colors[index % len(colors)], label=name)
         if numbers:
-            texts = [form.format(value) if np.isfinite(value) else "" for value in shown]
-            axis.bar_label(drawn, texts, fontsize=7.5, padding=2)
-    axis.set_xticks(places, labels)
+            texts = [form.format(value) if np.isfinite(value) else "" for value in heights]
+            axis.bar_label(container, texts, fontsize=7.5, padding=2)
+    axis.set_xticks(positions, labels)
     axis.grid(visible=False, axis="x")
     axis.margins(y=0.14)
     if len(series) > 1:
         axis.legend(frameon=False, fontsize=8)
 
 
-def heat(
+def plot_heatmap(
     axis: Axes,
     matrix: Any,
     *,
@@ -75,7 +75,7 @@ def heat(
     high: float | None = None,
     bar: str | None = None,
 ) -> None:
-    """A matrix as a picture: a number in every cell when `form` is given, a scale beside it when `bar` names it."""
+    """A matrix as a heat map: `form` writes the value into every cell, `bar` adds a color bar with this label."""
     values = np.asarray(matrix, dtype=float)
     axis.grid(visible=False)
     picture = axis.imshow(values, cmap=cmap, vmin=low, vmax=high, aspect="auto" if bar else "equal")
@@ -90,7 +90,7 @@ def heat(
         axis.figure.colorbar(picture, ax=axis, label=bar, shrink=0.85)
 
 
-def curves(
+def plot_curves(
     axis: Axes,
     x: Sequence[float],
     series: Mapping[str, Runs],
@@ -99,10 +99,10 @@ def curves(
     legend: bool = True,
     marker: str = "",
 ) -> None:
-    """The mean over the seeds as a line, and from the least to the greatest seed as a band."""
-    for turn, (name, runs) in enumerate(series.items()):
+    """The mean over the seeds as a line, and the range from minimum to maximum as a band."""
+    for index, (name, runs) in enumerate(series.items()):
         values = np.asarray(runs, dtype=float).reshape(-1, len(x))
-        color = colors[turn % len(colors)]
+        color = colors[index % len(colors)]
         axis.plot(x, values.mean(0), color=color, label=name, linewidth=1.5, marker=marker, markersize=3.5)
         if len(values) > 1:
             axis.fill_between(x, values.min(0), values.max(0), color=color, alpha=0.18, linewidth=0)

@@ -1,8 +1,8 @@
-"""Experiments on several cores: groups of claims, the long ones first, each process with one thread.
+"""Run experiments on several cores: groups of claims, the longest first, each process with one thread.
 
-    claims → groups (those that look into the same trained model stay together) → processes → results in reading order
+    claims → groups (claims that use the same trained model stay together) → processes → results in reading order
 
-A process's randomness is its experiment's own, so that numbers do not depend on how many there are.
+Every experiment seeds its own randomness, so the numbers do not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -18,50 +18,52 @@ import torch
 
 from chumoku.errors import ChumokuError
 from chumoku.lab import runner
-from chumoku.lab.claims import ARITHMETIC, TOGETHER, chosen
+from chumoku.lab.claims import ARITHMETIC, SAME_TRANSLATOR, select_claims
 from chumoku.lab.experiment import Budget
 
-MOST = 4  # processes: beyond, each waits for the one long experiment
+MAX_PROCESSES = 4  # more do not help, because one experiment takes the longest
 
 
 def run(
     ids: Sequence[str], budget: Budget, out: Path, progress: runner.Progress = lambda id, result: None
 ) -> list[runner.Result]:
-    """What `runner.run` does, on all cores where that is worth it."""
-    wanted = chosen(ids)
-    processes = min(os.cpu_count() or 1, MOST, sum(id not in ARITHMETIC for id in wanted))
+    """Like `runner.run`, but with several processes if there is enough work."""
+    selected = select_claims(ids)
+    processes = min(os.cpu_count() or 1, MAX_PROCESSES, sum(id not in ARITHMETIC for id in selected))
     if processes < 2:
-        return runner.run(wanted, budget, out, progress)
-    groups = sorted(grouped(wanted), key=lambda group: -sum(runner.expected(id, budget, out) for id in group))
-    # A fresh interpreter each: a fork of one whose torch has threads can hang.
+        return runner.run(selected, budget, out, progress)
+    groups = sorted(
+        group_claims(selected), key=lambda group: -sum(runner.expected_seconds(id, budget, out) for id in group)
+    )
+    # Spawn, because a forked process can hang if torch has started threads.
     pool = ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), torch.set_num_threads, (1,))
     try:
-        waiting = [pool.submit(runner.run, group, budget, out) for group in groups]
-        results = heard(waiting, progress)
+        futures = [pool.submit(runner.run, group, budget, out) for group in groups]
+        results = collect_results(futures, progress)
     except BrokenProcessPool as error:
         raise ChumokuError(
-            "A process of the laboratory was ended from outside, perhaps for want of memory. What was done is kept; "
-            "run the rest one by one."
+            "A lab process was killed, perhaps because memory ran out. Finished results are saved. Run the other "
+            "claims one by one."
         ) from error
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():
             process.terminate()
-    return sorted(results, key=lambda result: wanted.index(result.id))
+    return sorted(results, key=lambda result: selected.index(result.id))
 
 
-def heard(waiting: Sequence[Future[list[runner.Result]]], progress: runner.Progress) -> list[runner.Result]:
+def collect_results(futures: Sequence[Future[list[runner.Result]]], progress: runner.Progress) -> list[runner.Result]:
     results = []
-    for done in as_completed(waiting):
+    for done in as_completed(futures):
         for result in done.result():
             progress(result.id, result)
             results.append(result)
     return results
 
 
-def grouped(ids: Sequence[str]) -> list[list[str]]:
-    """Arithmetic is one group, it takes no time; of the others each is one, but for those that share a model."""
+def group_claims(ids: Sequence[str]) -> list[list[str]]:
+    """Groups of claims: all arithmetic, all that share the trained translator, and each other claim by itself."""
     arithmetic = [id for id in ids if id in ARITHMETIC]
-    together = [id for id in ids if id in TOGETHER]
-    alone = [[id] for id in ids if id not in ARITHMETIC and id not in TOGETHER]
+    together = [id for id in ids if id in SAME_TRANSLATOR]
+    alone = [[id] for id in ids if id not in ARITHMETIC and id not in SAME_TRANSLATOR]
     return [group for group in (arithmetic, together, *alone) if group]

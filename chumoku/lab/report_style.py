@@ -1,4 +1,4 @@
-"""How the report looks: one column of quiet print, wide on a desk, narrow in a hand, A4 on paper."""
+"""CSS of the report: one column, for desktop, phone and A4 print."""
 
 from __future__ import annotations
 

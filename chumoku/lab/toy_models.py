@@ -1,8 +1,7 @@
-"""What several trained experiments share: a small language model of English lines, facts to be learned by heart, and
-how numbers of several seeds are told.
+"""What several experiments share: a small language model of English lines, random facts, and formatting of seeds.
 
-    lines   (begin) Tom eats an apple .  →  Tom eats an apple . (end)        loss in nats a word
-    facts   (subject, relation) → object, all drawn at random: nothing to be understood, only remembered
+lines   (begin) Tom eats an apple .  →  Tom eats an apple . (end)        loss in nats per word
+facts   (subject, relation) → object, all random, so they can only be memorized
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import PARTLY, Words
-from chumoku.lab.sentence_data import IGNORE, PAD, english, sentences, shifted, trimmed
+from chumoku.lab.sentence_data import IGNORE, PAD, load_sentences, shift_right, split_english, take_rows
 from chumoku.lab.training import mean
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -28,60 +27,60 @@ ROWS = 32
 WIDTH = 64
 
 
-def told(values: Sequence[float], form: str = "{:.2f}") -> str:
-    """Mean, and from the least to the greatest of the seeds: 0.52 (0.48–0.55)."""
+def format_seeds(values: Sequence[float], form: str = "{:.2f}") -> str:
+    """Mean, minimum and maximum over the seeds: 0.52 (0.48–0.55)."""
     shown = [form.format(value) for value in (mean(values), min(values), max(values))]
     return f"{shown[0]} ({shown[1]}–{shown[2]})"
 
 
-def only_when(verdict: str, condition: Words) -> Words | None:
-    """The condition, for a verdict that has one."""
+def when_partly(verdict: str, condition: Words) -> Words | None:
+    """The condition if the verdict is PARTLY, else None."""
     return condition if verdict == PARTLY else None
 
 
-class Nothing(nn.Module):
-    """In the place of a sub-layer: adds nothing, so that a block hands x on."""
+class ZeroLayer(nn.Module):
+    """Replaces a sub-layer and returns zeros, so that the block passes x on unchanged."""
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:
         return torch.zeros_like(x)
 
 
 class Lines(NamedTuple):
-    fed: Tensor
-    said: Tensor
+    inputs: Tensor
+    targets: Tensor
 
-    def drawn(self, generator: torch.Generator, number: int = ROWS) -> Lines:
-        chosen = torch.randint(len(self.fed), (number,), generator=generator)
-        return Lines(trimmed(self.fed, chosen), trimmed(self.said, chosen, filler=IGNORE))
+    def sample(self, generator: torch.Generator, number: int = ROWS) -> Lines:
+        chosen = torch.randint(len(self.inputs), (number,), generator=generator)
+        return Lines(take_rows(self.inputs, chosen), take_rows(self.targets, chosen, filler=IGNORE))
 
 
-def lines(chosen: Sequence[Sentence]) -> Lines:
-    """The English side of these sentences."""
-    return Lines(*shifted([sentences().target.encode(english(one.target)) for one in chosen]))
+def make_lines(chosen: Sequence[Sentence]) -> Lines:
+    """The English side of these sentences as token ids."""
+    return Lines(*shift_right([load_sentences().target.encode(split_english(one.target)) for one in chosen]))
 
 
 @functools.cache
-def learned_and_unseen() -> tuple[Lines, Lines]:
-    """All English lines to learn from, and those of unseen combinations to be judged by."""
-    return lines(sentences().train), lines(sentences().test)
+def train_and_test_lines() -> tuple[Lines, Lines]:
+    """English lines for training, and lines with unseen combinations of words for testing."""
+    return make_lines(load_sentences().train), make_lines(load_sentences().test)
 
 
-def language_model(seed: int, **changes: Any) -> DecoderModel:
-    """Two blocks of width 32 with four heads over the words of `sentences`, unless told otherwise."""
+def build_language_model(seed: int, **changes: Any) -> DecoderModel:
+    """A decoder over the words of `load_sentences`: two blocks of width 32 with four heads, unless `changes` differ."""
     values = {"width": 32, "layers": 2, "heads": 4, "context": 32, "position": "rotary", "initialization": "xavier"}
-    config = ModelConfig(kind="decoder", vocabulary=len(sentences().target), **{**values, **changes})
+    config = ModelConfig(kind="decoder", vocabulary=len(load_sentences().target), **{**values, **changes})
     return build(config, seed=seed)  # type: ignore[return-value]
 
 
 def line_loss(model: DecoderModel, part: Lines, *, balance: float = 0.0) -> Tensor:
-    output = model(part.fed, mask=part.fed != PAD if not model.decoder.causal else None)
-    loss = F.cross_entropy(output.logits.flatten(0, 1), part.said.flatten(), ignore_index=IGNORE)
+    output = model(part.inputs, mask=part.inputs != PAD if not model.decoder.causal else None)
+    loss = F.cross_entropy(output.logits.flatten(0, 1), part.targets.flatten(), ignore_index=IGNORE)
     return loss if output.losses is None else loss + balance * output.losses.balance
 
 
 @torch.no_grad()
-def judged(model: DecoderModel, part: Lines) -> float:
-    """The loss a word over all lines, in eval mode."""
+def evaluate_loss(model: DecoderModel, part: Lines) -> float:
+    """Loss per word over all lines, in eval mode."""
     training = model.training
     model.eval()
     value = line_loss(model, part).item()
@@ -89,9 +88,9 @@ def judged(model: DecoderModel, part: Lines) -> float:
     return value
 
 
-def guessed(part: Lines) -> float:
-    """The loss of somebody who knows how often each word comes, and nothing else."""
-    words = part.said[part.said != IGNORE]
+def unigram_loss(part: Lines) -> float:
+    """Loss of predicting every word by its frequency alone."""
+    words = part.targets[part.targets != IGNORE]
     share = torch.bincount(words).double() / len(words)
     return -(share[share > 0] * share[share > 0].log()).sum().item()
 
@@ -101,21 +100,21 @@ class Facts(NamedTuple):
     relation: Tensor
     answer: Tensor
 
-    def drawn(self, generator: torch.Generator, number: int = 256) -> Facts:
+    def sample(self, generator: torch.Generator, number: int = 256) -> Facts:
         chosen = torch.randint(len(self.subject), (number,), generator=generator)
         return Facts(self.subject[chosen], self.relation[chosen], self.answer[chosen])
 
 
-def facts(seed: int, *, subjects: int, relations: int, objects: int) -> Facts:
-    """One answer for every subject and relation."""
+def make_facts(seed: int, *, subjects: int, relations: int, objects: int) -> Facts:
+    """A random answer for every pair of subject and relation."""
     generator = torch.Generator().manual_seed(seed)
     subject, relation = torch.cartesian_prod(torch.arange(subjects), torch.arange(relations)).unbind(1)
     return Facts(subject, relation, torch.randint(objects, (len(subject),), generator=generator))
 
 
-class Rememberer(nn.Module):
-    """One block that reads (subject, relation) and answers. Its tables are random and stay so: a fact can only be
-    remembered in the block."""
+class FactModel(nn.Module):
+    """One block that reads (subject, relation) and predicts the object. Its embeddings are random and frozen, so facts
+    can only be stored in the block."""
 
     def __init__(self, known: Facts, feedforward: nn.Module, seed: int) -> None:
         super().__init__()
@@ -132,5 +131,5 @@ class Rememberer(nn.Module):
         return answer @ self.objects.T / WIDTH**0.5  # type: ignore[no-any-return]
 
     @torch.no_grad()
-    def recalled(self, known: Facts) -> int:
+    def count_recalled(self, known: Facts) -> int:
         return int((self(known).argmax(-1) == known.answer).sum())

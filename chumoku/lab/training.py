@@ -1,12 +1,12 @@
-"""The laboratory's loop: the smallest training there is, the same for every experiment.
+"""The training loop of the lab, the same for every experiment.
 
     for step in 1 … steps:   L = loss(generator);   θ ← update(θ, ∇L)
 
     losses = fit(model, lambda g: loss_of(model, a_batch(g)), steps=300, seed=0)
 
-`loss` draws its batch from the generator it is handed and returns one number, so a run is a function of its seed
-alone; dropout is seeded with it. A loss that is no longer finite ends the run, and the rest of its curve is ∞: here a
-divergence is a result. What is global (random state, threads) is put back.
+`loss` samples its batch with the given generator and returns a scalar, so a run depends only on its seed, which also
+seeds dropout. If the loss is no longer finite, the run ends and the rest of its curve is ∞: divergence is a result.
+Global state (random state, threads) is restored.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from chumoku.training.schedule import Schedule
 Loss = Callable[[torch.Generator], Tensor]
 TOY: dict[str, Any] = {
     **{"width": 32, "layers": 2, "heads": 2, "context": 256},
-    # Words as long as positions, and an output of its own: so that a hundred steps are enough to learn something.
+    # Scaled embeddings and a separate output layer, so that a hundred steps are enough to learn something.
     **{"scale_embedding": True, "tie_output": False, "initialization": "xavier"},
 }
 
 
-def toy(seed: int, **keys: Any) -> Model:
-    """A model of the project small enough to learn in a second; `keys` are those of a config, `vocabulary` at least."""
+def build_toy(seed: int, **keys: Any) -> Model:
+    """A model of this project that trains in a second; `keys` are keys of ModelConfig and must include `vocabulary`."""
     return build(ModelConfig(**{**TOY, **keys}), seed=seed)
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[torch.Generator]:
-    """Everything random inside follows from the seed; outside, nothing was drawn. The generator is for batches."""
+def fixed_seed(seed: int) -> Iterator[torch.Generator]:
+    """Inside, all randomness depends on the seed; global state is restored. Yields a generator for batches."""
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        torch.set_num_threads(1)  # toys are too small to be shared out, and one thread adds up in one order
+        torch.set_num_threads(1)  # faster for tiny models, and the order of summation is fixed
         flushing = float(torch.tensor(1e-30) * 1e-12) == 0.0
-        torch.set_flush_denormal(True)  # vanished gradients are numbers on which processors are ten times slower
+        torch.set_flush_denormal(True)  # CPUs are ten times slower on denormal numbers (vanished gradients)
         try:
             yield torch.Generator().manual_seed(seed)
         finally:
@@ -54,8 +54,8 @@ def seeded(seed: int) -> Iterator[torch.Generator]:
             torch.set_num_threads(threads)
 
 
-def unnormed(model: Model) -> Model:
-    """The same model with every norm replaced by nothing."""
+def remove_norms(model: Model) -> Model:
+    """Replace every norm of the model by the identity, in place."""
     for module in list(model.modules()):
         for name in [name for name, _ in module.named_children() if name == "norm" or name.endswith("_norm")]:
             setattr(module, name, nn.Identity())
@@ -73,22 +73,22 @@ def fit(
     cosine: bool = False,
     optimizer: Literal["adam", "sgd"] = "adam",
     clip: float = math.inf,
-    watch: Callable[[int], None] | None = None,
+    callback: Callable[[int], None] | None = None,
 ) -> list[float]:
-    """Train in place and return the loss of every step; `watch(step)` is called before each, and once at the end.
+    """Train in place and return the loss of every step. The model is left in eval mode.
 
-    The rate is constant after `warmup` steps, or falls to 0 along a half cosine; a warm-up longer than the
-    run lasts as long as the run. Gradients are not clipped unless asked, and the model is left in eval mode.
+    `rate` is constant after `warmup` steps, or decays to 0 with `cosine`. Gradients are clipped to the norm `clip`.
+    `callback(step)` is called before each step and once at the end.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     updates = torch.optim.Adam(trained, rate, fused=True) if optimizer == "adam" else torch.optim.SGD(trained, rate)
     schedule = Schedule("cosine" if cosine else "constant", warmup=min(warmup, steps), steps=steps)
     losses: list[float] = []
     model.train()
-    with seeded(seed) as generator:
+    with fixed_seed(seed) as generator:
         for step in range(1, steps + 1):
-            if watch is not None:
-                watch(step - 1)
+            if callback is not None:
+                callback(step - 1)
             value = loss(generator)
             losses.append(value.item())
             if not math.isfinite(losses[-1]):
@@ -101,24 +101,24 @@ def fit(
                 group["lr"] = rate * schedule(step)
             updates.step()
     model.eval()
-    if watch is not None:
-        watch(len(losses))
+    if callback is not None:
+        callback(len(losses))
     return [value if math.isfinite(value) else math.inf for value in losses] + [math.inf] * (steps - len(losses))
 
 
 def next_token_loss(logits: Tensor, tokens: Tensor) -> Tensor:
-    """The mean of −log p(token t+1) that logits [B, T, V] after tokens [B, T] give."""
+    """Mean of −log p(token t+1) for logits [B, T, V] and tokens [B, T]."""
     return F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
 
 
-def tail(losses: Sequence[float], share: float = 0.1) -> float:
-    """The mean over the last steps of a curve: where a run ended up, without the noise of its last batch."""
+def final_loss(losses: Sequence[float], share: float = 0.1) -> float:
+    """Mean loss over the last steps, which is less noisy than the last batch alone."""
     last = losses[-max(1, round(len(losses) * share)) :]
     return sum(last) / len(last)
 
 
-def thinned(losses: Sequence[float], points: int = 60) -> list[float]:
-    """A curve as at most so many means of neighboring steps: enough to draw, few enough to write down."""
+def downsample(losses: Sequence[float], points: int = 60) -> list[float]:
+    """A curve as at most `points` means of neighboring steps."""
     width = max(1, math.ceil(len(losses) / points))
     return [sum(part) / len(part) for part in (losses[at : at + width] for at in range(0, len(losses), width))]
 

@@ -1,10 +1,9 @@
-"""A very small translator for the experiments that look into one: trained once a seed in a laboratory's run.
+"""A very small translator shared by several experiments, trained once per seed in a run of the lab.
 
-    encoder   3 blocks over Japanese units          decoder   2 blocks over English words, looking at the encoder
-    width 64, 4 heads, rotary positions, F = 128; Adam, a half cosine, 32 pairs a step
+    encoder   3 blocks over Japanese units          decoder   2 blocks over English words, with cross-attention
+    width 64, 4 heads, rotary positions, F = 128; Adam, cosine schedule, 32 pairs per step
 
-It is always trained here, never taken from a run that happens to lie about, so that a verdict depends on the seed and
-the number of steps alone; both are in the numbers.
+It is always trained here and never loaded from disk, so verdicts depend only on the seed and the number of steps.
 """
 
 from __future__ import annotations
@@ -21,14 +20,25 @@ from chumoku.data.grammar.sentence import Sentence
 from chumoku.decoding.beam import search
 from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.lab.experiment import Budget
-from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, Sentences, english, rows, sentences, shifted, trimmed
+from chumoku.lab.sentence_data import (
+    BEGIN,
+    END,
+    IGNORE,
+    PAD,
+    Sentences,
+    load_sentences,
+    pad_rows,
+    shift_right,
+    split_english,
+    take_rows,
+)
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import EncoderDecoderModel
 
-STEPS, LEAST, PAIRS = 800, 200, 32
-LONGEST = 24
+STEPS, MIN_STEPS, BATCH = 800, 200, 32
+MAX_LENGTH = 24
 
 
 class Translator(NamedTuple):
@@ -37,60 +47,60 @@ class Translator(NamedTuple):
     seed: int
     steps: int
 
-    def sources(self, chosen: Sequence[Sentence]) -> Tensor:
-        return rows([self.data.source.encode(one.units) for one in chosen], after=END)
+    def encode_sources(self, chosen: Sequence[Sentence]) -> Tensor:
+        return pad_rows([self.data.source.encode(one.units) for one in chosen], after=END)
 
-    def targets(self, chosen: Sequence[Sentence]) -> tuple[Tensor, Tensor]:
-        """What the decoder is fed, and what it is to say."""
-        return shifted([self.data.target.encode(english(one.target)) for one in chosen])
+    def encode_targets(self, chosen: Sequence[Sentence]) -> tuple[Tensor, Tensor]:
+        """Decoder inputs and targets."""
+        return shift_right([self.data.target.encode(split_english(one.target)) for one in chosen])
 
-    def say(self, source: Tensor, *, look: bool = False) -> list[Hypothesis]:
-        """The greedy translation of every row."""
-        found = search(self.model, source, source_mask=source != PAD, begin=BEGIN, end=END, limit=LONGEST, look=look)
+    def translate(self, source: Tensor, *, look: bool = False) -> list[Hypothesis]:
+        """Greedy translation of every row."""
+        found = search(self.model, source, source_mask=source != PAD, begin=BEGIN, end=END, limit=MAX_LENGTH, look=look)
         return [best for best, *_ in found]
 
 
-def steps_of(budget: Budget) -> int:
-    return budget.steps(STEPS, LEAST)
+def training_steps(budget: Budget) -> int:
+    return budget.steps(STEPS, MIN_STEPS)
 
 
-def translators(budget: Budget) -> list[Translator]:
-    """One for each seed, trained when first asked for."""
-    return [trained(seed, steps_of(budget)) for seed in range(budget.seeds)]
+def get_translators(budget: Budget) -> list[Translator]:
+    """One translator per seed, trained on the first call and then cached."""
+    return [train_translator(seed, training_steps(budget)) for seed in range(budget.seeds)]
 
 
 @functools.cache
-def trained(seed: int, steps: int) -> Translator:
-    data = sentences()
-    translator = Translator(fresh(data, seed), data, seed, steps)
-    source = translator.sources(data.train)
-    fed, said = translator.targets(data.train)
+def train_translator(seed: int, steps: int) -> Translator:
+    data = load_sentences()
+    translator = Translator(build_translator(data, seed), data, seed, steps)
+    source = translator.encode_sources(data.train)
+    inputs, targets = translator.encode_targets(data.train)
     lengths = (source != PAD).sum(1)
 
     def loss(generator: torch.Generator) -> Tensor:
-        chosen = of_like_length(lengths, generator)
-        read, heard, wanted = trimmed(source, chosen), trimmed(fed, chosen), trimmed(said, chosen, filler=IGNORE)
-        logits = translator.model(read, heard, source_mask=read != PAD).logits
-        return F.cross_entropy(logits.flatten(0, 1), wanted.flatten(), ignore_index=IGNORE)
+        chosen = sample_similar_lengths(lengths, generator)
+        batch, labels = take_rows(source, chosen), take_rows(targets, chosen, filler=IGNORE)
+        logits = translator.model(batch, take_rows(inputs, chosen), source_mask=batch != PAD).logits
+        return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE)
 
     fit(translator.model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 8, cosine=True, clip=1.0)
     return translator
 
 
-def of_like_length(lengths: Tensor, generator: torch.Generator) -> Tensor:
-    """A batch of sentences of like length, so that little of it is padding."""
-    drawn = torch.randint(len(lengths), (8, PAIRS), generator=generator).flatten()
+def sample_similar_lengths(lengths: Tensor, generator: torch.Generator) -> Tensor:
+    """Indices of a batch of sentences with similar lengths, so that there is little padding."""
+    candidates = torch.randint(len(lengths), (8, BATCH), generator=generator).flatten()
     part = torch.randint(8, (1,), generator=generator)
-    return drawn[lengths[drawn].argsort()].view(8, PAIRS)[int(part)]
+    return candidates[lengths[candidates].argsort()].view(8, BATCH)[int(part)]
 
 
-def fresh(data: Sentences, seed: int) -> EncoderDecoderModel:
-    """The same model before it has learned anything."""
+def build_translator(data: Sentences, seed: int) -> EncoderDecoderModel:
+    """The untrained model."""
     config = ModelConfig(
         kind="encoder-decoder",
         vocabulary=len(data.target),
         source_vocabulary=len(data.source),
-        context=2 * LONGEST,
+        context=2 * MAX_LENGTH,
         width=64,
         layers=2,
         encoder_layers=3,

@@ -1,4 +1,4 @@
-"""Every claim of the notes, by id, in reading order. A claim's file is its id with _ for -."""
+"""The ids of all claims in reading order. The file of a claim is its id with _ instead of -."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ ARITHMETIC = (
     *("ffn-params", "ffn-share", "learned-pe", "pe-range", "rope-users", "mask-future", "softmax-axis"),
     *("broadcast", "shapes", "slices"),
 )
-TRIED = (
+EXPERIMENTS = (
     *("pe-heatmap", "pe-dot", "pe-linear", "order", "rejected-pe", "rope-relative", "extrapolate", "rnn", "scale"),
     *("skip", "depth", "ln-rate", "pre-post", "bn-ln", "covariate"),
     *("heads", "ffn-needed", "ffn-memory", "gated", "moe", "dropout", "lora", "word-vectors", "contextual", "kotatsu"),
     *("layers", "leak", "self-cross", "pretrain-shift"),
 )
-TOGETHER = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these look into the same trained translator
-ONCE = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # nothing is learned, so one seed will do
-# Verdicts that do not depend on how long a model was trained: a short run may give them, too.
-UNTRAINED = (*ONCE, "scale", "self-cross", "pretrain-shift")
-CLAIMS: tuple[str, ...] = ARITHMETIC + TRIED
+SAME_TRANSLATOR = ("kotatsu", "layers", "self-cross", "pretrain-shift")  # these use the same trained translator
+SINGLE_SEED = (*ARITHMETIC, "pe-heatmap", "pe-dot", "pe-linear", "rope-relative")  # no training, so one seed is enough
+# Verdicts that do not depend on the length of training, so a short run can give them too.
+TRAINING_INDEPENDENT = (*SINGLE_SEED, "scale", "self-cross", "pretrain-shift")
+CLAIMS: tuple[str, ...] = ARITHMETIC + EXPERIMENTS
 ALL = "all"
 
 
-def chosen(ids: Sequence[str]) -> list[str]:
-    """The ids asked for, each once, in reading order; `all` is every one."""
+def select_claims(ids: Sequence[str]) -> list[str]:
+    """These ids without duplicates, in reading order; `all` selects every claim."""
     for id in ids:
         if id not in (*CLAIMS, ALL):
             near = difflib.get_close_matches(id.lower(), (*CLAIMS, ALL), n=1, cutoff=0.4)
-            hint = f"Did you mean {near[0]}?" if near else "`chumoku lab` lists them all."
+            hint = f"Did you mean {near[0]}?" if near else "`chumoku lab` lists all claims."
             raise UsageError(f"There is no claim called '{id[:60]}'. {hint}")
     return [id for id in CLAIMS if id in ids or ALL in ids]

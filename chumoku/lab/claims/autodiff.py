@@ -8,39 +8,38 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 
 CLAIM = Claim(
     id="autodiff",
     notes=("000",),
     title=Words("Numerical or automatic", "数値微分か自動微分か"),
     stated=Words(
-        "Libraries such as PyTorch support numerical differentiation, so nobody has to differentiate by hand.",
+        "Libraries such as PyTorch support numerical differentiation, so you do not have to differentiate by hand.",
         "PyTorch などのライブラリが数値微分をサポートしているので、微分を計算する必要がありません。",
     ),
     tried=Words(
-        "The derivative of eˣ·sin x, known on paper, from PyTorch and from differences with steps h of 10⁻¹ to 10⁻¹⁴; "
-        "and how "
-        "often a function of 1,000 parameters must be computed for its gradient.",
-        "手で微分できる eˣ·sin x について、PyTorch の値と、刻み h を 10⁻¹〜10⁻¹⁴ とした差分の値を比べます。"
-        "1,000 個のパラメータの勾配に関数の計算が何回必要かも数えます。",
+        "Compute the derivative of eˣ·sin x, which is known exactly, with PyTorch and with finite differences (h from "
+        "10⁻¹ to 10⁻¹⁴). Count how often a function of 1,000 parameters is evaluated for its gradient.",
+        "手で微分できる eˣ·sin x について、PyTorch の値と、刻み h を 10⁻¹〜10⁻¹⁴ とした差分の値を比べます。1,000 個のパ"
+        "ラメータの勾配に関数の計算が何回必要かも数えます。",
     ),
     refutes=Words(
-        "An error of PyTorch's far below that of the best difference, from one computation of the function.",
+        "PyTorch's error is far below that of the best finite difference, with one evaluation of the function.",
         "PyTorch の誤差が最良の差分よりはるかに小さく、関数の計算が一回で済むこと。",
     ),
     rule=Words(
-        "Holds when PyTorch's error is at least a hundredth of the best difference's; otherwise it does something "
-        "else.",
+        "Holds if PyTorch's error is at least a hundredth of the error of the best finite difference; otherwise "
+        "PyTorch uses another method.",
         "PyTorch の誤差が最良の差分の誤差の 1/100 以上なら「成り立つ」。それより小さければ別の方法です。",
     ),
 )
 STEPS = tuple(10.0**-k for k in range(1, 15))
 
 
-class Counted:
-    """Σ eˣ·sin x, and how often it was computed."""
+class CountedFunction:
+    """Σ eˣ·sin x, which counts its evaluations."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,13 +52,13 @@ class Counted:
 def run(budget: Budget) -> Outcome:
     x = torch.linspace(-2, 2, 41, dtype=torch.float64)
     exact = x.exp() * (x.sin() + x.cos())
-    automatic = float((_gradient(Counted(), x) - exact).abs().max())
+    automatic = float((_gradient(CountedFunction(), x) - exact).abs().max())
     by_step = []
     for h in STEPS:
         ahead, behind = ((x + s * h).exp() * (x + s * h).sin() for s in (1, -1))
         by_step.append(float(((ahead - behind) / (2 * h) - exact).abs().max()))
     many = torch.zeros(1000, dtype=torch.float64)
-    once, often = Counted(), Counted()
+    once, often = CountedFunction(), CountedFunction()
     _gradient(once, many)
     _differences(often, many, 1e-5)
     numbers: dict[str, Any] = {
@@ -71,54 +70,52 @@ def run(budget: Budget) -> Outcome:
         "calls_differences": often.calls,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"PyTorch is off by {times(automatic)}, the rounding of float64; the best of {len(STEPS)} differences by "
-            f"{times(min(by_step))}, the worst by {times(max(by_step))}. For 1,000 parameters differences computed the "
-            "function "
-            f"{often.calls:,} times, PyTorch {once.calls} time (and once backwards).",
-            f"PyTorch の誤差は {times(automatic)} で float64 の丸め程度です。差分は最良でも {times(min(by_step))}、"
-            "最悪は "
-            f"{times(max(by_step))} でした。1,000 個のパラメータに差分は関数を {often.calls:,} 回計算しますが、PyTorch "
-            f"は {once.calls} 回"
-            "(と逆向きに一回)です。",
+            f"PyTorch's error is {format_number(automatic)}, the rounding error of float64; that of {len(STEPS)} "
+            f"finite differences is between {format_number(min(by_step))} and {format_number(max(by_step))}. For 1,000 "
+            f"parameters, finite differences evaluate the function {often.calls:,} times, PyTorch {once.calls} time "
+            "(plus one backward pass).",
+            f"PyTorch の誤差は {format_number(automatic)} で float64 の丸め程度です。差分は最良でも "
+            f"{format_number(min(by_step))}、最悪は {format_number(max(by_step))} でした。1,000 個のパラメータに差分は"
+            f"関数を {often.calls:,} 回計算しますが、PyTorch は {once.calls} 回(と逆向きに一回)です。",
         ),
         correction=Correction(
             "数値微分 (numerical differentiation)",
             "自動微分 (automatic differentiation)",
             Words(
-                "each operation's known derivative, joined by the chain rule",
+                "the known derivative of each operation, combined by the chain rule",
                 "各演算の導関数を連鎖律でつないで計算します",
             ),
         ),
         reading=Words(
-            "Differences fail on both sides of a best h; automatic differentiation has no h.",
+            "Finite differences get worse on both sides of the best h; automatic differentiation has no h.",
             "差分は最適な h の両側で悪化しますが、自動微分には h がありません。",
         ),
     )
 
 
-def _gradient(function: Counted, x: Tensor) -> Tensor:
+def _gradient(function: CountedFunction, x: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
     return torch.autograd.grad(function(x), x)[0]
 
 
-def _differences(function: Counted, x: Tensor, h: float) -> Tensor:
+def _differences(function: CountedFunction, x: Tensor, h: float) -> Tensor:
     slopes = torch.zeros_like(x)
-    for place in range(len(x)):
+    for index in range(len(x)):
         step = torch.zeros_like(x)
-        step[place] = h
-        slopes[place] = (function(x + step) - function(x - step)) / (2 * h)
+        step[index] = h
+        slopes[index] = (function(x + step) - function(x - step)) / (2 * h)
     return slopes
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["automatic"] >= numbers["best_difference"] / 100 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     axis.plot(
         outcome.numbers["steps"],
         outcome.numbers["differences"],

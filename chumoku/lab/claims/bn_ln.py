@@ -1,4 +1,4 @@
-"""Two ways to normalize, and what they depend on.
+"""BatchNorm and LayerNorm, and what their outputs depend on.
 
 BatchNorm   μ, σ² of one feature over all tokens of the batch
 LayerNorm   μ, σ² of one token over its features
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded, toy
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, fixed_seed, mean
 from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
 from chumoku.nn.plain import plain
@@ -29,29 +29,29 @@ CLAIM = Claim(
     title=Words("BatchNorm and LayerNorm", "Batch Normalization と Layer Normalization"),
     stated=Words(
         "BatchNorm depends on batch size and length and is worse with small batches; LayerNorm depends on neither.",
-        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存"
-        "しません。",
+        "Batch Normalization はバッチサイズや系列長に依存し、小さなバッチで性能が落ちます。Layer Normalization は依存し"
+        "ません。",
     ),
     tried=Words(
-        "One sentence is normalized among changing batch mates and with padding behind it, and it is measured how far "
-        "it moves. Then small encoders learn to substitute words with either norm, in batches of 1 to 64 sentences, "
-        "and are examined on new ones with the running averages.",
+        "Normalize one sentence in batches with different other sentences and with padding, and measure how much its "
+        "vectors change. Then train small encoders with either norm to substitute words, in batches of 1 to 64 "
+        "sentences, and test them on new sentences with the running averages.",
         "一つの文を、ほかの文を入れ替えたバッチの中や、後ろにパディングを付けた形で正規化し、どれだけ動くかを測ります。"
         "次に、1〜64 文のバッチで単語の置き換えを小さなエンコーダに学習させ、新しい文で (移動平均を使って) 調べます。",
     ),
     refutes=Words(
-        "A sentence that moves under LayerNorm or does not under BatchNorm; or BatchNorm as good as LayerNorm in the "
-        "smallest batches.",
-        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなけれ"
-        "ば、反証されます。",
+        "A sentence changes under LayerNorm or does not change under BatchNorm; or BatchNorm is as good as LayerNorm "
+        "in the smallest batches.",
+        "Layer Normalization で文が動くか、Batch Normalization で動かないか、最小のバッチで両者の性能が変わらなければ、"
+        "反証されます。",
     ),
     rule=Words(
-        "Does not hold when a sentence moves at all under LayerNorm, or under BatchNorm by less than 1 % at some batch "
-        "size. Holds when moreover in batches of one BatchNorm's loss is higher in every seed, and by more than in "
-        "batches of 64; otherwise it holds for the dependence only.",
-        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立"
-        "たない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチ"
-        "サイズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
+        "Does not hold if a sentence changes at all under LayerNorm, or by less than 1 % under BatchNorm at some batch "
+        "size. Otherwise holds if with batch size 1 the loss of BatchNorm is higher in every seed, and by more than "
+        "with batch size 64; else it holds only for the dependence.",
+        "Layer Normalization で少しでも動くか、Batch Normalization での動きが 1 % 未満のバッチサイズがあれば「成り立た"
+        "ない」。さらにバッチサイズ 1 で、すべてのシードにおいて Batch Normalization の損失の方が高く、その差がバッチサ"
+        "イズ 64 より大きければ「成り立つ」、そうでなければ依存性についてのみ「条件つきで成り立つ」。",
     ),
 )
 SIZES = (1, 2, 4, 16, 64)
@@ -59,69 +59,68 @@ WORDS, LENGTH, WIDTH = 8, 6, 32
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(80, least=40)
+    steps = budget.steps(80, minimum=40)
     numbers: dict[str, Any] = {"steps": steps, "sizes": list(SIZES), "moved": {}, "padded": {}, "loss": {}}
     seeds = range(budget.seeds)
     for norm in ("layer", "batch"):
-        numbers["moved"][norm] = [[moved(norm, size, seed) for size in SIZES] for seed in seeds]
-        numbers["padded"][norm] = [padded(norm, seed) for seed in seeds]
-        numbers["loss"][norm] = [[trained(norm, size, seed, steps) for size in SIZES] for seed in seeds]
+        numbers["moved"][norm] = [[measure_shift(norm, size, seed) for size in SIZES] for seed in seeds]
+        numbers["padded"][norm] = [measure_padding_shift(norm, seed) for seed in seeds]
+        numbers["loss"][norm] = [[train_model(norm, size, seed, steps) for size in SIZES] for seed in seeds]
     verdict = judge(numbers)
-    shift = {place: told([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
-    wider = told(numbers["padded"]["batch"], "{:.0%}")
+    shift = {place: format_seeds([one[place] for one in numbers["moved"]["batch"]], "{:.0%}") for place in (1, -1)}
+    wider = format_seeds(numbers["padded"]["batch"], "{:.0%}")
     end = {
-        norm: [told([one[at] for one in numbers["loss"][norm]], "{:.3f}") for at in (0, -1)]
+        norm: [format_seeds([one[at] for one in numbers["loss"][norm]], "{:.3f}") for at in (0, -1)]
         for norm in ("layer", "batch")
     }
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"With other batch mates a sentence moves by {shift[1]} of its length under BatchNorm in a batch of 2 "
-            f"and {shift[-1]} in one of 64, with padding behind it by {wider}; under LayerNorm by "
-            f"{max(map(max, numbers['moved']['layer'])):.0f}. Trained in batches of 1 the loss on "
-            f"new sentences is {end['batch'][0]} (BatchNorm) and {end['layer'][0]} (LayerNorm), in batches of "
-            f"64 {end['batch'][1]} and {end['layer'][1]}.",
-            "バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で "
-            f"{shift[1]}、64 で {shift[-1]}、パディングを付けると {wider} 動きます。Layer Normalization では "
-            f"{max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチ"
-            f"サイズ 1 で {end['batch'][0]} と {end['layer'][0]}、64 で {end['batch'][1]} と "
-            f"{end['layer'][1]} です (前者が Batch Normalization)。",
+            f"With other sentences in the batch, a sentence changes by {shift[1]} of its norm under BatchNorm in a "
+            f"batch of 2 and {shift[-1]} in a batch of 64, and with padding by {wider}; under LayerNorm by "
+            f"{max(map(max, numbers['moved']['layer'])):.0f}. After training in batches of 1, the loss on new "
+            f"sentences is {end['batch'][0]} (BatchNorm) and {end['layer'][0]} (LayerNorm), in batches of 64 "
+            f"{end['batch'][1]} and {end['layer'][1]}.",
+            f"バッチのほかの文を入れ替えると、Batch Normalization では文のベクトルが、バッチサイズ 2 で {shift[1]}、64 "
+            f"で {shift[-1]}、パディングを付けると {wider} 動きます。Layer Normalization では "
+            f"{max(map(max, numbers['moved']['layer'])):.0f} です。学習後の損失は、バッチサイズ 1 で {end['batch'][0]} "
+            f"と {end['layer'][0]}、64 で {end['batch'][1]} と {end['layer'][1]} です (前者が Batch Normalization)。",
         ),
         when=Words(
-            "As to what they depend on; in this training small batches did not hurt BatchNorm more in every seed.",
+            "It holds for the dependence; in this training, small batches did not hurt BatchNorm more in every seed.",
             "依存性については成り立ちますが、この学習では、小さなバッチで必ず Batch Normalization が悪くなるとは言えま"
             "せんでした。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: how far a sentence moves when its batch mates change (a batch of 1 has none: its padding changes). "
-            "Right: the loss on new sentences after training.",
+            "Left: how much a sentence changes with the other sentences in its batch (for a batch of 1: with its "
+            "padding). Right: the loss on new sentences after training.",
             "左は、バッチのほかの文を入れ替えたときの動きです (サイズ 1 ではパディングを変えています)。右は、学習後の新"
             "しい文での損失です。",
         ),
     )
 
 
-def moved(kind: str, size: int, seed: int) -> float:
-    """How far a sentence moves when its mates change: the mean of eight changes. Alone, what changes is its padding."""
-    with seeded(seed) as generator, torch.no_grad(), plain():
+def measure_shift(kind: str, size: int, seed: int) -> float:
+    """Mean relative change of a sentence over eight sets of other sentences; for size 1, its change with padding."""
+    with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         if size == 1:
-            return padded(kind, seed)
+            return measure_padding_shift(kind, seed)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
-        found = [norm(torch.cat([sentence, mates(size - 1, generator)]))[0] for _ in range(9)]
+        found = [norm(torch.cat([sentence, random_sentences(size - 1, generator)]))[0] for _ in range(9)]
     return mean([float((other - found[0]).norm() / found[0].norm()) for other in found[1:]])
 
 
-def mates(count: int, generator: torch.Generator) -> Tensor:
+def random_sentences(count: int, generator: torch.Generator) -> Tensor:
     return torch.randn(count, LENGTH, WIDTH, generator=generator)
 
 
-def padded(kind: str, seed: int) -> float:
-    """How far a sentence moves when it is filled up to twice its length with one same vector."""
-    with seeded(seed) as generator, torch.no_grad(), plain():
+def measure_padding_shift(kind: str, seed: int) -> float:
+    """Relative change of a sentence when it is padded to twice its length with one vector."""
+    with fixed_seed(seed) as generator, torch.no_grad(), plain():
         norm = (LayerNorm if kind == "layer" else BatchNorm)(WIDTH)
         sentence = torch.randn(1, LENGTH, WIDTH, generator=generator)
         filling = torch.randn(1, 1, WIDTH, generator=generator).expand(1, LENGTH, WIDTH)
@@ -130,15 +129,15 @@ def padded(kind: str, seed: int) -> float:
         return float((beside - alone).norm() / alone.norm())
 
 
-def trained(kind: str, size: int, seed: int, steps: int) -> float:
-    model = toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
-    fit(model, lambda g: substituted(model, size, g), steps=steps, seed=seed, rate=3e-3)
+def train_model(kind: str, size: int, seed: int, steps: int) -> float:
+    model = build_toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
+    fit(model, lambda g: substitution_loss(model, size, g), steps=steps, seed=seed, rate=3e-3)
     with torch.no_grad():
-        return float(substituted(model, 256, torch.Generator().manual_seed(1000 + seed)))
+        return float(substitution_loss(model, 256, torch.Generator().manual_seed(1000 + seed)))
 
 
-def substituted(model: Model, size: int, generator: torch.Generator) -> Tensor:
-    """The loss of saying 3w + 1 for every word w."""
+def substitution_loss(model: Model, size: int, generator: torch.Generator) -> Tensor:
+    """Loss of predicting 3w + 1 for every word w."""
     words = torch.randint(WORDS, (size, LENGTH), generator=generator)
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
@@ -153,12 +152,12 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    left, right = panels(figure, 2)
+    left, right = make_panels(figure, 2)
     for axis, key in ((left, "moved"), (right, "loss")):
         series = {"BatchNorm": numbers[key]["batch"], "LayerNorm": numbers[key]["layer"]}
-        curves(axis, numbers["sizes"], series, colors=(RED, BLUE), marker="o")
+        plot_curves(axis, numbers["sizes"], series, colors=(RED, BLUE), marker="o")
         axis.set(xscale="log", xlabel="batch size (バッチサイズ)")
         axis.set_xticks(numbers["sizes"], [str(size) for size in numbers["sizes"]])
         axis.xaxis.minorticks_off()
-    left.set(ylabel="movement of a sentence / its length", ylim=(-0.02, None))
+    left.set(ylabel="change of a sentence / its norm", ylim=(-0.02, None))
     right.set(ylabel="loss on new sentences (損失)", yscale="log")

@@ -1,4 +1,4 @@
-"""Two sizes meet, counted from the right, when they are equal or one of them is 1"""
+"""Sizes are compatible, from the right, if they are equal or one of them is 1"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import panels
+from chumoku.lab.figures import make_panels
 
 SHAPES = ((), (1,), (3,), (2,), (2, 1), (2, 3), (4, 3), (2, 1, 3))
 
@@ -18,19 +18,19 @@ CLAIM = Claim(
     notes=("004",),
     title=Words("Broadcasting", "ブロードキャスト"),
     stated=Words(
-        "[1,2,3] + [5] = [6,7,8]: shapes that differ are stretched so that they meet.",
+        "[1,2,3] + [5] = [6,7,8]: tensors of different shapes are expanded automatically.",
         "[1,2,3] + [5] = [6,7,8]。形状の異なるテンソルは自動的に拡張されて計算できます。",
     ),
     tried=Words(
-        "That sum; then every pair of eight shapes, with the rule: from the right, sizes are equal or one of them is "
-        "1.",
+        "Compute this sum. Then compare every pair of eight shapes with the rule: from the right, sizes are equal or "
+        "one of them is 1.",
         "この足し算と、八つの形のすべての組を試し、「右から見て等しいか、一方が 1」という規則と比べます。",
     ),
     refutes=Words(
-        "Another sum, or a pair that the rule tells wrongly.", "和が異なる、または規則が外れる組があること。"
+        "Another sum, or a pair of shapes for which the rule is wrong.", "和が異なる、または規則が外れる組があること。"
     ),
     rule=Words(
-        "Holds when the sum is right and the rule is right for all pairs.",
+        "Holds if the sum is correct and the rule is correct for all pairs.",
         "和が正しく、すべての組で規則どおりなら「成り立つ」。",
     ),
 )
@@ -46,7 +46,7 @@ def run(budget: Budget) -> Outcome:
                 met: list[int] | None = list((torch.zeros(first) + torch.zeros(second)).shape)
             except RuntimeError:
                 met = None
-            wrong += met != by_rule(first, second)
+            wrong += met != broadcast_shape(first, second)
             row.append(met)
         table.append(row)
     meeting = sum(met is not None for row in table for met in row)
@@ -58,24 +58,24 @@ def run(budget: Budget) -> Outcome:
         "meeting": meeting,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The sum is {total}. Of {len(SHAPES) ** 2} pairs {meeting} may meet and {len(SHAPES) ** 2 - meeting} may "
-            "not, each as the "
-            "rule says; [2] and [3], or [2, 3] and [4, 3], do not.",
+            f"The sum is {total}. Of {len(SHAPES) ** 2} pairs, {meeting} are compatible and "
+            f"{len(SHAPES) ** 2 - meeting} are not, all as the rule says; [2] and [3], or [2, 3] and [4, 3], are not "
+            "compatible.",
             f"和は {total} です。{len(SHAPES) ** 2} 組のうち計算できるのは {meeting} 組、できないのは "
-            f"{len(SHAPES) ** 2 - meeting} 組で、"
-            "すべて規則どおりでした。[2] と [3]、[2, 3] と [4, 3] などは計算できません。",
+            f"{len(SHAPES) ** 2 - meeting} 組で、すべて規則どおりでした。[2] と [3]、[2, 3] と [4, 3] などは計算できま"
+            "せん。",
         ),
         reading=Words(
-            "Blue pairs meet, with the shape they become; red ones are refused.",
+            "Blue: compatible pairs with the resulting shape. Red: incompatible pairs.",
             "青は計算できる組と結果の形、赤は計算できない組です。",
         ),
     )
 
 
-def by_rule(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None:
+def broadcast_shape(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None:
     met = []
     for a, b in zip_longest(reversed(first), reversed(second), fillvalue=1):
         if a != b and 1 not in (a, b):
@@ -84,12 +84,12 @@ def by_rule(first: tuple[int, ...], second: tuple[int, ...]) -> list[int] | None
     return met[::-1]
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["sum"] == [6, 7, 8] and numbers["wrongly_told"] == 0 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.6, height=4.0)[0]
+    axis = make_panels(figure, 1, width=6.6, height=4.0)[0]
     names = [str(shape) for shape in outcome.numbers["shapes"]]
     axis.grid(visible=False)
     for row, line in enumerate(outcome.numbers["table"]):

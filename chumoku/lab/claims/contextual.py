@@ -1,12 +1,11 @@
-"""contextual: one word, マウス, among animals and among machines: one vector in the table, many behind the encoder.
+"""contextual: the word マウス has one vector in the embedding, but different vectors after the encoder.
 
-sentences of the embedded corpus in which 猫, 犬, うさぎ, and パソコン, カメラ, 自転車, are all written マウス:
-an animal in some sentences, a machine in others, one token in all of them
+In sentences of the built-in corpus, 猫, 犬, うさぎ (animals) and パソコン, カメラ, 自転車 (machines) are replaced by
+マウス: one token with two senses. An encoder is trained to predict masked tokens; then, for マウス in unseen sentences,
 
-an encoder guesses hidden words (masked tokens); then, of マウス in unseen sentences,
-within    mean cosine of two of the same sense         across   of two of different senses
-told      share whose sense is that of the nearer center of the other sentences
-control   the same of the encoder before training: it mixes words too, but knows no sense
+within    mean cosine of two vectors of the same sense         across   of two vectors of different senses
+told      share of sentences whose sense is that of the nearer center of the other sentences
+control   the same for the untrained encoder, which mixes words but does not know the senses
 """
 
 from __future__ import annotations
@@ -20,9 +19,19 @@ from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.sentence_data import END, IGNORE, MASK, PAD, Vocabulary, drawn, rows, sentences, trimmed
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.sentence_data import (
+    END,
+    IGNORE,
+    MASK,
+    PAD,
+    Vocabulary,
+    generate_sentences,
+    load_sentences,
+    pad_rows,
+    take_rows,
+)
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -41,23 +50,23 @@ CLAIM = Claim(
         "エンコーダは文脈を考慮した埋め込みを与え、「マウス」のような同じ単語でも文によって違うベクトルになります。",
     ),
     tried=Words(
-        "In the embedded corpus 猫, 犬, うさぎ (animals) and パソコン, カメラ, 自転車 (machines) are all written マ"
-        "ウス. An encoder learns to guess hidden words; then the vectors of マウス are compared in unseen sentences "
-        "whose verb goes with one of the senses alone. The same encoder before training is the control.",
-        "内蔵コーパスの「猫」「犬」「うさぎ」（動物）と「パソコン」「カメラ」「自転車」（機械）をすべて「マウス」に"
-        "書き換え、隠した単語を当てるエンコーダを訓練します。述語から意味が定まる、見ていない文の「マウス」のベクトルど"
-        "うしを比べます。学習前の同じエンコーダを対照とします。",
+        "In the built-in corpus, 猫, 犬, うさぎ (animals) and パソコン, カメラ, 自転車 (machines) are all replaced by "
+        "マウス. An encoder learns to predict masked words; then the vectors of マウス are compared in unseen "
+        "sentences whose verb fits only one sense. The untrained encoder is the control.",
+        "内蔵コーパスの「猫」「犬」「うさぎ」（動物）と「パソコン」「カメラ」「自転車」（機械）をすべて「マウス」に書き"
+        "換え、隠した単語を当てるエンコーダを訓練します。述語から意味が定まる、見ていない文の「マウス」のベクトルどうし"
+        "を比べます。学習前の同じエンコーダを対照とします。",
     ),
     refutes=Words(
-        "The vectors of マウス are nearly one and the same everywhere. That training does not part the senses limits "
-        "it.",
+        "The vectors of マウス are nearly the same everywhere. If training does not separate the senses, the claim "
+        "holds only in part.",
         "どの文でも「マウス」のベクトルがほぼ同じであること。学習しても意味が分かれなければ、条件つきになります。",
     ),
     rule=Words(
-        "Different means that the table's vector is one and the same (cosine 1) and that behind the last layer the "
-        "mean cosine within a sense is below 0.9; by sense, that there cosines are lower across senses than within one "
-        "and that the vector tells the sense more often than before training. Holds when both are so in every seed; "
-        "does not hold when vectors are different in no seed; otherwise it holds only in part.",
+        "The vectors are different if the embedding is the same everywhere (cosine 1) and the mean cosine within a "
+        "sense is below 0.9 after the last layer. They differ by sense if there the cosine is lower across senses than "
+        "within a sense, and the sense is recognized more often than before training. Holds if both are true in every "
+        "seed; does not hold if the vectors are different in no seed; otherwise it holds only in part.",
         "埋め込み表のベクトルが同一（コサイン1）で、最終層では同じ意味どうしのコサインの平均が0.9未満なら「文ごとに違"
         "う」とします。最終層で意味をまたぐコサインの方が低く、しかもベクトルから意味を見分けられる割合が学習前より高け"
         "れば「意味によって違う」とします。すべてのシードで両方なら「成り立つ」、どのシードでも文ごとに違わなければ「成"
@@ -66,7 +75,7 @@ CLAIM = Claim(
 )
 MOUSE = "マウス"
 SENSES = (("猫", "犬", "うさぎ"), ("パソコン", "カメラ", "自転車"))
-LAYERS, HELD = 2, 60
+LAYERS, TEST_PER_SENSE = 2, 60
 
 
 class Corpus(NamedTuple):
@@ -78,30 +87,30 @@ class Corpus(NamedTuple):
 
 
 @functools.cache
-def corpus() -> Corpus:
-    common = set(sentences().source.units) | {word for sense in SENSES for word in sense}
-    kept = [written(one) for one in drawn() if common.issuperset(one.units)]
-    told_by: dict[str, set[int]] = {}
+def load_corpus() -> Corpus:
+    common = set(load_sentences().source.units) | {word for sense in SENSES for word in sense}
+    kept = [replace_with_mouse(one) for one in generate_sentences() if common.issuperset(one.units)]
+    senses_by_event: dict[str, set[int]] = {}
     for _, sense, event in kept:
         if sense is not None:
-            told_by.setdefault(event, set()).add(sense)
-    # Asked are sentences whose verb or adjective goes with one sense alone; 好き goes with both.
-    clear = [row for row in kept if row[1] is not None and len(told_by[row[2]]) == 1]
-    test = [row for sense in (0, 1) for row in [row for row in clear if row[1] == sense][:HELD]]
+            senses_by_event.setdefault(event, set()).add(sense)
+    # Test only sentences whose verb or adjective fits one sense; 好き fits both.
+    clear = [row for row in kept if row[1] is not None and len(senses_by_event[row[2]]) == 1]
+    test = [row for sense in (0, 1) for row in [row for row in clear if row[1] == sense][:TEST_PER_SENSE]]
     hidden = {units for units, _, _ in test}
     words = Vocabulary(unit for units, _, _ in kept for unit in units)
     encoded = [words.encode(units) for units, _, _ in kept if units not in hidden]
     return Corpus(
-        rows(encoded, after=END),
-        rows([words.encode(units) for units, _, _ in test], after=END),
+        pad_rows(encoded, after=END),
+        pad_rows([words.encode(units) for units, _, _ in test], after=END),
         torch.tensor([sense for _, sense, _ in test]),
         ["".join(units) for units, _, _ in test],
         words,
     )
 
 
-def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
-    """The sentence with マウス in it, its sense (None without one, or with both), and what happens in it."""
+def replace_with_mouse(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
+    """The sentence with マウス in it, its sense (None if it has none or both), and its verb or adjective."""
     found = [number for number, sense in enumerate(SENSES) if set(sense) & set(one.units)]
     if len(found) != 1:
         return one.units, None, one.combination[0]
@@ -109,18 +118,18 @@ def written(one: Sentence) -> tuple[tuple[str, ...], int | None, str]:
     return tuple(MOUSE if unit in mice else unit for unit in one.units), found[0], one.combination[0]
 
 
-def fresh(seed: int) -> EncoderModel:
-    """The encoder as it starts."""
+def build_encoder(seed: int) -> EncoderModel:
+    """The untrained encoder."""
     shape: dict[str, Any] = {"width": 32, "layers": LAYERS, "heads": 4, "context": 32, "initialization": "xavier"}
-    config = ModelConfig(kind="encoder", vocabulary=len(corpus().vocabulary), **shape)
+    config = ModelConfig(kind="encoder", vocabulary=len(load_corpus().vocabulary), **shape)
     return build(config, seed=seed).eval()  # type: ignore[return-value]
 
 
-def trained(seed: int, steps: int) -> EncoderModel:
-    known, model = corpus(), fresh(seed)
+def train_model(seed: int, steps: int) -> EncoderModel:
+    known, model = load_corpus(), build_encoder(seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        tokens = trimmed(known.train, torch.randint(len(known.train), (32,), generator=generator))
+        tokens = take_rows(known.train, torch.randint(len(known.train), (32,), generator=generator))
         hidden = (torch.rand(tokens.shape, generator=generator) < 0.25) & (tokens > MASK)
         logits = model(tokens.masked_fill(hidden, MASK), mask=tokens != PAD).logits
         return F.cross_entropy(logits.flatten(0, 1), tokens.masked_fill(~hidden, IGNORE).flatten(), ignore_index=IGNORE)
@@ -130,9 +139,9 @@ def trained(seed: int, steps: int) -> EncoderModel:
 
 
 @torch.no_grad()
-def vectors(model: EncoderModel) -> list[Tensor]:
-    """Those of マウス in every test sentence: from the table, and behind each block."""
-    known = corpus()
+def mouse_vectors(model: EncoderModel) -> list[Tensor]:
+    """Vectors of マウス in every test sentence: in the embedding and after each block."""
+    known = load_corpus()
     with record(model, "encoder.embedding", "encoder.blocks.*.output") as tape:
         model(known.test, mask=known.test != PAD)
     here = known.test == known.vocabulary.ids[MOUSE]
@@ -140,12 +149,12 @@ def vectors(model: EncoderModel) -> list[Tensor]:
     return [layer[torch.arange(len(place)), place] for layer in tape.values()]
 
 
-def compared(layer: Tensor) -> dict[str, float]:
-    sense, unit = corpus().sense, F.normalize(layer, dim=-1)
+def compare_senses(layer: Tensor) -> dict[str, float]:
+    sense, unit = load_corpus().sense, F.normalize(layer, dim=-1)
     table = unit @ unit.T
     same = sense[:, None] == sense
     others = ~torch.eye(len(sense), dtype=torch.bool)
-    # The center of each sense without the sentence that is asked about.
+    # The center of each sense, without the sentence itself.
     centers = torch.stack([(same & others).float(), (~same).float()]) @ unit
     nearer = (F.normalize(centers, dim=-1) * unit).sum(-1)
     return {
@@ -161,21 +170,21 @@ def judge(numbers: dict[str, Any]) -> str:
     if not any(different):
         return FAILS
     pairs = zip(runs, numbers["untrained"], strict=True)
-    parted = [run[-1]["across"] < run[-1]["within"] and run[-1]["told"] > start["told"] for run, start in pairs]
-    return HOLDS if all(different) and all(parted) else PARTLY
+    separated = [run[-1]["across"] < run[-1]["within"] and run[-1]["told"] > start["told"] for run, start in pairs]
+    return HOLDS if all(different) and all(separated) else PARTLY
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 100)
-    found = [vectors(trained(seed, steps)) for seed in seeds]
-    layers = [[compared(layer) for layer in model] for model in found]
+    found = [mouse_vectors(train_model(seed, steps)) for seed in seeds]
+    layers = [[compare_senses(layer) for layer in model] for model in found]
     last = F.normalize(found[0][-1], dim=-1)
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "steps": steps,
-        "sentences": corpus().texts,
+        "sentences": load_corpus().texts,
         "layers": layers,
-        "untrained": [compared(vectors(fresh(seed))[-1]) for seed in seeds],
+        "untrained": [compare_senses(mouse_vectors(build_encoder(seed))[-1]) for seed in seeds],
         "cosines_seed_0": (last @ last.T).tolist(),
     }
     end = {key: [run[-1][key] for run in layers] for key in ("within", "across", "told")}
@@ -184,40 +193,40 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"In the table マウス is one vector (cosine {layers[0][0]['across']:.2f}). Behind the last layer two of "
-            f"one sense have cosine {told(end['within'])}, two of different senses {told(end['across'])}; before "
-            f"training {told(start['within'])} and {told(start['across'])}. The nearer center tells the sense in "
-            f"{told(end['told'], '{:.0%}')} of {len(numbers['sentences'])} unseen sentences, before training in "
-            f"{told(start['told'], '{:.0%}')} (chance 50%).",
-            f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意"
-            f"味どうしのコサインが{told(end['within'])}、違う意味では{told(end['across'])}です（学習前は"
-            f"{told(start['within'])}と{told(start['across'])}）。見ていない{len(numbers['sentences'])}文のうち"
-            f"{told(end['told'], '{:.0%}')}で、近い方の中心から意味を見分けられます。学習前は"
-            f"{told(start['told'], '{:.0%}')}です（偶然なら50%）。",
+            f"In the embedding マウス is one vector (cosine {layers[0][0]['across']:.2f}). After the last layer the "
+            f"mean cosine is {format_seeds(end['within'])} within a sense and {format_seeds(end['across'])} across "
+            f"senses; before training {format_seeds(start['within'])} and {format_seeds(start['across'])}. The nearer "
+            f"center gives the correct sense in {format_seeds(end['told'], '{:.0%}')} of {len(numbers['sentences'])} "
+            f"unseen sentences, before training in {format_seeds(start['told'], '{:.0%}')} (chance 50%).",
+            f"埋め込み表では「マウス」は1つのベクトルです（コサイン{layers[0][0]['across']:.2f}）。最終層では、同じ意味"
+            f"どうしのコサインが{format_seeds(end['within'])}、違う意味では{format_seeds(end['across'])}です（学習前は"
+            f"{format_seeds(start['within'])}と{format_seeds(start['across'])}）。見ていない{len(numbers['sentences'])}"
+            f"文のうち{format_seeds(end['told'], '{:.0%}')}で、近い方の中心から意味を見分けられます。学習前は"
+            f"{format_seeds(start['told'], '{:.0%}')}です（偶然なら50%）。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                "only different vectors are asked for: that they part by sense more than before training is not seen "
-                "in every seed",
-                "文ごとに違うベクトルになることだけを問うとき（学習前より意味で分かれることは、すべてのシードでは見ら"
-                "れません）",
+                "only different vectors are required; they do not separate by sense more than before training in every "
+                "seed",
+                "文ごとに違うベクトルになることだけを問うとき（学習前より意味で分かれることは、すべてのシードでは見られ"
+                "ません）",
             ),
         ),
         reading=Words(
-            "Left: how alike マウス is in two sentences, behind each block, within a sense and across. Right: cosines "
-            "of マウス in 120 sentences behind the last layer (seed 0), animals first, machines after.",
-            "左：2つの文の「マウス」のコサインを、ブロックごとに、同じ意味どうしと違う意味どうしで示します。右："
-            "最終層での120文の「マウス」どうしのコサイン（シード0）。前半が動物、後半が機械です。",
+            "Left: mean cosine of マウス in two sentences after each block, within a sense and across senses. Right: "
+            "cosines of マウス in 120 sentences after the last layer (seed 0), animals first, then machines.",
+            "左：2つの文の「マウス」のコサインを、ブロックごとに、同じ意味どうしと違う意味どうしで示します。右：最終層"
+            "での120文の「マウス」どうしのコサイン（シード0）。前半が動物、後半が機械です。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.4)
+    left, right = make_panels(figure, 2, height=3.6, width=8.4)
     layers, depth = outcome.numbers["layers"], list(range(LAYERS + 1))
     names = {"within": "same sense  同じ意味", "across": "different senses  違う意味"}
-    curves(
+    plot_curves(
         left,
         depth,
         {names[key]: [[at[key] for at in run] for run in layers] for key in names},
@@ -225,11 +234,11 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         colors=(BLUE, RED),
     )
     left.set_xticks(depth, ["table\n埋め込み表", *(f"block {number}" for number in range(LAYERS))])
-    left.set_ylabel("mean cosine of マウス with itself")
+    left.set_ylabel("mean cosine of マウス")
     picture = right.imshow(outcome.numbers["cosines_seed_0"], cmap="Blues", vmin=0, vmax=1)
     right.grid(visible=False)
-    right.axhline(HELD - 0.5, color=GREY, linewidth=0.6)
-    right.axvline(HELD - 0.5, color=GREY, linewidth=0.6)
-    right.set_xticks([HELD / 2, 1.5 * HELD], ["動物 animal", "機械 machine"])
-    right.set_yticks([HELD / 2, 1.5 * HELD], ["動物", "機械"])
+    right.axhline(TEST_PER_SENSE - 0.5, color=GREY, linewidth=0.6)
+    right.axvline(TEST_PER_SENSE - 0.5, color=GREY, linewidth=0.6)
+    right.set_xticks([TEST_PER_SENSE / 2, 1.5 * TEST_PER_SENSE], ["動物 animal", "機械 machine"])
+    right.set_yticks([TEST_PER_SENSE / 2, 1.5 * TEST_PER_SENSE], ["動物", "機械"])
     figure.colorbar(picture, ax=right, label="cosine", shrink=0.85)

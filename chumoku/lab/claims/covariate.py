@@ -1,4 +1,4 @@
-"""What arrives at a layer while the layers below it learn.
+"""How the input distribution of a layer changes while the layers below it learn.
 
 shift(t)    √ mean over features of ((μ_t − μ_0) / σ_0)²       μ, σ of one feature over the tokens of a fixed batch
 spread(t)   σ_t / σ_0 over everything
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, toy, unnormed
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, remove_norms
 from chumoku.nn.tap import record
 
 if TYPE_CHECKING:
@@ -26,24 +26,27 @@ CLAIM = Claim(
     notes=("001", "002"),
     title=Words("Internal covariate shift", "内部共変量シフト"),
     stated=Words(
-        "While a network learns, the distribution of each layer's inputs changes; normalization holds it in check.",
+        "During training, the input distribution of each layer changes (internal covariate shift); normalization "
+        "reduces this.",
         "訓練中に各層の入力分布が変化します (内部共変量シフト)。正規化はこれを抑えます。",
     ),
     tried=Words(
-        "Decoders of 4 layers learn to repeat the previous word, with LayerNorm and without. At fixed sentences, mean "
-        "and spread of what enters the last feed-forward are followed from step to step.",
+        "Decoders of 4 layers learn to repeat the previous word, with and without LayerNorm. On fixed sentences, mean "
+        "and standard deviation of the input of the last feed-forward layer are tracked during training.",
         "4 層のデコーダに直前の単語を答える課題を学習させ、Layer Norm がある場合とない場合を比べます。決まった文につい"
         "て、最後の全結合層に入る値の平均と広がりをステップごとに追います。",
     ),
     refutes=Words(
-        "Inputs that stay where they were. Means that drift more than half as far with the norm limit it.",
+        "The input distribution does not change. If with LayerNorm the means move more than half as far, the claim "
+        "holds only in part.",
         "入力の分布が変わらなければ、反証されます。正規化しても平均が半分以上動くなら、条件つきになります。",
     ),
     rule=Words(
-        "Does not hold when without norm the features' means move by less than a quarter of their spread in some seed. "
-        "Holds when with norm both the move of the means and the change of the spread are less than half as large in "
-        "every seed; otherwise it holds for the drift, and for the norm only in part. Of the two only the means are a "
-        "test: the spread behind a LayerNorm is set to 1 by its formula, and nothing but its gain γ can move it.",
+        "Does not hold if without LayerNorm the means of the features move by less than a quarter of their standard "
+        "deviation in some seed. Holds if with LayerNorm both the shift of the means and the change of the spread are "
+        "less than half as large in every seed; otherwise it holds for the shift, and only in part for the "
+        "normalization. Only the means are a real test: after LayerNorm the spread is 1 by definition, and only its "
+        "gain γ can change it.",
         "正規化なしで特徴の平均の動きが広がりの 4 分の 1 に満たないシードがあれば「成り立たない」。正規化ありで、平均の"
         "動きも広がりの変化も、すべてのシードで半分未満なら「成り立つ」、そうでなければ、変化することと正規化の効果の一"
         "部についてのみ「条件つきで成り立つ」。ただし試されているのは平均だけです。Layer Norm を通した後の広がりは式の"
@@ -51,83 +54,83 @@ CLAIM = Claim(
     ),
 )
 WORDS, LAYERS, POINTS = 8, 4, 30
-ENTERING = f"decoder.blocks.{LAYERS - 1}.feedforward_norm"
+ADDRESS = f"decoder.blocks.{LAYERS - 1}.feedforward_norm"
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(150, least=60)
+    steps = budget.steps(150, minimum=60)
     numbers: dict[str, Any] = {"steps": steps}
     for way in ("with", "without"):
-        runs = [followed(way, seed, steps) for seed in range(budget.seeds)]
+        runs = [track_inputs(way, seed, steps) for seed in range(budget.seeds)]
         numbers[way] = {key: [one[key] for one in runs] for key in ("at", "mean", "deviation", "shift", "spread")}
     verdict = judge(numbers)
-    parts = halved(numbers)
-    held = [
-        name for name, less in zip(("the move of the means", "the change of the spread"), parts, strict=True) if less
+    parts = is_halved(numbers)
+    reduced = [
+        name for name, less in zip(("the shift of the means", "the change of the spread"), parts, strict=True) if less
     ]
-    held_ja = [name for name, less in zip(("平均の動き", "広がりの変化"), parts, strict=True) if less]
-    shift = {way: told([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
-    spread = {way: told([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
+    reduced_ja = [name for name, less in zip(("平均の動き", "広がりの変化"), parts, strict=True) if less]
+    shift = {way: format_seeds([one[-1] for one in numbers[way]["shift"]]) for way in ("with", "without")}
+    spread = {way: format_seeds([one[-1] for one in numbers[way]["spread"]]) for way in ("with", "without")}
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"After {steps} steps the features' means have moved by {shift['without']} of their spread without "
-            f"norm and {shift['with']} with LayerNorm; the spread is {spread['without']} times and "
-            f"{spread['with']} times what it was, the latter almost by LayerNorm's formula.",
+            f"After {steps} steps the means of the features have moved by {shift['without']} standard deviations "
+            f"without normalization and {shift['with']} with LayerNorm; the spread is {spread['without']} and "
+            f"{spread['with']} times the initial one, the latter almost by definition.",
             f"{steps} ステップ後、特徴ごとの平均は、正規化なしで広がりの {shift['without']} 倍、Layer Norm ありで "
             f"{shift['with']} 倍動きました。広がりは、もとの {spread['without']} 倍と {spread['with']} 倍になりました "
             "(後者は Layer Norm の式からほぼ当然です)。",
         ),
         when=Words(
-            f"The drift is there; LayerNorm more than halves {' and '.join(held) or 'neither part of it'}, not the "
-            "rest.",
-            "分布が変わることは確かです。Layer Norm で半分未満になったの"
-            f"は{'と'.join(held_ja) or '、どちらでもありません'}{'だけです' if held_ja else ''}。",
+            "The distribution does change; LayerNorm more than halves "
+            f"{' and '.join(reduced) or 'neither part of it'}, but not the rest.",
+            "分布が変わることは確かです。Layer Norm で半分未満になったのは"
+            f"{'と'.join(reduced_ja) or '、どちらでもありません'}{'だけです' if reduced_ja else ''}。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: how far the features' means have moved. Right: how far the whole spreads, compared with the start.",
+            "Left: how far the means of the features have moved. Right: the overall spread compared with the start.",
             "左は特徴ごとの平均の動き、右は全体の広がり (始めとの比) です。",
         ),
     )
 
 
-def followed(way: str, seed: int, steps: int) -> dict[str, Any]:
-    model = toy(seed, vocabulary=WORDS, layers=LAYERS, position="sinusoidal")
+def track_inputs(way: str, seed: int, steps: int) -> dict[str, Any]:
+    model = build_toy(seed, vocabulary=WORDS, layers=LAYERS, position="sinusoidal")
     if way == "without":
-        unnormed(model)
+        remove_norms(model)
     fixed = torch.randint(WORDS, (32, 12), generator=torch.Generator().manual_seed(1000 + seed))
-    seen: list[Tensor] = []
+    snapshots: list[Tensor] = []
     every = max(1, steps // POINTS)
 
-    def watch(step: int) -> None:
+    def callback(step: int) -> None:
         if step % every == 0:
-            with torch.no_grad(), record(model, ENTERING) as tape:
+            with torch.no_grad(), record(model, ADDRESS) as tape:
                 model(fixed)
-            seen.append(tape[ENTERING].flatten(0, 1))
+            snapshots.append(tape[ADDRESS].flatten(0, 1))
 
     def loss(generator: torch.Generator) -> Tensor:
         words = torch.randint(WORDS, (8, 12), generator=generator)
         return F.cross_entropy(model(words).logits[:, 1:].flatten(0, 1), words[:, :-1].flatten())
 
-    fit(model, loss, steps=steps, seed=seed, rate=3e-3, watch=watch)
-    return {"at": [place * every for place in range(len(seen))], **described(seen)}
+    fit(model, loss, steps=steps, seed=seed, rate=3e-3, callback=callback)
+    return {"at": [place * every for place in range(len(snapshots))], **summarize(snapshots)}
 
 
-def described(seen: list[Tensor]) -> dict[str, list[float]]:
-    start, spread = seen[0].mean(0), seen[0].std(0)
+def summarize(snapshots: list[Tensor]) -> dict[str, list[float]]:
+    start, spread = snapshots[0].mean(0), snapshots[0].std(0)
     return {
-        "mean": [float(x.mean()) for x in seen],
-        "deviation": [float(x.std()) for x in seen],
-        "shift": [float(((x.mean(0) - start) / spread).square().mean().sqrt()) for x in seen],
-        "spread": [float(x.std() / seen[0].std()) for x in seen],
+        "mean": [float(x.mean()) for x in snapshots],
+        "deviation": [float(x.std()) for x in snapshots],
+        "shift": [float(((x.mean(0) - start) / spread).square().mean().sqrt()) for x in snapshots],
+        "spread": [float(x.std() / snapshots[0].std()) for x in snapshots],
     }
 
 
-def halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
-    """Whether with norm the means move, and the spread changes, less than half as much, in every seed."""
+def is_halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
+    """Whether LayerNorm more than halves the shift of the means, and the change of the spread, in every seed."""
     moved = {way: [one[-1] for one in numbers[way]["shift"]] for way in ("with", "without")}
     wider = {way: [abs(one[-1] - 1) for one in numbers[way]["spread"]] for way in ("with", "without")}
     less, narrower = (
@@ -140,18 +143,18 @@ def halved(numbers: dict[str, Any]) -> tuple[bool, bool]:
 def judge(numbers: dict[str, Any]) -> str:
     if min(one[-1] for one in numbers["without"]["shift"]) < 0.25:
         return FAILS
-    return HOLDS if all(halved(numbers)) else PARTLY
+    return HOLDS if all(is_halved(numbers)) else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     at = numbers["with"]["at"][0]
     for axis, key, label in zip(
-        panels(figure, 2),
+        make_panels(figure, 2),
         ("shift", "spread"),
-        ("move of the means / spread (平均の動き)", "spread / spread at the start (広がり)"),
+        ("shift of the means / spread (平均の動き)", "spread / spread at the start (広がり)"),
         strict=True,
     ):
         series = {"no norm (正規化なし)": numbers["without"][key], "LayerNorm": numbers["with"][key]}
-        curves(axis, at, series, colors=(RED, BLUE))
+        plot_curves(axis, at, series, colors=(RED, BLUE))
         axis.set(xlabel="step", ylabel=label, ylim=(0, None))

@@ -1,4 +1,4 @@
-"""Gradients on their way through many layers.
+"""Gradients in deep networks with and without residual connections.
 
 plain      x ← f(x)            ∂x_L/∂x_0 = Π f′
 residual   x ← x + f(x)        ∂x_L/∂x_0 = Π (1 + f′)
@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded, tail
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import final_loss, fit, fixed_seed, mean
 from chumoku.nn.feedforward import FeedForward
 
 if TYPE_CHECKING:
@@ -28,34 +28,32 @@ CLAIM = Claim(
     notes=("000",),
     title=Words("Deep networks with and without residuals", "深いネットワークと残差結合"),
     stated=Words(
-        "Plain networks stop learning when they are deep, since their gradients vanish; residual ones do not.",
+        "Deep plain networks stop learning because their gradients vanish; residual networks do not.",
         "層を重ねると勾配消失によって学習が止まりますが、残差結合があれば軽減され、層を深くできます。",
     ),
     tried=Words(
-        "Stacks of 2 to 64 feed-forward layers, plain and residual, learn to sort random points into 4 classes; before "
-        "that the gradient of each layer is measured. As a test of the cause also plain stacks whose weights start so "
-        "that signals and gradients keep their size.",
+        "Stacks of 2 to 64 feed-forward layers, plain and residual, learn to classify random points into 4 classes; "
+        "the gradient of each layer is measured before training. To test the cause, also plain stacks with an "
+        "initialization that preserves the size of signals and gradients.",
         "2〜64 層の全結合層を、残差結合なしとありで積み重ね、乱数の点を 4 種類に分類させます。学習の前に各層の勾配を測"
-        "ります。原因を確かめるため、信号と勾配の大きさが保たれるように重みを初期化した残差結合なしのものも試しま"
-        "す。",
+        "ります。原因を確かめるため、信号と勾配の大きさが保たれるように重みを初期化した残差結合なしのものも試します。",
     ),
     refutes=Words(
-        "A plain stack of 64 layers that learns, or a residual one that does not. One whose gradients do not vanish "
-        "and that still does not learn shows another cause.",
+        "A plain stack of 64 layers learns, or a residual one does not. A stack whose gradients do not vanish but that "
+        "still does not learn shows that there is another cause.",
         "64 層の残差結合なしで学習できるか、残差結合ありで学習できなければ、反証されます。勾配が消えていないのに学習で"
         "きないものがあれば、ほかにも原因があることになります。",
     ),
     rule=Words(
-        "Learns means that in every seed the loss ends below 80 % of chance (ln 4); vanishes, that the first layer's "
-        "gradient is less than a thousandth of the last one's in every seed. Does not hold when at 64 layers residual "
-        "does not learn, or plain does. Holds when there the gradient vanishes in the plain stack, not in the "
-        "residual one, and the plain stack with scaled weights, whose gradient must not vanish, learns; otherwise it "
-        "holds only as to what learns, not as to the cause.",
+        "A stack learns if its final loss is below 80 % of chance (ln 4) in every seed; its gradient vanishes if that "
+        "of the first layer is less than a thousandth of that of the last layer in every seed. Does not hold if at 64 "
+        "layers the residual stack does not learn or the plain one does. Holds if at 64 layers the gradient vanishes "
+        "in the plain stack but not in the residual one, and the plain stack with scaled initialization, whose "
+        "gradient must not vanish, learns; otherwise it holds only for what learns, not for the cause.",
         "すべてのシードで損失が偶然 (ln 4) の 80 % 未満で終われば学習できたとし、すべてのシードで最初の層の勾配が最後の"
         "層の 1000 分の 1 未満なら勾配が消えたとします。64 層で残差結合ありが学習できないか、なしが学習できれば「成り立"
         "たない」。そこでなしの勾配が消え、ありでは消えず、初期値を調整して勾配が消えないなしが学習できれば「成り立"
-        "つ」。"
-        "それ以外は、原因を除いて「条件つきで成り立つ」。",
+        "つ」。それ以外は、原因を除いて「条件つきで成り立つ」。",
     ),
 )
 DEPTHS = (2, 4, 8, 16, 32, 64)
@@ -63,8 +61,8 @@ WAYS = ("residual", "plain", "plain, scaled start")
 WIDTH, HIDDEN, CLASSES = 16, 32, 4
 
 
-class Tower(nn.Module):
-    """Layers upon each other, with a path beside them or without, and an answer on top."""
+class DeepNetwork(nn.Module):
+    """A stack of feed-forward layers, with or without residual connections, and a linear output."""
 
     def __init__(self, depth: int, way: str) -> None:
         super().__init__()
@@ -73,7 +71,7 @@ class Tower(nn.Module):
         self.answer = nn.Linear(WIDTH, CLASSES)
         if way == "plain, scaled start":
             for name, parameter in self.layers.named_parameters():
-                # Half of a ReLU's square is lost, so that going down has to double it.
+                # ReLU halves the mean square, so the down projection has to double it.
                 size = {"up.weight": WIDTH**-0.5, "down.weight": (2 / HIDDEN) ** 0.5}.get(name.split(".", 1)[1], 0.0)
                 nn.init.normal_(parameter, 0.0, size) if size else nn.init.zeros_(parameter)
 
@@ -85,34 +83,34 @@ class Tower(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(100, least=25)
+    steps = budget.steps(100, minimum=25)
     numbers: dict[str, Any] = {"steps": steps, "depths": list(DEPTHS), "end": {}, "first_to_last": {}, "by_layer": {}}
     for way in WAYS:
-        runs = [[tried(depth, way, seed, steps) for depth in DEPTHS] for seed in range(budget.seeds)]
+        runs = [[run_trial(depth, way, seed, steps) for depth in DEPTHS] for seed in range(budget.seeds)]
         numbers["end"][way] = [[end for end, _ in run] for run in runs]
         numbers["first_to_last"][way] = [[sizes[0] / sizes[-1] for _, sizes in run] for run in runs]
         numbers["by_layer"][way] = [run[-1][1] for run in runs]
     verdict = judge(numbers)
-    end = {way: told([one[-1] for one in numbers["end"][way]]) for way in WAYS}
+    end = {way: format_seeds([one[-1] for one in numbers["end"][way]]) for way in WAYS}
     share = {way: 10 ** mean([math.log10(one[-1]) for one in numbers["first_to_last"][way]]) for way in WAYS}
-    ratio = {way: times(value) for way, value in share.items()}
+    ratio = {way: format_number(value) for way, value in share.items()}
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"At 64 layers the first layer's gradient is {ratio['plain']} of the last one's in plain stacks and "
-            f"{ratio['residual']} in residual ones; after {steps} steps the loss is {end['plain']} and "
-            f"{end['residual']} (chance {math.log(CLASSES):.2f}). With a scaled start the gradient is "
+            f"At 64 layers the gradient of the first layer is {ratio['plain']} of that of the last layer in plain "
+            f"stacks and {ratio['residual']} in residual ones; after {steps} steps the loss is {end['plain']} and "
+            f"{end['residual']} (chance {math.log(CLASSES):.2f}). With scaled initialization the ratio is "
             f"{ratio['plain, scaled start']} and the loss {end['plain, scaled start']}.",
-            f"64 層では、最初の層の勾配は最後の層に対して、残差結合なしで {ratio['plain']}、ありで "
-            f"{ratio['residual']} です。{steps} ステップ後の損失は {end['plain']} と {end['residual']} でした (偶然は "
+            f"64 層では、最初の層の勾配は最後の層に対して、残差結合なしで {ratio['plain']}、ありで {ratio['residual']} "
+            f"です。{steps} ステップ後の損失は {end['plain']} と {end['residual']} でした (偶然は "
             f"{math.log(CLASSES):.2f})。初期値を調整すると勾配は {ratio['plain, scaled start']}、損失は "
             f"{end['plain, scaled start']} です。",
         ),
         when=Words(
-            "As to what learns: deep residual stacks do, plain ones do not. Vanishing gradients are not the only "
-            f"cause: with a start that keeps the gradient at {ratio['plain, scaled start']} of its size, the plain "
-            f"stack of 64 layers ends at {end['plain, scaled start']}.",
+            "It holds for what learns: deep residual stacks do, plain ones do not. Vanishing gradients are not the "
+            f"only cause: with an initialization that keeps the gradient at {ratio['plain, scaled start']} of its "
+            f"size, the plain stack of 64 layers ends with a loss of {end['plain, scaled start']}.",
             "学習できるかどうかについては成り立ちます (残差結合ありは学習でき、なしはできません)。ただし原因は勾配消失"
             f"だけとは言えません。勾配が {ratio['plain, scaled start']} 倍に保たれる初期値でも、64 層の残差結合なしの損"
             f"失は {end['plain, scaled start']} でした。",
@@ -127,23 +125,25 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def tried(depth: int, way: str, seed: int, steps: int) -> tuple[float, list[float]]:
-    """The loss at the end, and the size of each layer's gradient before the first step."""
-    with seeded(seed) as generator:
-        model = Tower(depth, way)
+def run_trial(depth: int, way: str, seed: int, steps: int) -> tuple[float, list[float]]:
+    """The final loss, and the gradient norm of each layer before the first step."""
+    with fixed_seed(seed) as generator:
+        model = DeepNetwork(depth, way)
         teacher = torch.randn(WIDTH, CLASSES, generator=generator)
 
     def loss(generator: torch.Generator) -> Tensor:
         points = torch.randn(64, WIDTH, generator=generator)
         return F.cross_entropy(model(points), (points @ teacher).argmax(-1))
 
-    with seeded(seed) as generator:
-        sizes = gradients(copy.deepcopy(model).double(), torch.randn(64, WIDTH, generator=generator).double(), teacher)
-    return tail(fit(model, loss, steps=steps, seed=seed, rate=2e-3)), sizes
+    with fixed_seed(seed) as generator:
+        sizes = gradient_norms(
+            copy.deepcopy(model).double(), torch.randn(64, WIDTH, generator=generator).double(), teacher
+        )
+    return final_loss(fit(model, loss, steps=steps, seed=seed, rate=2e-3)), sizes
 
 
-def gradients(model: nn.Module, points: Tensor, teacher: Tensor) -> list[float]:
-    """The size of each layer's gradient; in float64, where even what has vanished can be measured."""
+def gradient_norms(model: nn.Module, points: Tensor, teacher: Tensor) -> list[float]:
+    """The gradient norm of each layer, in float64 so that even tiny values can be measured."""
     F.cross_entropy(model(points), (points.float() @ teacher).argmax(-1)).backward()  # type: ignore[no-untyped-call]
     ups = (parameter.grad for name, parameter in model.named_parameters() if name.endswith("up.weight"))
     return [float(gradient.norm()) for gradient in ups if gradient is not None]
@@ -155,20 +155,20 @@ def judge(numbers: dict[str, Any]) -> str:
     if not learns["residual"] or learns["plain"]:
         return FAILS
     vanished = {way: all(one[-1] < 1e-3 for one in runs) for way, runs in numbers["first_to_last"].items()}
-    parted = vanished["plain"] and not vanished["residual"] and not vanished["plain, scaled start"]
-    return HOLDS if parted and learns["plain, scaled start"] else PARTLY
+    as_stated = vanished["plain"] and not vanished["residual"] and not vanished["plain, scaled start"]
+    return HOLDS if as_stated and learns["plain, scaled start"] else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    losses, gradients = panels(figure, 2)
+    losses, gradients = make_panels(figure, 2)
     names = {"residual": "residual (残差結合)", "plain": "plain (なし)", "plain, scaled start": "plain, scaled start"}
     series = {label: numbers["end"][way] for way, label in names.items()}
-    curves(losses, numbers["depths"], series, colors=(BLUE, RED, OCHRE), marker="o", legend=False)
+    plot_curves(losses, numbers["depths"], series, colors=(BLUE, RED, OCHRE), marker="o", legend=False)
     losses.axhline(math.log(CLASSES), color="#1c2733", linewidth=0.8, linestyle=":")
     losses.set(xscale="log", xlabel="depth (層の数)", ylabel="loss (損失)", ylim=(0, 1.6))
     losses.set_xticks(numbers["depths"], [str(depth) for depth in numbers["depths"]])
     losses.xaxis.minorticks_off()
     series = {label: numbers["by_layer"][way] for way, label in names.items()}
-    curves(gradients, range(1, numbers["depths"][-1] + 1), series, colors=(BLUE, RED, OCHRE))
-    gradients.set(yscale="log", xlabel="layer (層)", ylabel="size of the gradient (勾配)")
+    plot_curves(gradients, range(1, numbers["depths"][-1] + 1), series, colors=(BLUE, RED, OCHRE))
+    gradients.set(yscale="log", xlabel="layer (層)", ylabel="gradient norm (勾配)")

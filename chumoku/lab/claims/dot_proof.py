@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="dot-proof",
@@ -19,22 +19,22 @@ CLAIM = Claim(
         "内積の証明の途中で、(a−b)·(a−b) を a·a − a·b − b·a − b·b と展開しています。",
     ),
     tried=Words(
-        "Both expansions, with − and with +, beside the length itself, for random vectors.",
+        "Compare both expansions, with − and with +, with ‖a−b‖² for random vectors.",
         "乱数ベクトルについて、− と + の両方の展開を ‖a−b‖² と比べます。",
     ),
-    refutes=Words("A pair where the expansion is not ‖a−b‖².", "展開した値が ‖a−b‖² と等しくない組があること。"),
+    refutes=Words("A pair for which the expansion is not ‖a−b‖².", "展開した値が ‖a−b‖² と等しくない組があること。"),
     rule=Words(
-        "Holds when the note's expansion equals ‖a−b‖² to 10⁻¹² for every pair; does not hold when only the one with + "
+        "Holds if the note's expansion equals ‖a−b‖² to 10⁻¹² for every pair; does not hold if only the one with + "
         "does.",
-        "ノートの展開がすべての組で ‖a−b‖² と 10⁻¹² の精度で一致すれば「成り立つ」。+ "
-        "の展開だけが一致すれば「成り立たない」。",
+        "ノートの展開がすべての組で ‖a−b‖² と 10⁻¹² の精度で一致すれば「成り立つ」。+ の展開だけが一致すれば「成り立た"
+        "ない」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    pairs = torch.randn(100, 2, 5, dtype=torch.float64, generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    pairs = torch.randn(100, 2, 5, dtype=torch.float64, generator=generator)
     gaps: dict[str, float] = {"minus": 0.0, "plus": 0.0}
     for a, b in pairs:
         length = float((a - b).square().sum())
@@ -46,14 +46,14 @@ def run(budget: Budget) -> Outcome:
     numbers: dict[str, Any] = {"gap_minus": gaps["minus"], "gap_plus": gaps["plus"], "example": example, "seeds": [0]}
     said = sum(terms[:3]) - terms[3]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"For a = (1, 2), b = (3, 1) the note's line gives {said:g}, and ‖a−b‖² is {example['true']:g}; a square "
-            "cannot be negative. With + all 100 random pairs agree. The note's next line has the right sign again.",
-            f"a = (1, 2)、b = (3, 1) ではノートの式は {said:g}、‖a−b‖² は {example['true']:g} です。"
-            "二乗が負になることは"
-            "ありません。+ なら 100 組すべてで一致します。ノートも次の行では正しい符号に戻っています。",
+            f"For a = (1, 2), b = (3, 1) the note's line gives {said:g}, but ‖a−b‖² is {example['true']:g}; a square "
+            "cannot be negative. With + all 100 random pairs agree. The next line of the note has the correct sign "
+            "again.",
+            f"a = (1, 2)、b = (3, 1) ではノートの式は {said:g}、‖a−b‖² は {example['true']:g} です。二乗が負になること"
+            "はありません。+ なら 100 組すべてで一致します。ノートも次の行では正しい符号に戻っています。",
         ),
         correction=Correction(
             "a·a − a·b − b·a − b·b",
@@ -61,18 +61,18 @@ def run(budget: Budget) -> Outcome:
             Words("(−b)·(−b) = (−1)(−1) b·b = + b·b", "(−b)·(−b) = (−1)(−1) b·b = + b·b"),
         ),
         reading=Words(
-            "With the note's sign the sum falls below zero; with + it is the squared length.",
+            "With the note's sign the sum is negative; with + it is the squared length.",
             "ノートの符号では和が負になり、+ なら長さの二乗になります。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["gap_minus"] < 1e-12 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.6, height=3.0)[0]
     terms, true = outcome.numbers["example"]["terms"], outcome.numbers["example"]["true"]
     shown = [sum(terms[:3]) - terms[3], sum(terms), true]
     labels = ["… − b·b\n(note ノート)", "… + b·b", "‖a−b‖²"]

@@ -1,10 +1,10 @@
-"""dropout: the gap between training and validation, with dropout in each of its three places and in none.
+"""dropout: the gap between training and validation loss, with dropout in none, some or all of its three places.
 
 embedding   after token and position are added        attention   on the attention weights
-sublayer    on what each sub-layer adds to the stream             all three at p = 0.2
+sublayer    on the output of each sub-layer                       all three with p = 0.2
 
-gap = validation loss − training loss, both measured in eval mode, after 200 lines were read again and again
-own   what a place does beside the other two: all three against the other two alone
+gap = validation loss − training loss, both in eval mode, after many epochs on 200 lines
+own   what a place adds to the other two: all three compared with the other two
 """
 
 from __future__ import annotations
@@ -15,9 +15,17 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import INK, LIGHT, RED, panels
-from chumoku.lab.sentence_data import sentences
-from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, lines, only_when, told
+from chumoku.lab.figures import INK, LIGHT, RED, make_panels
+from chumoku.lab.sentence_data import load_sentences
+from chumoku.lab.toy_models import (
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
+    line_loss,
+    make_lines,
+    train_and_test_lines,
+    when_partly,
+)
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -28,26 +36,26 @@ CLAIM = Claim(
     notes=("004",),
     title=Words("Dropout in three places", "3か所のドロップアウト"),
     stated=Words(
-        "Dropout stands in three places, each against an overfitting of its own: of the input, of the attention "
-        "weights, of what each sub-layer puts out.",
+        "Dropout is used in three places, each against its own kind of overfitting: of the input, of the attention "
+        "weights, and of the output of each sub-layer.",
         "ドロップアウトは3か所（埋め込み、アテンション重み、各サブ層の出力）にあり、それぞれの過学習を防ぎます。",
     ),
     tried=Words(
-        "A small language model reads 200 lines again and again, with dropout 0.2 nowhere, in one place, in two, or in "
-        "all three; losses on those lines and on unseen ones are measured without dropout.",
-        "小さな言語モデルに200文を繰り返し読ませます。ドロップアウト0.2を、なし・1か所・2か所・3か所すべて、で比べ、"
-        "学習した文と見ていない文の損失を（ドロップアウトを切って）測ります。",
+        "A small language model is trained for many epochs on 200 lines, with dropout 0.2 in none, one, two or all "
+        "three places. Losses on these lines and on unseen lines are measured without dropout.",
+        "小さな言語モデルに200文を繰り返し読ませます。ドロップアウト0.2を、なし・1か所・2か所・3か所すべて、で比べ、学"
+        "習した文と見ていない文の損失を（ドロップアウトを切って）測ります。",
     ),
     refutes=Words(
-        "A place that alone does not narrow the gap between training and validation, or narrows it by a worse "
-        "validation loss; or one that adds nothing to the other two.",
+        "A place that by itself does not reduce the gap between training and validation, or reduces it with a worse "
+        "validation loss; or a place that adds nothing to the other two.",
         "1か所だけで学習と検証の差が縮まらないか、検証損失を悪くして縮める場所があること。または、ほかの2か所に加えても"
         "効果のない場所があること。",
     ),
     rule=Words(
-        "A place helps when in every seed it narrows the gap (validation − training loss) and the validation loss is "
-        "not higher; it has an overfitting of its own when it helps alone, and also beside the other two. Holds when "
-        "every place has one; does not hold when no place helps alone; otherwise it holds only in part.",
+        "A place helps if in every seed it reduces the gap (validation − training loss) and the validation loss is not "
+        "higher. It has its own kind of overfitting if it helps both alone and in addition to the other two. Holds if "
+        "this is true for every place; does not hold if no place helps alone; otherwise it holds only in part.",
         "すべてのシードで差（検証損失−学習損失）が縮まり、検証損失が高くならなければ、その場所は効くとします。単独で"
         "も、ほかの2か所に加えても効けば、その場所だけの過学習があるとします。どの場所にもあれば「成り立つ」、単独で効"
         "く場所がなければ「成り立たない」、それ以外は「条件つきで成り立つ」。",
@@ -63,17 +71,17 @@ JA = {"none": "なし", ALL: "すべて", **{place: name.split("\n")[0] for plac
 RATE, LINES = 0.2, 200
 
 
-def tried(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float]:
-    data = sentences()
+def run_trial(places: tuple[str, ...], seed: int, steps: int) -> dict[str, float]:
+    data = load_sentences()
     order = torch.randperm(len(data.train), generator=torch.Generator().manual_seed(seed)).tolist()
-    train = lines([data.train[place] for place in order[:LINES]])
-    model = language_model(seed, layers=1, dropout=dict.fromkeys(places, RATE))
+    train = make_lines([data.train[place] for place in order[:LINES]])
+    model = build_language_model(seed, layers=1, dropout=dict.fromkeys(places, RATE))
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, clip=1.0)
-    return {"train": judged(model, train), "validation": judged(model, learned_and_unseen()[1])}
+    return {"train": evaluate_loss(model, train), "validation": evaluate_loss(model, train_and_test_lines()[1])}
 
 
 def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
@@ -81,61 +89,63 @@ def gaps(numbers: dict[str, Any], kind: str) -> list[float]:
 
 
 def helps(numbers: dict[str, Any], after: str, before: str) -> bool:
-    """Whether in every seed the gap is narrower and the validation loss no higher."""
+    """Whether in every seed the gap is smaller and the validation loss is not higher."""
     narrower = all(a < b for a, b in zip(gaps(numbers, after), gaps(numbers, before), strict=True))
     pairs = zip(numbers["runs"][after], numbers["runs"][before], strict=True)
     return narrower and all(a["validation"] <= b["validation"] for a, b in pairs)
 
 
-def alone(numbers: dict[str, Any]) -> list[str]:
-    """The places that help by themselves."""
+def helpful_alone(numbers: dict[str, Any]) -> list[str]:
+    """Places that help by themselves."""
     return [place for place in PLACES if helps(numbers, place, "none")]
 
 
-def own(numbers: dict[str, Any]) -> list[str]:
-    """Those that help beside the other two as well."""
-    return [place for place in alone(numbers) if helps(numbers, ALL, without(place))]
+def helpful_beside_others(numbers: dict[str, Any]) -> list[str]:
+    """Places that also help in addition to the other two."""
+    return [place for place in helpful_alone(numbers) if helps(numbers, ALL, all_but(place))]
 
 
-def without(place: str) -> str:
+def all_but(place: str) -> str:
     return f"all but {place}"
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    if not alone(numbers):
+    if not helpful_alone(numbers):
         return FAILS
-    return HOLDS if len(own(numbers)) == len(PLACES) else PARTLY
+    return HOLDS if len(helpful_beside_others(numbers)) == len(PLACES) else PARTLY
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(240, 40)
     kinds: dict[str, tuple[str, ...]] = {"none": (), **{place: (place,) for place in PLACES}, ALL: tuple(PLACES)}
-    pairs = {without(place): tuple(other for other in PLACES if other != place) for place in PLACES}
-    runs = {kind: [tried(places, seed, steps) for seed in seeds] for kind, places in {**kinds, **pairs}.items()}
+    pairs = {all_but(place): tuple(other for other in PLACES if other != place) for place in PLACES}
+    runs = {kind: [run_trial(places, seed, steps) for seed in seeds] for kind, places in {**kinds, **pairs}.items()}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "rate": RATE, "lines": LINES, "runs": runs}
-    shown = {kind: (told(gaps(numbers, kind)), told([one["validation"] for one in runs[kind]])) for kind in runs}
+    shown = {
+        kind: (format_seeds(gaps(numbers, kind)), format_seeds([one["validation"] for one in runs[kind]]))
+        for kind in runs
+    }
     said = "; ".join(f"{kind} {gap}, {loss}" for kind, (gap, loss) in shown.items())
     said_ja = "、".join(f"{in_japanese(kind)} {gap}・{loss}" for kind, (gap, loss) in shown.items())
-    found, places = own(numbers), alone(numbers)
+    found, places = helpful_beside_others(numbers), helpful_alone(numbers)
     return Outcome(
         verdict=judge(numbers),
         numbers={**numbers, "alone": places, "own": found},
         summary=Words(
-            f"Gap and validation loss, in nats a word: {said}.",
+            f"Gap and validation loss, in nats per word: {said}.",
             f"学習と検証の差・検証損失（1語あたりナット）：{said_ja}。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                f"alone it helps at: {', '.join(places)}; beside the other two it adds to them at: "
-                f"{', '.join(found) or 'none'}",
-                f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くの"
-                f"は「{'、'.join(JA[place] for place in found) or 'なし'}」です",
+                f"it helps alone at: {', '.join(places)}; it adds to the other two at: {', '.join(found) or 'none'}",
+                f"単独で効くのは「{'、'.join(JA[place] for place in places)}」、ほかの2か所に加えても効くのは"
+                f"「{'、'.join(JA[place] for place in found) or 'なし'}」です",
             ),
         ),
         reading=Words(
-            "Pale: lines that were learned; red: unseen ones; the distance is overfitting. Vertical lines: least to "
-            "greatest seed.",
+            "Light: training lines; red: unseen lines; the difference is overfitting. Vertical lines: minimum to "
+            "maximum over the seeds.",
             "淡い色は学習した文、赤は見ていない文の損失で、その差が過学習です。縦線はシードの最小から最大までです。",
         ),
     )
@@ -147,8 +157,8 @@ def in_japanese(kind: str) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=9.0)[0]
-    beside = {without(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
+    axis = make_panels(figure, 1, height=3.6, width=9.0)[0]
+    beside = {all_but(place): f"{JA[place]}以外\nall but {place}" for place in PLACES}
     names = {"none": "なし\nnone", **PLACES, **beside, ALL: "すべて\nall"}
     for place, kind in enumerate(names):
         for side, (part, color) in enumerate((("train", LIGHT), ("validation", RED))):
@@ -165,7 +175,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             fontsize=8,
         )
     axis.set_xticks(range(len(names)), list(names.values()), fontsize=7)
-    axis.set_ylabel("loss (nats a word)")
+    axis.set_ylabel("loss (nats per word)")
     axis.grid(visible=False, axis="x")
     axis.margins(y=0.24)
     axis.legend(frameon=False, fontsize=8, loc="upper left", ncols=2)

@@ -7,27 +7,27 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 
 CLAIM = Claim(
     id="exploding",
     notes=("000",),
-    title=Words("Gradients that explode or vanish", "勾配爆発と勾配消失"),
+    title=Words("Exploding and vanishing gradients", "勾配爆発と勾配消失"),
     stated=Words(
-        "Weights of 100 multiply the gradient by 100³, weights of 0.01 by 0.01³; with residuals a factor is w + 1.",
+        "Weights of 100 multiply the gradient by 100³, weights of 0.01 by 0.01³; with residual connections the factor "
+        "is w + 1.",
         "重みが 100 なら勾配に 100³ が、0.01 なら 0.01³ が掛かり、残差結合があれば係数は w + 1 になります。",
     ),
     tried=Words(
-        "The note's chain of scalars, differentiated by PyTorch: three factors as in the note, then 1 to 20 layers, "
-        "with "
-        "and without residual.",
-        "ノートのスカラーの連鎖を PyTorch で微分します。ノートと同じ三つの係数のほか、1〜20 "
-        "層を残差結合の有無で比べます。",
+        "Differentiate the note's chain of scalars with PyTorch: three factors as in the note, then 1 to 20 layers, "
+        "with and without residual connections.",
+        "ノートのスカラーの連鎖を PyTorch で微分します。ノートと同じ三つの係数のほか、1〜20 層を残差結合の有無で比べま"
+        "す。",
     ),
     refutes=Words("Another factor.", "係数が異なること。"),
     rule=Words(
-        "Holds when every factor is the note's to 10⁻⁹ of itself.",
+        "Holds if every factor is as stated, with a relative error below 10⁻⁹.",
         "すべての係数が相対誤差 10⁻⁹ でノートのとおりなら「成り立つ」。",
     ),
 )
@@ -52,33 +52,27 @@ def run(budget: Budget) -> Outcome:
     }
     small = by_depth["0.01"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The factors are {times(factors['100.0'], 0)} and {times(factors['0.01'], 0)}, as stated. Through 20 "
-            "layers of 0.01 "
-            "the gradient is "
-            f"{times(small['plain'][-1], 0)} without and {small['residual'][-1]:.2f} with residual. Against explosion "
-            "the "
-            "residual "
-            "is no help: 100 + 1 is larger still.",
-            f"係数は {times(factors['100.0'], 0)} と {times(factors['0.01'], 0)} で、ノートのとおりです。0.01 の層を "
-            "20 "
-            "層重ねると、"
-            "残差なしで "
-            f"{times(small['plain'][-1], 0)}、残差ありで {small['residual'][-1]:.2f} でした。"
-            "勾配爆発には効きません(100 + 1 "
-            "はさらに大きい)。",
+            f"The factors are {format_number(factors['100.0'], 0)} and {format_number(factors['0.01'], 0)}, as stated. "
+            f"After 20 layers with weight 0.01 the gradient is {format_number(small['plain'][-1], 0)} without and "
+            f"{small['residual'][-1]:.2f} with residual connections. They do not help against explosion: 100 + 1 is "
+            "even larger.",
+            f"係数は {format_number(factors['100.0'], 0)} と {format_number(factors['0.01'], 0)} で、ノートのとおりで"
+            f"す。0.01 の層を 20 層重ねると、残差なしで {format_number(small['plain'][-1], 0)}、残差ありで "
+            f"{small['residual'][-1]:.2f} でした。勾配爆発には効きません(100 + 1 はさらに大きい)。",
         ),
         reading=Words(
-            "With residual (blue) small weights no longer make the gradient vanish; large ones still make it explode.",
+            "With residual connections (blue), small weights no longer make the gradient vanish; large ones still make "
+            "it explode.",
             "残差結合(青)があれば小さい重みで勾配が消えません。大きい重みでは爆発したままです。",
         ),
     )
 
 
 def slope(w: float, depth: int, *, residual: bool, head: float) -> float:
-    """∂f/∂w₁ of a chain of `depth` layers h ← w·h (+ h) on x = 1, read out by `head`."""
+    """∂f/∂w₁ of a chain of `depth` layers h ← w·h (+ h) on x = 1, multiplied by `head`."""
     first = torch.tensor(w, dtype=torch.float64, requires_grad=True)
     h = first * 1.0 + (1.0 if residual else 0.0)
     for _ in range(depth - 1):
@@ -86,7 +80,7 @@ def slope(w: float, depth: int, *, residual: bool, head: float) -> float:
     return float(torch.autograd.grad(head * h, first)[0])
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     stated = [(numbers["factors"][str(w)], w**3) for w in (100.0, 0.01)]
     stated += [(numbers["with_residual"][str(w)], w * (w + 1) ** 2) for w in (100.0, 0.01)]
     for w in (100.0, 0.01):
@@ -97,7 +91,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    for axis, w in zip(panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
+    for axis, w in zip(make_panels(figure, 2, height=3.2), ("100.0", "0.01"), strict=True):
         curves = outcome.numbers["by_depth"][w]
         axis.plot(outcome.numbers["depths"], curves["plain"], color=RED, marker="o", markersize=3.5, label="w  (plain)")
         axis.plot(

@@ -1,6 +1,6 @@
-"""Trained short, read long.
+"""Texts longer than in training.
 
-trained on positions 0 … 31, tried on 0 … 255: what each kind of position does with places it has never seen
+Models are trained on positions 0 … 31 and tested on 0 … 255, with each kind of position encoding.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from torch import Tensor
 
 from chumoku.errors import LengthError
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, toy
+from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -25,31 +25,32 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="extrapolate",
     notes=("002",),
-    title=Words("Past the trained length", "訓練時より長い系列"),
+    title=Words("Beyond the training length", "訓練時より長い系列"),
     stated=Words(
-        "The sinusoidal encoding works past the training length (in theory), a learned table cannot, relative "
-        "positions and RoPE do better.",
-        "正弦波は訓練時より長い系列でも (理論上) 機能し、学習可能な位置埋め込みは最大長を超えられず、相対位置と RoPE "
-        "は外挿が良好です。",
+        "The sinusoidal encoding works beyond the training length (in theory), a learned table does not, and relative "
+        "positions and RoPE extrapolate better.",
+        "正弦波は訓練時より長い系列でも (理論上) 機能し、学習可能な位置埋め込みは最大長を超えられず、相対位置と RoPE は"
+        "外挿が良好です。",
     ),
     tried=Words(
-        "Small decoders learn to repeat the word three places back in texts of 32 words, with every kind of position, "
-        "and are then asked in texts of 256. The learned table is given 256 rows, of which training touches 32; one "
-        "with 32 rows is asked too.",
+        "Small decoders with every kind of position learn to repeat the word three positions back in texts of 32 "
+        "words, and are tested on texts of 256. The learned table has 256 rows, of which training uses 32; a table "
+        "with 32 rows is tested too.",
         "32 語の文で三つ前の単語を答える課題を、位置の各方式で小さなデコーダに学習させ、256 語の文で試します。学習可能"
         "な表には 256 行を与え (学習で使うのは 32 行)、32 行だけの表も試します。",
     ),
     refutes=Words(
-        "A learned table that goes on past the trained length, or relative positions and RoPE that break off where the "
-        "sinusoidal encoding does. A kind of these three whose accuracy collapses limits it.",
+        "A learned table works beyond the training length, or relative positions and RoPE fail where the sinusoidal "
+        "encoding does. If the accuracy of one of these three collapses, the claim holds only in part.",
         "学習可能な表が訓練した長さの先でも保たれるか、相対位置も RoPE も正弦波と同じところで崩れれば、反証されます。三"
         "つのうち正解率が崩れる方式があれば、条件つきになります。",
     ),
     rule=Words(
-        "A kind reaches a length when its mean accuracy is at least 90 % in every stretch of words up to it. Does not "
-        "hold when the learned table reaches twice the trained length, when a table of 32 rows takes a 33rd word, or "
-        "when neither relative nor rotary reaches farther than a sinusoidal that falls short of eight times. Holds "
-        "when sinusoidal, relative and rotary all reach eight times; otherwise it holds only for those that do.",
+        "A kind reaches a length if its mean accuracy is at least 90 % in every interval up to it. Does not hold if "
+        "the learned table reaches twice the training length, if a table of 32 rows accepts a 33rd word, or if the "
+        "sinusoidal encoding does not reach eight times the length and neither relative nor rotary positions reach "
+        "farther. Holds if sinusoidal, relative and rotary all reach eight times the length; otherwise it holds only "
+        "for those that do.",
         "ある長さまでのどの区間でも平均正解率が 90 % 以上なら、その長さまで届くとします。学習可能な表が訓練した長さの "
         "2 倍に届くか、32 行の表が 33 語目を受け付けるか、正弦波が 8 倍に届かず相対位置も RoPE もそれより先に届かなけれ"
         "ば「成り立たない」。正弦波・相対位置・RoPE がすべて 8 倍まで届けば「成り立つ」、そうでなければ届く方式について"
@@ -63,15 +64,15 @@ EDGES = (BACK, 32, 64, 96, 128, 160, 192, 224, 256)
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(150, least=120)
+    steps = budget.steps(150, minimum=120)
     numbers: dict[str, Any] = {"steps": steps, "trained_length": SHORT, "until": list(EDGES[1:]), "accuracy": {}}
     for kind in KINDS:
-        numbers["accuracy"][kind] = [tried(kind, seed, steps) for seed in range(budget.seeds)]
+        numbers["accuracy"][kind] = [run_trial(kind, seed, steps) for seed in range(budget.seeds)]
     numbers["reach"] = {kind: reach(numbers["accuracy"][kind]) for kind in KINDS}
-    numbers["table_of_32_rows"] = refused()
+    numbers["table_of_32_rows"] = length_error()
     verdict = judge(numbers)
-    beyond = {kind: told([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
-    far = {kind: told([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    beyond = {kind: format_seeds([one[1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
     good = [kind for kind in KINDS if numbers["reach"][kind] >= LONG]
     return Outcome(
         verdict,
@@ -79,64 +80,63 @@ def run(budget: Budget) -> Outcome:
         Words(
             "Accuracy at words 33 to 64, and at the end of 256: "
             + "; ".join(f"{kind} {beyond[kind]}, {far[kind]}" for kind in KINDS)
-            + f" (chance {1 / WORDS:.0%}). A table of 32 rows refuses the 33rd word.",
+            + f" (chance {1 / WORDS:.0%}). A table of 32 rows rejects the 33rd word.",
             "33〜64 語目と 256 語の最後での正解率は、"
             + "、".join(f"{JA[kind]} {beyond[kind]} と {far[kind]}" for kind in KINDS)
             + f" です (偶然は {1 / WORDS:.0%})。32 行の表は 33 語目を受け付けません。",
         ),
         when=Words(
-            f"Only with {', '.join(good) or 'no kind'} to eight times the trained length (relative positions clip "
-            f"their distances). The sinusoidal encoding reached {numbers['reach']['sinusoidal']} words, rotary "
+            f"Eight times the training length is reached only with {', '.join(good) or 'no kind'} (relative positions "
+            f"clip their distances). The sinusoidal encoding reached {numbers['reach']['sinusoidal']} words, rotary "
             f"{numbers['reach']['rotary']}, the learned table {numbers['reach']['learned']}.",
             f"訓練した長さの 8 倍まで届いたのは {'、'.join(JA[kind] for kind in good) or '(なし)'} だけです (相対位置は"
-            "距離を打ち切ります)。"
-            f"正弦波は {numbers['reach']['sinusoidal']} 語、RoPE は {numbers['reach']['rotary']} 語、学習可能な表は "
-            f"{numbers['reach']['learned']} 語まででした。",
+            f"距離を打ち切ります)。正弦波は {numbers['reach']['sinusoidal']} 語、RoPE は {numbers['reach']['rotary']} "
+            f"語、学習可能な表は {numbers['reach']['learned']} 語まででした。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Accuracy by position. Left of the dotted line are the positions seen in training, right of it those that "
-            "were not.",
+            "Accuracy by position. Positions left of the dotted line were seen in training, those right of it were "
+            "not.",
             "位置ごとの正解率です。点線より左が学習で見た位置、右が見ていない位置です。",
         ),
     )
 
 
-def tried(kind: str, seed: int, steps: int) -> list[float]:
-    model = built(kind, seed, LONG)
+def run_trial(kind: str, seed: int, steps: int) -> list[float]:
+    model = build_model(kind, seed, LONG)
 
     def loss(generator: torch.Generator) -> Tensor:
         words = torch.randint(WORDS, (16, SHORT), generator=generator)
-        return F.cross_entropy(answers(model, words).flatten(0, 1), words[:, :-BACK].flatten())
+        return F.cross_entropy(answer_logits(model, words).flatten(0, 1), words[:, :-BACK].flatten())
 
     fit(model, loss, steps=steps, seed=seed, rate=6e-3)
     words = torch.randint(WORDS, (16, LONG), generator=torch.Generator().manual_seed(1000 + seed))
     with torch.no_grad():
-        right = (answers(model, words).argmax(-1) == words[:, :-BACK]).float().mean(0)
+        right = (answer_logits(model, words).argmax(-1) == words[:, :-BACK]).float().mean(0)
     return [float(right[start - BACK : end - BACK].mean()) for start, end in itertools.pairwise(EDGES)]
 
 
-def built(kind: str, seed: int, context: int) -> Model:
-    return toy(seed, vocabulary=WORDS, position=kind, context=context)
+def build_model(kind: str, seed: int, context: int) -> Model:
+    return build_toy(seed, vocabulary=WORDS, position=kind, context=context)
 
 
-def answers(model: Model, words: Tensor) -> Tensor:
+def answer_logits(model: Model, words: Tensor) -> Tensor:
     logits: Tensor = model(words).logits[:, BACK:]
     return logits
 
 
-def refused() -> str:
-    """What a learned table of as many rows as were trained says to one word more."""
+def length_error() -> str:
+    """The error message of a learned table for one word more than it has rows."""
     try:
-        built("learned", 0, SHORT)(torch.zeros(1, SHORT + 1, dtype=torch.long))
+        build_model("learned", 0, SHORT)(torch.zeros(1, SHORT + 1, dtype=torch.long))
     except LengthError as error:
         return str(error)
     return ""
 
 
 def reach(runs: list[list[float]]) -> int:
-    """Until which word the mean accuracy stays at 90 % or more."""
+    """The last word up to which the mean accuracy is at least 90 %."""
     reached = 0
     for place, end in enumerate(EDGES[1:]):
         if mean([one[place] for one in runs]) < 0.9:
@@ -155,10 +155,10 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1)[0]
+    axis = make_panels(figure, 1)[0]
     numbers = outcome.numbers
     at = [(start + end) / 2 for start, end in itertools.pairwise(EDGES)]
-    curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
+    plot_curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
     axis.axvline(numbers["trained_length"], color="#1c2733", linewidth=0.8, linestyle=":")
     axis.axhline(1 / WORDS, color=GREY, linewidth=0.6, linestyle=":")
     axis.set(xlabel="position in the text (位置)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

@@ -1,7 +1,7 @@
-"""ffn-memory: how many random facts one block remembers, by the width of its feed-forward.
+"""ffn-memory: how many random facts one block memorizes, by the width of its feed-forward layer.
 
-(subject, relation) → object      64 × 32 facts of 64 objects: 6 bits each, nothing to be understood
-F = 0, 8, 32, 128                 embeddings and output are random and frozen: what is kept is kept in the block
+(subject, relation) → object      64 × 32 random facts with 64 objects: 6 bits each
+F = 0, 8, 32, 128                 embeddings and output are random and frozen, so facts are stored in the block
 switched off                      the trained block with FFN(x) = 0
 """
 
@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, curves, panels
-from chumoku.lab.toy_models import WIDTH, Nothing, Rememberer, facts, only_when, told
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import WIDTH, FactModel, ZeroLayer, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
 
@@ -29,103 +29,103 @@ CLAIM = Claim(
     notes=("000", "002"),
     title=Words("The feed-forward stores facts", "FFNは知識を記憶する"),
     stated=Words(
-        "The feed-forward layer is the model's memory: its many parameters keep information.",
+        "The feed-forward layer is the memory of the model: its many parameters store information.",
         "フィードフォワード層はモデルの「記憶」で、豊富なパラメータの中に情報を蓄えます。",
     ),
     tried=Words(
-        "One block of width 64 studies 2,048 random facts (subject, relation) → object with a feed-forward of 0, 8, 32 "
-        "or 128 units; how many it recalls is counted, and again with the feed-forward switched off.",
+        "One block of width 64 learns 2,048 random facts (subject, relation) → object with a feed-forward layer of 0, "
+        "8, 32 or 128 units. Count the recalled facts, also with the feed-forward layer switched off after training.",
         "幅64のブロック1つに、でたらめな知識（主語・関係→目的語）2,048件を覚えさせます。FFNの幅を0・8・32・128と変え"
         "て、思い出せた件数を数え、学習後にFFNを切った場合も数えます。",
     ),
     refutes=Words(
-        "A wider feed-forward recalls no more, or recall survives when it is switched off.",
+        "A wider feed-forward layer does not recall more, or facts are still recalled when it is switched off.",
         "幅を広げても件数が増えない、またはFFNを切っても思い出せること。",
     ),
     rule=Words(
-        "Holds when in every seed each wider feed-forward recalls more than the one before, and switching the "
-        "widest off loses at least half. Does not hold when no seed shows it.",
-        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシー"
-        "ドでもそうならなければ「成り立たない」。",
+        "Holds if in every seed each wider feed-forward layer recalls more than the previous one, and switching off "
+        "the widest loses at least half. Does not hold if this is true in no seed.",
+        "すべてのシードで、幅を広げるたびに件数が増え、最大幅のFFNを切ると半分以上が失われれば「成り立つ」。どのシード"
+        "でもそうならなければ「成り立たない」。",
     ),
 )
 WIDTHS = (0, 8, 32, 128)
 SUBJECTS, RELATIONS, OBJECTS = 64, 32, 64
 
 
-def tried(hidden: int, seed: int, steps: int) -> dict[str, int]:
-    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+def run_trial(hidden: int, seed: int, steps: int) -> dict[str, int]:
+    known = make_facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Rememberer(known, FeedForward(WIDTH, hidden) if hidden else Nothing(), seed)
+        model = FactModel(known, FeedForward(WIDTH, hidden) if hidden else ZeroLayer(), seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        part = known.drawn(generator)
+        part = known.sample(generator)
         return F.cross_entropy(model(part), part.answer)
 
     fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
-    recalled = model.recalled(known)
-    model.block.feedforward = Nothing()  # type: ignore[assignment]
-    return {"recalled": recalled, "switched_off": model.recalled(known)}
+    recalled = model.count_recalled(known)
+    model.block.feedforward = ZeroLayer()  # type: ignore[assignment]
+    return {"recalled": recalled, "switched_off": model.count_recalled(known)}
 
 
-def shown(runs: list[dict[str, int]]) -> bool:
-    """Of one seed: more with each width, and at least half gone when switched off."""
+def supports_claim(runs: list[dict[str, int]]) -> bool:
+    """Whether one seed recalls more with each width and loses at least half when switched off."""
     recalled = [one["recalled"] for one in runs]
     rises = all(wider > narrower for narrower, wider in itertools.pairwise(recalled))
     return rises and runs[-1]["switched_off"] <= recalled[-1] / 2
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    seen = [shown(runs) for runs in numbers["runs"]]
+    seen = [supports_claim(runs) for runs in numbers["runs"]]
     return HOLDS if all(seen) else PARTLY if any(seen) else FAILS
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 60)
-    runs = [[tried(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
+    runs = [[run_trial(hidden, seed, steps) for hidden in WIDTHS] for seed in seeds]
     total, chance = SUBJECTS * RELATIONS, SUBJECTS * RELATIONS / OBJECTS
     recalled = {str(F): [one[place]["recalled"] for one in runs] for place, F in enumerate(WIDTHS)}
     gained = mean(recalled["128"]) - mean(recalled["0"])
     bits = gained * math.log2(OBJECTS) / (2 * WIDTH * 128)
     off = [one[-1]["switched_off"] for one in runs]
     numbers = {"seeds": seeds, "steps": steps, "facts": total, "chance": chance, "widths": list(WIDTHS), "runs": runs}
-    counts = ", ".join(f"F={F}: {told(values, '{:.0f}')}" for F, values in recalled.items())
+    counts = ", ".join(f"F={F}: {format_seeds(values, '{:.0f}')}" for F, values in recalled.items())
     return Outcome(
         verdict=judge(numbers),
         numbers={**numbers, "bits_a_number_at_128": bits},
         summary=Words(
-            f"Recalled of {total:,}: {counts}. With the feed-forward of 128 switched off {told(off, '{:.0f}')} are "
-            f"left (chance {chance:.0f}); attention alone is F=0. What 128 units add to it is {bits:.2f} bits for each "
-            "of the feed-forward's numbers.",
-            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{told(off, '{:.0f}')}件で"
-            f"す（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。"
-            f"幅128のFFNで増えた分は、FFNの数1つあたり{bits:.2f}ビットです。",
+            f"Recalled of {total:,} facts: {counts} (F=0 is attention alone). With the feed-forward layer of 128 units "
+            f"switched off, {format_seeds(off, '{:.0f}')} remain (chance {chance:.0f}). The 128 units add {bits:.2f} "
+            "bits per parameter of the feed-forward layer.",
+            f"{total:,}件のうち思い出せた件数は {counts} です。幅128のFFNを切ると残るのは{format_seeds(off, '{:.0f}')}"
+            f"件です（偶然なら{chance:.0f}件）。F=0 はアテンションだけの場合です。幅128のFFNで増えた分は、FFNの数1つあ"
+            f"たり{bits:.2f}ビットです。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                "training runs long enough; some seeds do not show it",
+                "training is long enough; it is not true in every seed",
                 "学習が十分に長いとき（示さないシードもあります）",
             ),
         ),
         reading=Words(
-            "Facts recalled by the width of the feed-forward; F = 0 is attention alone. Red: what is left when the "
-            "feed-forward is switched off.",
+            "Recalled facts by the width of the feed-forward layer; F = 0 is attention alone. Red: what remains when "
+            "the feed-forward layer is switched off.",
             "FFNの幅ごとの、思い出せた件数です。F=0 はアテンションだけの場合、赤はFFNを切ったときに残る件数です。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=6.4)[0]
+    axis = make_panels(figure, 1, height=3.6, width=6.4)[0]
     runs, places = outcome.numbers["runs"], list(range(len(WIDTHS)))
     series = {
         "recalled  思い出せた": [[one["recalled"] for one in seed] for seed in runs],
         "feed-forward switched off  FFNを切った": [[one["switched_off"] for one in seed] for seed in runs],
     }
-    curves(axis, places, series, marker="o", colors=(BLUE, RED))
+    plot_curves(axis, places, series, marker="o", colors=(BLUE, RED))
     axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
     axis.set_xticks(places, [str(width) for width in WIDTHS])
-    axis.set_xlabel("width F of the feed-forward")
+    axis.set_xlabel("width F of the feed-forward layer")
     axis.set_ylabel(f"facts of {outcome.numbers['facts']:,}")

@@ -1,14 +1,14 @@
-"""ffn-needed: the same models with their feed-forwards, without them, and without them but as large.
+"""ffn-needed: models with feed-forward layers, without them, and without them but with as many parameters.
 
-block            x + attention(norm(x)), then x + FFN(norm(x))            12 D² numbers
-without          the second addition is 0                                  4 D²
+with             x + attention(norm(x)), then x + FFN(norm(x))            12 D² parameters per block
+without          only the first of the two                                 4 D²
 as large         three blocks without for each block with                 12 D²
 
-alone            one position reads 8 signs and says which of 4 pairs are alike: attention has nothing to choose
-table            f(a, b) drawn at random for 16 × 16 pairs of tokens, learned by heart
-language         English lines of the embedded corpus, tested on unseen combinations
+alone            one position reads 8 signs and predicts which of 4 pairs are equal: attention has one key only
+table            a random f(a, b) for 16 × 16 pairs of tokens, to be memorized
+language         English lines of the built-in corpus, tested on unseen combinations
 
-lost = (loss without − loss with) / (loss of guessing − loss with)        1: all that was learned is gone
+lost = (loss without − loss with) / (loss of guessing − loss with)        1: everything learned is lost
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
-    Nothing,
-    guessed,
-    judged,
-    language_model,
-    learned_and_unseen,
+    ZeroLayer,
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
     line_loss,
-    only_when,
-    told,
+    train_and_test_lines,
+    unigram_loss,
+    when_partly,
 )
 from chumoku.lab.training import Loss, fit, mean
 from chumoku.models.model import DecoderModel
@@ -42,25 +42,26 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="ffn-needed",
     notes=("000", "003"),
-    title=Words("Without the feed-forward, power collapses", "FFNがないと表現力が著しく下がる"),
+    title=Words("Without the feed-forward layer, expressive power collapses", "FFNがないと表現力が著しく下がる"),
     stated=Words(
-        "Without the feed-forward layer only weighted sums of linear maps are left, and expressive power collapses.",
+        "Without the feed-forward layer, only weighted sums of linear maps remain, and expressive power is much lower.",
         "フィードフォワード層がないと、入力を線形変換して重み付きで足し合わせるだけになり、表現力が著しく低くなりま"
         "す。",
     ),
     tried=Words(
-        "Models with feed-forwards, without them, and without them but with three times the blocks (as many numbers) "
-        "learn three things: pairs of signs within one position, a random table f(a, b) of two tokens, English lines.",
-        "FFNあり、FFNなし、FFNなしでブロックを3倍にしたもの（パラメータ数は同じ）に、1つの位置の中での符号の比較、"
-        "2トークンのでたらめな表 f(a, b)、英文の3つを学習させます。",
+        "Models with feed-forward layers, without them, and without them but with three times as many blocks (the same "
+        "number of parameters) learn three tasks: comparing signs within one position, a random table f(a, b) of two "
+        "tokens, and English lines.",
+        "FFNあり、FFNなし、FFNなしでブロックを3倍にしたもの（パラメータ数は同じ）に、1つの位置の中での符号の比較、2トー"
+        "クンのでたらめな表 f(a, b)、英文の3つを学習させます。",
     ),
     refutes=Words(
-        "Without feed-forwards at least half of what was learned is still there, in every task.",
+        "Without feed-forward layers, at least half of what was learned remains in every task.",
         "FFNがなくても、どの課題でも学習できたことの半分以上が残ること。",
     ),
     rule=Words(
-        "lost = (loss without − loss with) / (loss of guessing − loss with), of the means over seeds. Holds when "
-        "lost > 0.5 in all three tasks, holds only when … when in some, does not hold when in none.",
+        "lost = (loss without − loss with) / (loss of guessing − loss with), with losses averaged over seeds. Holds if "
+        "lost > 0.5 in all three tasks, holds only when … if in some, does not hold if in none.",
         "失われた割合＝(なしの損失−ありの損失)÷(当てずっぽうの損失−ありの損失)、損失はシードの平均。3つの課題すべて"
         "で0.5を超えれば「成り立つ」、一部だけなら「条件つきで成り立つ」、どれも超えなければ「成り立たない」。",
     ),
@@ -75,13 +76,13 @@ WIDTH, SIZE, SIGNS = 32, 16, 8
 
 
 class Reader(nn.Module):
-    """A row of vectors goes in; the last one, through some blocks, becomes the answer."""
+    """Some blocks over a sequence of vectors, and a linear output from the last one."""
 
     def __init__(self, kind: str, answers: int) -> None:
         super().__init__()
 
         def block() -> Block:
-            feeding: Any = FeedForward(WIDTH, 4 * WIDTH) if kind == "with" else Nothing()
+            feeding: Any = FeedForward(WIDTH, 4 * WIDTH) if kind == "with" else ZeroLayer()
             return Block(Attention(WIDTH, 4), feeding, norm=lambda: LayerNorm(WIDTH))
 
         self.blocks = nn.ModuleList(block() for _ in range(3 if kind == "as large" else 1))
@@ -95,58 +96,60 @@ class Reader(nn.Module):
         return self.answer(x[:, -1])  # type: ignore[no-any-return]
 
 
-def read(kind: str, answers: int, seed: int) -> Reader:
+def build_reader(kind: str, answers: int, seed: int) -> Reader:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Reader(kind, answers)
 
 
-def learned(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
+def train_and_evaluate(model: nn.Module, loss: Loss, steps: int, seed: int, rate: float = 5e-3) -> float:
     fit(model, loss, steps=steps, seed=seed, rate=rate, warmup=steps // 10, cosine=True, clip=1.0)
     with torch.no_grad():
         return loss(torch.Generator().manual_seed(seed + 1000)).item()
 
 
-def alone(kind: str, seed: int, budget: Budget) -> float:
-    """Which neighboring signs are alike, asked of a sequence of one vector."""
-    model = read(kind, SIGNS // 2, seed)
+def sign_task(kind: str, seed: int, budget: Budget) -> float:
+    """Test loss of predicting which neighboring signs are equal, from a sequence of one vector."""
+    model = build_reader(kind, SIGNS // 2, seed)
 
     def loss(generator: torch.Generator) -> Tensor:
         signs = torch.randint(2, (128, SIGNS), generator=generator).float() * 2 - 1
-        alike = signs[:, 0::2] * signs[:, 1::2] > 0
-        return F.binary_cross_entropy_with_logits(model(model.signs(signs)[:, None]), alike.float())
+        equal = signs[:, 0::2] * signs[:, 1::2] > 0
+        return F.binary_cross_entropy_with_logits(model(model.signs(signs)[:, None]), equal.float())
 
-    return learned(model, loss, budget.steps(250, 60), seed)
+    return train_and_evaluate(model, loss, budget.steps(250, 60), seed)
 
 
-def table(kind: str, seed: int, budget: Budget) -> float:
-    """A random answer for each pair of tokens; the whole table is studied at every step."""
+def table_task(kind: str, seed: int, budget: Budget) -> float:
+    """Loss of memorizing a random answer for each pair of tokens; every step uses the full table."""
     answers = torch.randint(SIZE, (SIZE * SIZE,), generator=torch.Generator().manual_seed(seed))
     pairs = torch.cartesian_prod(torch.arange(SIZE), torch.arange(SIZE, 2 * SIZE))
-    model = read(kind, SIZE, seed)
+    model = build_reader(kind, SIZE, seed)
     steps = budget.steps(250, 60)
-    return learned(model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2)
+    return train_and_evaluate(
+        model, lambda _: F.cross_entropy(model(model.words(pairs)), answers), steps, seed, rate=1e-2
+    )
 
 
-def language(kind: str, seed: int, budget: Budget) -> float:
-    train, test = learned_and_unseen()
-    model = language_model(seed, layers=3 if kind == "as large" else 1)
+def language_task(kind: str, seed: int, budget: Budget) -> float:
+    train, test = train_and_test_lines()
+    model = build_language_model(seed, layers=3 if kind == "as large" else 1)
     if kind != "with":
-        stripped(model)
-    learned(model, lambda generator: line_loss(model, train.drawn(generator)), budget.steps(150, 25), seed)
-    return judged(model, test)
+        remove_feedforwards(model)
+    train_and_evaluate(model, lambda generator: line_loss(model, train.sample(generator)), budget.steps(150, 25), seed)
+    return evaluate_loss(model, test)
 
 
-def stripped(model: DecoderModel) -> None:
-    """Take its feed-forwards out."""
+def remove_feedforwards(model: DecoderModel) -> None:
+    """Remove the feed-forward layers, in place."""
     for block in model.decoder.blocks:
-        block.feedforward = Nothing()
+        block.feedforward = ZeroLayer()
 
 
-def lost(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
-    """The share of what was learned with feed-forwards that is gone without."""
-    whole = mean(found["with"])
-    return (mean(found[kind]) - whole) / (guess - whole)
+def lost_share(found: dict[str, list[float]], guess: float, kind: str = "without") -> float:
+    """The share of what was learned with feed-forward layers that is lost without them."""
+    full = mean(found["with"])
+    return (mean(found[kind]) - full) / (guess - full)
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -156,15 +159,15 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": guessed(learned_and_unseen()[1])}
+    guess = {"alone": math.log(2), "table": math.log(SIZE), "language": unigram_loss(train_and_test_lines()[1])}
     numbers: dict[str, Any] = {"seeds": seeds}
-    for task, tried in (("alone", alone), ("table", table), ("language", language)):
-        found = {kind: [tried(kind, seed, budget) for seed in seeds] for kind in NAMES}
-        gone, still = lost(found, guess[task]), lost(found, guess[task], "as large")
+    for task, run_task in (("alone", sign_task), ("table", table_task), ("language", language_task)):
+        found = {kind: [run_task(kind, seed, budget) for seed in seeds] for kind in NAMES}
+        gone, still = lost_share(found, guess[task]), lost_share(found, guess[task], "as large")
         numbers[task] = {"loss": found, "guessing": guess[task], "lost": gone, "lost_as_large": still}
-    shown = {task: " / ".join(told(numbers[task]["loss"][kind]) for kind in NAMES) for task in TASKS}
+    shown = {task: " / ".join(format_seeds(numbers[task]["loss"][kind]) for kind in NAMES) for task in TASKS}
     share = {task: f"{numbers[task]['lost']:.0%}" for task in TASKS}
-    gone_in = [task for task in TASKS if numbers[task]["lost"] > 0.5]
+    lost_in = [task for task in TASKS if numbers[task]["lost"] > 0.5]
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
@@ -176,25 +179,24 @@ def run(budget: Budget) -> Outcome:
             + "、".join(f"{TASKS[t].ja} {shown[t]}（失われた割合{share[t]}）" for t in TASKS)
             + "。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                f"the task is {' or '.join(TASKS[task].en for task in gone_in)}. Elsewhere the products inside "
-                "softmax, which compare positions, do much of the work",
-                f"課題が「{'」「'.join(TASKS[task].ja for task in gone_in)}」のとき。ほかの課題では、位置どうしを比べる"
-                "softmaxの中の積がかなりの仕事をします",
+                f"the task is {' or '.join(TASKS[task].en for task in lost_in)}. In the other tasks, the products "
+                "inside the softmax, which compare positions, do much of the work",
+                f"課題が「{'」「'.join(TASKS[task].ja for task in lost_in)}」のとき。ほかの課題では、位置どうしを比べ"
+                "るsoftmaxの中の積がかなりの仕事をします",
             ),
         ),
         reading=Words(
-            "Lower is better; the dashed line is guessing. Bars are means, vertical lines run from the least to the "
-            "greatest seed.",
+            "Lower is better; the dashed line is guessing. Bars are means, vertical lines the range over the seeds.",
             "低いほどよく、破線は当てずっぽうの損失です。棒はシードの平均、縦線は最小から最大までです。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    for axis, task in zip(panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
+    for axis, task in zip(make_panels(figure, 3, height=3.2, width=9.4), TASKS, strict=True):
         found = outcome.numbers[task]
         for place, (kind, color) in enumerate(zip(NAMES, (BLUE, RED, OCHRE), strict=True)):
             values = found["loss"][kind]

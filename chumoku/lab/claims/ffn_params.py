@@ -1,4 +1,4 @@
-"""2 · D · F weights, D + F biases beside"""
+"""2 · D · F weights and D + F biases"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.nn.feedforward import FeedForward
 
-WIDTH, HIDDEN, SAID = 768, 3072, 4.7
+WIDTH, HIDDEN, NOTE_VALUES = 768, 3072, 4.7
 
 CLAIM = Claim(
     id="ffn-params",
@@ -17,10 +17,10 @@ CLAIM = Claim(
         "A feed-forward layer of 768 → 3072 → 768 has about 4.7 million parameters.",
         "768 → 3072 → 768 の FFN のパラメータ数は一層あたり約 4.7M です。",
     ),
-    tried=Words("One such layer is built and its numbers are counted.", "実際に一層を作り、数を数えます。"),
+    tried=Words("Build one such layer and count its parameters.", "実際に一層を作り、数を数えます。"),
     refutes=Words("A count that does not round to 4.7 million.", "数が 4.7M に丸まらないこと。"),
     rule=Words(
-        "Holds when the weights, and the weights with biases, both round to 4.7 million.",
+        "Holds if the count rounds to 4.7 million both with and without biases.",
         "重みだけでも、バイアスを含めても 4.7M に丸まれば「成り立つ」。",
     ),
 )
@@ -30,9 +30,9 @@ def run(budget: Budget) -> Outcome:
     layer = FeedForward(WIDTH, HIDDEN, kind="gelu_tanh")
     weights = sum(p.numel() for p in layer.parameters() if p.ndim == 2)
     every = sum(p.numel() for p in layer.parameters())
-    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "said_millions": SAID}
+    numbers: dict[str, Any] = {"weights": weights, "with_biases": every, "said_millions": NOTE_VALUES}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"768 × 3072 × 2 = {weights:,}, with biases {every:,}: 4.72 million either way.",
@@ -41,6 +41,6 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     both = (numbers["weights"], numbers["with_biases"])
     return HOLDS if all(round(count / 1e6, 1) == numbers["said_millions"] for count in both) else FAILS

@@ -1,4 +1,4 @@
-"""Of a block 8 D² of 12 D² are the feed-forward layer's: 2/3. Embeddings come on top."""
+"""The feed-forward layer has 8 D² of the 12 D² parameters of a block: 2/3. Embeddings are not included."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, make_panels
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 
-SAID = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
+NOTE_VALUES = {"parameters": 117e6, "feedforward": 80e6, "attention": 37e6}
 MODELS = ("gpt2", "transformer-base")
 
 CLAIM = Claim(
@@ -23,15 +23,14 @@ CLAIM = Claim(
         "FFN は Transformer 全体の約 2/3 を占めます。GPT-2 Small の 117M は FFN 約 80M とアテンション約 37M です。",
     ),
     tried=Words(
-        "Every parameter of GPT-2 small and of the Transformer of 2017, counted part by part from their configs.",
+        "Count all parameters of GPT-2 small and of the Transformer of 2017 from their configs, part by part.",
         "GPT-2 Small と 2017 年の Transformer のパラメータを、設定から部品ごとに数えます。",
     ),
-    refutes=Words("A share of the whole outside 0.60 … 0.73.", "全体に占める割合が 0.60〜0.73 から外れること。"),
+    refutes=Words("A share of the total outside 0.60 … 0.73.", "全体に占める割合が 0.60〜0.73 から外れること。"),
     rule=Words(
-        "Holds when FFN / all lies in 0.60 … 0.73 for GPT-2 small; holds only when, where FFN / (FFN + attention) "
-        "does.",
-        "GPT-2 Small で FFN / 全体 が 0.60〜0.73 なら「成り立つ」。FFN /(FFN + "
-        "アテンション)だけが入れば「条件つきで成り立つ」。",
+        "Holds if FFN / total is 0.60 … 0.73 for GPT-2 small; holds only when … if FFN / (FFN + attention) is.",
+        "GPT-2 Small で FFN / 全体 が 0.60〜0.73 なら「成り立つ」。FFN /(FFN + アテンション)だけが入れば「条件つきで成"
+        "り立つ」。",
     ),
 )
 
@@ -51,25 +50,20 @@ def run(budget: Budget) -> Outcome:
     small, base = numbers["gpt2"], numbers["transformer-base"]
     parts: dict[str, int] = small["parts"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"GPT-2 small has {small['parameters']:,}: FFN {parts['feedforward']:,} ({small['of_all']:.1%}), attention "
-            f"{parts['attention']:,}, embeddings {parts['embeddings']:,}, positions {parts['positions']:,}. Of the "
-            "blocks alone the "
-            f"FFN is {small['of_blocks']:.1%}. In the Transformer of 2017 it is {base['of_all']:.1%} of all and, with "
-            "its "
-            f"cross-attention, {base['of_blocks']:.1%} of the blocks.",
-            f"GPT-2 Small は {small['parameters']:,} 個で、FFN {parts['feedforward']:,}({small['of_all']:.1%})、"
-            "アテンション "
-            f"{parts['attention']:,}、埋め込み {parts['embeddings']:,}、位置 {parts['positions']:,} です。"
-            "ブロックだけなら FFN は "
-            f"{small['of_blocks']:.1%} です。2017 年の Transformer では全体の {base['of_all']:.1%}、"
-            "交差アテンションを含むブロックの "
-            f"{base['of_blocks']:.1%} です。",
+            f"{parts['attention']:,}, embeddings {parts['embeddings']:,}, positions {parts['positions']:,}. The FFN is "
+            f"{small['of_blocks']:.1%} of the blocks alone. In the Transformer of 2017 it is {base['of_all']:.1%} of "
+            f"the total and {base['of_blocks']:.1%} of the blocks, including cross-attention.",
+            f"GPT-2 Small は {small['parameters']:,} 個で、FFN {parts['feedforward']:,}({small['of_all']:.1%})、アテン"
+            f"ション {parts['attention']:,}、埋め込み {parts['embeddings']:,}、位置 {parts['positions']:,} です。ブロッ"
+            f"クだけなら FFN は {small['of_blocks']:.1%} です。2017 年の Transformer では全体の {base['of_all']:.1%}、"
+            f"交差アテンションを含むブロックの {base['of_blocks']:.1%} です。",
         ),
         when=Words(
-            "one counts the blocks alone, without embeddings and cross-attention",
+            "only the blocks are counted, without embeddings and cross-attention",
             "埋め込みと交差アテンションを除き、ブロックだけを数えるとき",
         ),
         correction=Correction(
@@ -88,7 +82,7 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     def two_thirds(share: float) -> bool:
         return 0.60 <= share <= 0.73
 
@@ -98,10 +92,10 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=7.4, height=2.9)[0]
+    axis = make_panels(figure, 1, width=7.4, height=2.9)[0]
     parts = {name: outcome.numbers[name]["parts"] for name in MODELS}
     rows = {
-        "GPT-2 small\nnote ノート": {"feedforward": SAID["feedforward"], "attention": SAID["attention"]},
+        "GPT-2 small\nnote ノート": {"feedforward": NOTE_VALUES["feedforward"], "attention": NOTE_VALUES["attention"]},
         "GPT-2 small\ntrue 正": parts["gpt2"],
         "Transformer\n2017": parts["transformer-base"],
     }

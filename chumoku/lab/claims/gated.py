@@ -1,12 +1,12 @@
-"""gated: whether gates control the flow, and what they are worth at equal compute.
+"""gated: whether gates control the flow, and how gated and plain layers compare at equal compute.
 
-plain   GELU(x W_up) W_down                       F = 192, 2·D·F numbers
-gated   (GELU(x W₁) ⊙ x W_g) W₂                   F = 128, 3·D·F numbers: the same count, the same arithmetic
+plain   GELU(x W_up) W_down                       F = 192, 2·D·F parameters
+gated   (GELU(x W₁) ⊙ x W_g) W₂                   F = 128, 3·D·F parameters: the same size and compute
 
-The note calls x W_g the gate; in code that is `up`, and W₁ is `gate`, as the literature calls the side with the GELU.
+The note calls x W_g the gate; in code this is `up`, and W₁ is `gate`, as in the literature.
 
-held    each gate is held at its mean over all words: what it lets through no longer depends on the word at hand.
-        Where gates control the flow, the loss must rise.
+held    each gate is fixed at its mean over all words, so it no longer depends on the current word. If gates control
+        the flow, the loss must increase.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, INK, OCHRE, RED, panels
+from chumoku.lab.figures import BLUE, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
     Lines,
-    Nothing,
-    judged,
-    language_model,
-    learned_and_unseen,
+    ZeroLayer,
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
     line_loss,
-    only_when,
-    told,
+    train_and_test_lines,
+    when_partly,
 )
 from chumoku.lab.training import fit, mean
 from chumoku.models.model import DecoderModel
@@ -44,41 +44,43 @@ CLAIM = Claim(
         "ゲート付きFFN (GELU(xW₁) ⊙ xW_g) W₂ では、ゲート機構が情報の流れを制御します。",
     ),
     tried=Words(
-        "Language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forwards of equal size are trained; then "
-        "each gate xW_g of the GEGLU model is held at its mean over all words, and the loss measured again. Beside it "
-        "the same with the other factor, GELU(xW₁), which is more often called the gate, and with nothing flowing.",
-        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべ"
-        "て全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定"
-        "した場合と、何も流さない場合も測ります。",
+        "Train language models with plain (GELU) and gated (GEGLU, SwiGLU) feed-forward layers of equal size. Then fix "
+        "each gate xW_g of the GEGLU model at its mean over all words and measure the loss again. For comparison, do "
+        "the same with the other factor, GELU(xW₁), which is usually called the gate, and with an output of zero.",
+        "同じ計算量の普通のFFN（GELU）とゲート付きFFN（GEGLU、SwiGLU）で言語モデルを訓練し、GEGLUのゲート xW_g をすべて"
+        "全単語での平均値に固定して損失を測り直します。参考に、一般にゲートと呼ばれるもう一方の因子 GELU(xW₁) を固定し"
+        "た場合と、何も流さない場合も測ります。",
     ),
     refutes=Words(
-        "Holding the gates xW_g raises the loss by less than 0.1 nats: nothing hung on them.",
+        "Fixing the gates xW_g increases the loss by less than 0.1 nats.",
         "ゲート xW_g を固定しても損失の増加が0.1ナット未満であること。",
     ),
     rule=Words(
-        "Holds when in every seed holding the gates xW_g at their means raises the loss by 0.1 nats a word or more; "
-        "does not hold when in none; otherwise it holds only in some seeds. The other factor and the comparison of "
-        "kinds at equal size are shown beside it.",
+        "Holds if in every seed fixing the gates xW_g at their means increases the loss by at least 0.1 nats per word; "
+        "does not hold if in none; otherwise it holds only in some seeds. The other factor and the comparison at equal "
+        "size are for information only.",
         "すべてのシードで、ゲート xW_g を平均に固定すると損失が1語あたり0.1ナット以上増えれば「成り立つ」、どのシードで"
         "も増えなければ「成り立たない」、一部のシードだけなら「条件つきで成り立つ」。もう一方の因子と、同じ大きさでの種"
         "類の比較は参考として示します。",
     ),
 )
 WIDTHS = {"gelu": 192, "geglu": 128, "swiglu": 128}
-ENOUGH = 0.1
+MIN_INCREASE = 0.1
 
 
-class Held(nn.Module):
-    """A gated feed-forward of which one factor does not move: x W_g (the note's gate), or GELU(x W₁)."""
+class FixedFactor(nn.Module):
+    """A gated feed-forward layer with one factor fixed: x W_g (the note's gate), or GELU(x W₁)."""
 
-    def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, bent: Tensor | None = None) -> None:
+    def __init__(self, inner: FeedForward, *, gates: Tensor | None = None, activated: Tensor | None = None) -> None:
         super().__init__()
-        self.inner, self.gates, self.bent = inner, gates, bent
+        self.inner, self.gates, self.activated = inner, gates, activated
 
     def forward(self, x: Tensor) -> Tensor:
-        bent, gates = factors(self.inner, x)
-        held = (bent if self.bent is None else self.bent) * (gates if self.gates is None else self.gates)
-        return self.inner.down(held)  # type: ignore[no-any-return]
+        activated, gates = factors(self.inner, x)
+        product = (activated if self.activated is None else self.activated) * (
+            gates if self.gates is None else self.gates
+        )
+        return self.inner.down(product)  # type: ignore[no-any-return]
 
 
 def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,60 +88,65 @@ def factors(feedforward: FeedForward, x: Tensor) -> tuple[Tensor, Tensor]:
     return feedforward.activation.function(feedforward.gate(x)), feedforward.up(x)  # type: ignore[misc]
 
 
-def trained(kind: str, seed: int, steps: int) -> DecoderModel:
-    train, _ = learned_and_unseen()
-    model = language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
+def train_model(kind: str, seed: int, steps: int) -> DecoderModel:
+    train, _ = train_and_test_lines()
+    model = build_language_model(seed, feedforward=kind, feedforward_width=WIDTHS[kind])
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
     return model
 
 
 @torch.no_grad()
-def held(model: DecoderModel, test: Lines) -> dict[str, float]:
-    """The loss with each gate at its mean over all words, with the other factor so, and with nothing flowing; and the
-    share of gates that are closed."""
+def measure_fixed_factors(model: DecoderModel, test: Lines) -> dict[str, float]:
+    """Losses with the gates fixed at their means, with the other factor fixed, and with zero output; and the share of
+    closed gates."""
     feeding: list[FeedForward] = [block.feedforward for block in model.decoder.blocks]  # type: ignore[misc]
-    seen: list[Tensor] = []
+    inputs: list[Tensor] = []
 
-    def keep(_: nn.Module, read: tuple[Tensor, ...]) -> None:
-        seen.append(read[0])
+    def keep(_: nn.Module, args: tuple[Tensor, ...]) -> None:
+        inputs.append(args[0])
 
     hooks = [one.register_forward_pre_hook(keep) for one in feeding]
-    judged(model, test)
+    evaluate_loss(model, test)
     for hook in hooks:
         hook.remove()
-    found = [factors(one, x) for one, x in zip(feeding, seen, strict=True)]
-    stand_ins: dict[str, list[nn.Module]] = {
-        "held": [Held(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
-        "other_held": [Held(one, bent=bent.mean((0, 1))) for one, (bent, _) in zip(feeding, found, strict=True)],
-        "nothing": [Nothing() for _ in feeding],
+    found = [factors(one, x) for one, x in zip(feeding, inputs, strict=True)]
+    replacements: dict[str, list[nn.Module]] = {
+        "held": [FixedFactor(one, gates=gates.mean((0, 1))) for one, (_, gates) in zip(feeding, found, strict=True)],
+        "other_held": [
+            FixedFactor(one, activated=activated.mean((0, 1)))
+            for one, (activated, _) in zip(feeding, found, strict=True)
+        ],
+        "nothing": [ZeroLayer() for _ in feeding],
     }
     losses: dict[str, float] = {}
-    for name, parts in stand_ins.items():
+    for name, parts in replacements.items():
         for block, part in zip(model.decoder.blocks, parts, strict=True):
             block.feedforward = part
-        losses[name] = judged(model, test)
+        losses[name] = evaluate_loss(model, test)
     return {**losses, "closed": mean([(gates.abs() < 0.05).float().mean().item() for _, gates in found])}
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    rises = [one["held"] - loss >= ENOUGH for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)]
+    rises = [
+        one["held"] - loss >= MIN_INCREASE for one, loss in zip(numbers["gates"], numbers["loss"]["geglu"], strict=True)
+    ]
     return HOLDS if all(rises) else PARTLY if any(rises) else FAILS
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(200, 30)
-    _, test = learned_and_unseen()
-    models = {kind: [trained(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
-    loss = {kind: [judged(model, test) for model in found] for kind, found in models.items()}
+    _, test = train_and_test_lines()
+    models = {kind: [train_model(kind, seed, steps) for seed in seeds] for kind in WIDTHS}
+    loss = {kind: [evaluate_loss(model, test) for model in found] for kind, found in models.items()}
     size = {kind: sum(p.numel() for p in found[0].decoder.blocks.parameters()) for kind, found in models.items()}
-    gates = [held(model, test) for model in models["geglu"]]
+    gates = [measure_fixed_factors(model, test) for model in models["geglu"]]
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "loss": loss, "gates": gates, "numbers_in_blocks": size}
     rise, other, none = (
-        told([one[name] - value for one, value in zip(gates, loss["geglu"], strict=True)])
+        format_seeds([one[name] - value for one, value in zip(gates, loss["geglu"], strict=True)])
         for name in ("held", "other_held", "nothing")
     )
     closed = [one["closed"] for one in gates]
@@ -147,19 +154,18 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Held at their means, the gates xW_g cost {rise} nats a word (the other factor {other}, nothing flowing "
-            f"{none}); {told(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). At equal size: GELU "
-            f"{told(loss['gelu'])}, GEGLU {told(loss['geglu'])}, SwiGLU {told(loss['swiglu'])}.",
+            f"Fixing the gates xW_g at their means costs {rise} nats per word (the other factor {other}, zero output "
+            f"{none}); {format_seeds(closed, '{:.0%}')} of all gates are closed (|g| < 0.05). Loss at equal size: GELU "
+            f"{format_seeds(loss['gelu'])}, GEGLU {format_seeds(loss['geglu'])}, SwiGLU "
+            f"{format_seeds(loss['swiglu'])}.",
             f"ゲート xW_g を平均に固定すると、損失は1語あたり{rise}ナット増えます（もう一方の因子では{other}、何も流さ"
-            f"ないと{none}）。ゲートの{told(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失は、GELU "
-            f"{told(loss['gelu'])}、GEGLU {told(loss['geglu'])}、SwiGLU {told(loss['swiglu'])} です。",
+            f"ないと{none}）。ゲートの{format_seeds(closed, '{:.0%}')}は閉じています（|g|<0.05）。同じ大きさでの損失"
+            f"は、GELU {format_seeds(loss['gelu'])}、GEGLU {format_seeds(loss['geglu'])}、SwiGLU "
+            f"{format_seeds(loss['swiglu'])} です。",
         ),
-        when=only_when(
-            judge(numbers),
-            Words("only in some of the seeds", "一部のシードのとき"),
-        ),
+        when=when_partly(judge(numbers), Words("only in some of the seeds", "一部のシードのとき")),
         reading=Words(
-            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are held "
+            "Left: the loss of each kind at equal size. Right: the loss when the gates, or the other factor, are fixed "
             "at their means.",
             "左：同じ大きさでの種類ごとの損失です。右：ゲート、またはもう一方の因子を平均に固定したときの損失です。",
         ),
@@ -167,7 +173,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.3, width=7.8)
+    left, right = make_panels(figure, 2, height=3.3, width=7.8)
     loss = outcome.numbers["loss"]
     groups = (
         (left, {"GELU\nF=192": loss["gelu"], "GEGLU\nF=128": loss["geglu"], "SwiGLU\nF=128": loss["swiglu"]}),
@@ -175,8 +181,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             right,
             {
                 "gates free\nゲートあり": loss["geglu"],
-                "xW_g held\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
-                "GELU(xW₁) held\nもう一方": [g["other_held"] for g in outcome.numbers["gates"]],
+                "xW_g fixed\nゲート固定": [g["held"] for g in outcome.numbers["gates"]],
+                "GELU(xW₁) fixed\nもう一方": [g["other_held"] for g in outcome.numbers["gates"]],
             },
         ),
     )
@@ -188,6 +194,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
                 f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
             )
         axis.set_xticks(range(len(shown)), list(shown))
-        axis.set_ylabel("test loss (nats a word)")
+        axis.set_ylabel("test loss (nats per word)")
         axis.grid(visible=False, axis="x")
         axis.margins(y=0.12)

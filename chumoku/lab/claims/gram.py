@@ -8,10 +8,10 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import RED, heat, panels
+from chumoku.lab.figures import RED, make_panels, plot_heatmap
 
 A, B = [[1, 3], [2, 4]], [[10, 30], [20, 40]]
-SAID = [1 * 10 + 2 * 20, 3 * 30 + 4 * 40]
+NOTE_VALUES = [1 * 10 + 2 * 20, 3 * 30 + 4 * 40]
 
 CLAIM = Claim(
     id="gram",
@@ -21,10 +21,12 @@ CLAIM = Claim(
         "For A and B with columns (1,2), (3,4) and (10,20), (30,40), AᵀB = [1·10+2·20, 3·30+4·40].",
         "列が (1,2), (3,4) の A と (10,20), (30,40) の B について、AᵀB = [1·10+2·20, 3·30+4·40] です。",
     ),
-    tried=Words("AᵀB itself, beside the note's two numbers.", "AᵀB を実際に計算し、ノートの二つの数と比べます。"),
-    refutes=Words("A product of another shape or with other numbers.", "積の形や数が異なること。"),
+    tried=Words(
+        "Compute AᵀB and compare it with the note's two numbers.", "AᵀB を実際に計算し、ノートの二つの数と比べます。"
+    ),
+    refutes=Words("A product with another shape or other numbers.", "積の形や数が異なること。"),
     rule=Words(
-        "Holds when AᵀB is what the note shows; holds only when, where the note's numbers are its diagonal.",
+        "Holds if AᵀB is as in the note; holds only when … if the note's numbers are its diagonal.",
         "AᵀB がノートのとおりなら「成り立つ」。対角成分だけが一致すれば「条件つきで成り立つ」。",
     ),
 )
@@ -32,31 +34,30 @@ CLAIM = Claim(
 
 def run(budget: Budget) -> Outcome:
     product = (torch.tensor(A).T @ torch.tensor(B)).tolist()
-    numbers: dict[str, Any] = {"said": SAID, "product": product}
+    numbers: dict[str, Any] = {"said": NOTE_VALUES, "product": product}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"AᵀB is the 2×2 matrix {product}. The note shows its diagonal {SAID} and leaves out a₁·b₂ and a₂·b₁, "
-            "which "
-            "is what makes one product enough for all pairs.",
-            f"AᵀB は 2×2 の行列 {product} です。ノートは対角成分 {SAID} だけを書き、a₁·b₂ と a₂·b₁ を落としています。"
-            "すべての組の内積が一度に求まることこそ、この積の利点です。",
+            f"AᵀB is the 2×2 matrix {product}. The note shows only its diagonal {NOTE_VALUES} and omits a₁·b₂ and "
+            "a₂·b₁, although the point is that one product gives all pairs.",
+            f"AᵀB は 2×2 の行列 {product} です。ノートは対角成分 {NOTE_VALUES} だけを書き、a₁·b₂ と a₂·b₁ を落としてい"
+            "ます。すべての組の内積が一度に求まることこそ、この積の利点です。",
         ),
-        when=Words("one looks at the diagonal, aᵢ·bᵢ, alone", "対角成分 aᵢ·bᵢ だけを見るとき"),
+        when=Words("only the diagonal aᵢ·bᵢ is considered", "対角成分 aᵢ·bᵢ だけを見るとき"),
         correction=Correction(
-            str(SAID),
+            str(NOTE_VALUES),
             str(product),
             Words("(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)", "(1·10+2·20, 1·30+2·40; 3·10+4·20, 3·30+4·40)"),
         ),
         reading=Words(
-            "Framed: the two numbers the note shows; it omits the others.",
+            "The frames mark the two numbers in the note; it omits the others.",
             "枠の中がノートの示した二つの数で、残りは省かれています。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     product, said = numbers["product"], numbers["said"]
     if product == said:
         return HOLDS
@@ -64,9 +65,9 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=3.8, height=3.2)[0]
+    axis = make_panels(figure, 1, width=3.8, height=3.2)[0]
     names = ["b₁ = (10,20)", "b₂ = (30,40)"], ["a₁ = (1,2)", "a₂ = (3,4)"]
-    heat(axis, outcome.numbers["product"], columns=names[0], rows=names[1], form="{:g}", high=400)
+    plot_heatmap(axis, outcome.numbers["product"], columns=names[0], rows=names[1], form="{:g}", high=400)
     for place in range(2):
         axis.add_patch(_frame(place))
 

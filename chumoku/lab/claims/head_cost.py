@@ -1,4 +1,4 @@
-"""Scores and weighted values of H heads of width D/H: 2 · 2 · H · n² · D/H = 4 n² D operations, whatever H is"""
+"""Scores and weighted values of H heads of width D/H: 2 · 2 · H · n² · D/H = 4 n² D operations for any H"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 from chumoku.nn.attention import attend
 
 WIDTH, LENGTH, HEADS = 768, 256, (1, 12)
@@ -19,35 +19,34 @@ WIDTH, LENGTH, HEADS = 768, 256, (1, 12)
 CLAIM = Claim(
     id="head-cost",
     notes=("002",),
-    title=Words("What heads cost", "ヘッドの計算量"),
+    title=Words("The cost of heads", "ヘッドの計算量"),
     stated=Words(
         "One head of width 768 costs n²·768², twelve of width 64 cost n²·768·64: twelve heads are twelve times "
         "cheaper.",
         "768 次元の単一ヘッドは O(n²·768²)、64 次元の 12 ヘッドは O(n²·768·64) で、12 ヘッドのほうが効率的です。",
     ),
     tried=Words(
-        "Every multiplication and addition of this project's attention counted at n = 256, with 1 and with 12 heads, "
-        "and "
-        "both timed in turns.",
-        "n = 256 で本プロジェクトのアテンションの積和をすべて数え、1 ヘッドと 12 ヘッドを交互に走らせて時間も測ります。"
-        "",
+        "Count all multiplications and additions of this project's attention at n = 256, with 1 and 12 heads, and time "
+        "both alternately.",
+        "n = 256 で本プロジェクトのアテンションの積和をすべて数え、1 ヘッドと 12 ヘッドを交互に走らせて時間も測りま"
+        "す。",
     ),
     refutes=Words("A ratio of the counts other than 12.", "計算量の比が 12 にならないこと。"),
     rule=Words(
-        "Holds when one head's count is 12 times that of twelve heads, to 5 %; the times are shown, and not judged.",
+        "Holds if the count of one head is 12 times that of twelve heads, within 5 %; times are shown but not judged.",
         "1 ヘッドの計算量が 12 ヘッドの 12 倍(±5 %)なら「成り立つ」。時間は示すだけで判定には使いません。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    counts = {str(heads): counted(heads) for heads in HEADS}
-    turns = budget.steps(30, least=5)
+    counts = {str(heads): count_operations(heads) for heads in HEADS}
+    turns = budget.steps(30, minimum=5)
     seconds: dict[str, list[float]] = {str(heads): [] for heads in HEADS}
     with torch.no_grad():
         for _ in range(turns):
             for heads in HEADS:
-                x = vectors(heads)
+                x = random_vectors(heads)
                 started = time.perf_counter()
                 attend(x, x, x)
                 seconds[str(heads)].append((time.perf_counter() - started) * 1e3)
@@ -62,16 +61,15 @@ def run(budget: Budget) -> Outcome:
     }
     one, twelve = (counts[str(heads)] for heads in HEADS)
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"One head takes {one:,} operations and twelve take {twelve:,}, both 4·n²·768. Timed: {medians['1']:.1f} "
-            "ms and "
-            f"{medians['12']:.1f} ms; twelve heads have twelve softmaxes. Heads add views, not savings.",
+            f"ms and {medians['12']:.1f} ms; twelve heads have twelve softmaxes. More heads give more views, not less "
+            "computation.",
             f"1 ヘッドは {one:,} 回、12 ヘッドは {twelve:,} 回で、どちらも 4·n²·768 です。時間は {medians['1']:.1f} ms "
-            "と "
-            f"{medians['12']:.1f} ms でした(12 ヘッドは softmax も 12 回)。ヘッドが増やすのは観点であり、"
-            "計算は減りません。",
+            f"と {medians['12']:.1f} ms でした(12 ヘッドは softmax も 12 回)。ヘッドが増やすのは観点であり、計算は減り"
+            "ません。",
         ),
         correction=Correction(
             "n²·768² → n²·768·64",
@@ -82,35 +80,35 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Left: counted operations beside what the note says. Right: measured time.",
+            "Left: counted operations and the note's values. Right: measured time.",
             "左は数えた計算量とノートの値、右は測った時間です。",
         ),
     )
 
 
-def vectors(heads: int) -> Tensor:
+def random_vectors(heads: int) -> Tensor:
     return torch.randn(1, heads, LENGTH, WIDTH // heads, generator=torch.Generator().manual_seed(0))
 
 
-def counted(heads: int) -> int:
+def count_operations(heads: int) -> int:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        x = vectors(heads)
+        x = random_vectors(heads)
         attend(x, x, x)
     return int(counter.get_total_flops())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     ratio = numbers["operations"]["1"] / numbers["operations"]["12"]
     return HOLDS if abs(ratio / numbers["said_ratio"] - 1) <= 0.05 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.0)
+    left, right = make_panels(figure, 2, height=3.0)
     operations, times = outcome.numbers["operations"], outcome.numbers["milliseconds"]
     said = [LENGTH**2 * WIDTH**2 / 1e6, LENGTH**2 * WIDTH * (WIDTH // 12) / 1e6]
     counts = [operations["1"] / 1e6, operations["12"] / 1e6]
     labels = ["1 head × 768", "12 heads × 64"]
-    bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
+    plot_bars(left, labels, {"note ノート": said, "counted 実測": counts}, colors=(RED, BLUE), form="{:,.0f}")
     left.set(yscale="log", ylabel="million operations 百万回", ylim=(100, 2e5))
-    bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
+    plot_bars(right, labels, {"ms": [times["1"], times["12"]]}, colors=(BLUE,), form="{:.1f}")
     right.set_ylabel(f"milliseconds, n = {LENGTH}")

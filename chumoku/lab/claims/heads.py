@@ -1,9 +1,9 @@
-"""heads: four questions at once, answered by attention of 1, 2, 4 and 8 heads of the same total width.
+"""heads: four questions answered at once by attention with 1, 2, 4 and 8 heads of the same total width.
 
-    each position i names   x_{i−1}    x_0    x_7    and the token that wears a star        chance 1/8 each
-    mass[h, r]   how much of its look head h gives to the place that answers question r, in the mean
+    each position i predicts   x_{i−1}    x_0    x_7    and the token marked with a star        chance 1/8 each
+    mass[h, r]   mean attention weight of head h on the position that answers question r
 
-A head's weights are one set of shares for everything it fetches. With one head, four places share one look.
+A head has one set of attention weights for everything it reads. With one head, four positions share them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, curves, heat, panels
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, LIGHT, make_panels, plot_curves, plot_heatmap
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import Attention, Block, FeedForward, LayerNorm, record
 
@@ -28,37 +28,37 @@ CLAIM = Claim(
     notes=("002", "003", "004"),
     title=Words("Heads specialize", "ヘッドは役割を分担する"),
     stated=Words(
-        "Several heads look from several points of view: each learns a relation of its own.",
+        "Several heads attend from different points of view: each learns its own relation.",
         "複数のヘッドが異なる観点から注目し、それぞれが別の関係を学習します。",
     ),
     tried=Words(
-        "One block of width 64 with 1, 2, 4 or 8 heads learns to answer four questions at every position: the token "
-        "before, the first, the last, and the one with a star. Measured: how many answers are right, and "
-        "how much of its look each head gives to each question's place.",
-        "幅64のブロック1つを、ヘッド数1・2・4・8で訓練します。各位置で「1つ前」「先頭」「末尾」「印のついた」トーク"
-        "ンの4つを同時に答えさせ、正解率と、各ヘッドがそれぞれの答えの位置に向けた注目の割合を測ります。",
+        "One block of width 64 with 1, 2, 4 or 8 heads learns to answer four questions at every position: the previous "
+        "token, the first, the last, and the one marked with a star. Measure the accuracy, and how much attention each "
+        "head gives to the position of each answer.",
+        "幅64のブロック1つを、ヘッド数1・2・4・8で訓練します。各位置で「1つ前」「先頭」「末尾」「印のついた」トークン"
+        "の4つを同時に答えさせ、正解率と、各ヘッドがそれぞれの答えの位置に向けた注目の割合を測ります。",
     ),
     refutes=Words(
-        "With eight heads two questions share a head, or no head gives a question half of its look, or one head is as "
-        "good as eight.",
-        "8ヘッドあっても1つのヘッドが2つの問いを兼ねる、注目の半分以上を向けるヘッドがない、または1ヘッドでも同じ成"
-        "績になること。",
+        "With eight heads, two questions share a head, or no head gives half of its attention to a question, or one "
+        "head is as good as eight.",
+        "8ヘッドあっても1つのヘッドが2つの問いを兼ねる、注目の半分以上を向けるヘッドがない、または1ヘッドでも同じ成績に"
+        "なること。",
     ),
     rule=Words(
-        "Holds when in every seed, with eight heads, each question's best head is a head of its own and gives it at "
-        "least half of its look, and eight heads answer more than one does. Does not hold when no seed shows it.",
-        "すべてのシードで、8ヘッドのとき各問いに専用のヘッドがあり注目の半分以上を向け、かつ1ヘッドより正解が多けれ"
-        "ば「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
+        "Holds if in every seed, with eight heads, each question has its own head that gives it at least half of its "
+        "attention, and eight heads have a higher accuracy than one. Does not hold if this is true in no seed.",
+        "すべてのシードで、8ヘッドのとき各問いに専用のヘッドがあり注目の半分以上を向け、かつ1ヘッドより正解が多ければ"
+        "「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
     ),
 )
 HEADS = (1, 2, 4, 8)
 QUESTIONS = ("1つ前 previous", "先頭 first", "末尾 last", "印 starred")
 WIDTH, TOKENS, LENGTH, ROWS = 64, 8, 8, 32
-OWN = 0.5
+MIN_ATTENTION = 0.5
 
 
-class Asked(nn.Module):
-    """Token, place and star go in; four answers come out at every position."""
+class QuestionModel(nn.Module):
+    """Token, position and star → four answers at every position."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -73,53 +73,53 @@ class Asked(nn.Module):
         return self.answers(self.block(x)).unflatten(-1, (len(QUESTIONS), TOKENS))  # type: ignore[no-any-return]
 
 
-def drawn(generator: torch.Generator, number: int = ROWS) -> tuple[Tensor, Tensor]:
+def sample_batch(generator: torch.Generator, number: int = ROWS) -> tuple[Tensor, Tensor]:
     tokens = torch.randint(TOKENS, (number, LENGTH), generator=generator)
     return tokens, torch.randint(LENGTH, (number,), generator=generator)
 
 
-def places(star: Tensor) -> Tensor:
-    """Where the answer to each question stands [B, T − 1, questions], from the second position on."""
+def answer_positions(star: Tensor) -> Tensor:
+    """Position of the answer to each question [B, T − 1, questions], from the second position on."""
     here = torch.arange(1, LENGTH).expand(len(star), -1)
     first = torch.zeros_like(here)
     return torch.stack([here - 1, first, first + LENGTH - 1, star[:, None].expand_as(here)], -1)
 
 
-def answered(model: Asked, tokens: Tensor, star: Tensor) -> tuple[Tensor, Tensor]:
-    """The logits and the right answers, from the second position on."""
-    asked = places(star)
+def predict(model: QuestionModel, tokens: Tensor, star: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits and correct answers, from the second position on."""
+    asked = answer_positions(star)
     right = tokens[:, None].expand(-1, LENGTH - 1, -1).gather(2, asked)
     return model(tokens, star)[:, 1:], right
 
 
-def tried(heads: int, seed: int, steps: int) -> dict[str, Any]:
+def run_trial(heads: int, seed: int, steps: int) -> dict[str, Any]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Asked(heads)
+        model = QuestionModel(heads)
 
     def loss(generator: torch.Generator) -> Tensor:
-        logits, right = answered(model, *drawn(generator))
+        logits, right = predict(model, *sample_batch(generator))
         return F.cross_entropy(logits.flatten(0, 2), right.flatten())
 
     fit(model, loss, steps=steps, seed=seed, rate=2e-2, warmup=steps // 10, cosine=True)
-    tokens, star = drawn(torch.Generator().manual_seed(1000 + seed), 256)
+    tokens, star = sample_batch(torch.Generator().manual_seed(1000 + seed), 256)
     with torch.no_grad(), record(model, "block.attention.weights") as tape:
-        logits, right = answered(model, tokens, star)
+        logits, right = predict(model, tokens, star)
     looks = tape["block.attention.weights"][:, :, 1:]
-    asked = places(star)[:, None].expand(-1, heads, -1, -1)
+    asked = answer_positions(star)[:, None].expand(-1, heads, -1, -1)
     correct = (logits.argmax(-1) == right).float().mean((0, 1))
     return {"right": correct.tolist(), "mass": looks.gather(3, asked).mean((0, 2)).tolist()}
 
 
-def has_own(mass: list[list[float]]) -> bool:
-    """Whether each question has a head of its own that gives it at least half of its look."""
+def has_own_heads(mass: list[list[float]]) -> bool:
+    """Whether each question has its own head that gives it at least half of its attention."""
     best = [max(range(len(mass)), key=lambda head: mass[head][question]) for question in range(len(QUESTIONS))]
-    return len(set(best)) == len(best) and all(mass[head][q] >= OWN for q, head in enumerate(best))
+    return len(set(best)) == len(best) and all(mass[head][q] >= MIN_ATTENTION for q, head in enumerate(best))
 
 
 def judge(numbers: dict[str, Any]) -> str:
     shown = [
-        has_own(many["mass"]) and mean(many["right"]) > mean(one["right"])
+        has_own_heads(many["mass"]) and mean(many["right"]) > mean(one["right"])
         for one, many in zip(numbers["heads"]["1"], numbers["heads"]["8"], strict=True)
     ]
     return HOLDS if all(shown) else PARTLY if any(shown) else FAILS
@@ -127,55 +127,55 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     steps, seeds = budget.steps(400, 160), list(range(budget.seeds))
-    found = {str(heads): [tried(heads, seed, steps) for seed in seeds] for heads in HEADS}
+    found = {str(heads): [run_trial(heads, seed, steps) for seed in seeds] for heads in HEADS}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "questions": list(QUESTIONS), "heads": found}
     right = {heads: [mean(one["right"]) for one in runs] for heads, runs in found.items()}
-    own = {heads: sum(has_own(one["mass"]) for one in found[heads]) for heads in ("4", "8")}
-    percent = {heads: told([100 * value for value in values], "{:.0f}") for heads, values in right.items()}
+    own = {heads: sum(has_own_heads(one["mass"]) for one in found[heads]) for heads in ("4", "8")}
+    percent = {heads: format_seeds([100 * value for value in values], "{:.0f}") for heads, values in right.items()}
     shares = ", ".join(f"{heads}: {text} %" for heads, text in percent.items())
     numbers["seeds_with_heads_of_their_own"] = own
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Right answers by number of heads, mean over seeds and their range: {shares}. Each question "
-            f"had a head of its own in {own['8']} of {len(seeds)} seeds with eight heads, in {own['4']} with four.",
+            f"Accuracy by number of heads (mean and range over seeds): {shares}. Each question had its own head in "
+            f"{own['8']} of {len(seeds)} seeds with eight heads, and in {own['4']} with four.",
             f"ヘッド数ごとの正解率（シードの平均と範囲）は {shares} です。4つの問いのそれぞれに専用のヘッドが現れたの"
             f"は、{len(seeds)}シード中、8ヘッドで{own['8']}、4ヘッドで{own['4']}でした。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                "training runs its course: in some seeds two questions still share a head",
+                "training is long enough; in some seeds two questions still share a head",
                 "学習が十分に進んだとき（シードによっては2つの問いが1つのヘッドを共有したままです）",
             ),
         ),
         reading=Words(
-            "Left: right answers by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a "
-            "head that looks where that question's answer stands.",
-            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位"
-            "置を見ているヘッドです。",
+            "Left: accuracy by number of heads, at the same width. Right: eight heads (seed 0); a dark cell is a head "
+            "that attends to the position of that answer.",
+            "左：同じ幅での、ヘッド数ごとの正解率です。右：8ヘッド（シード0）。濃いマスは、その問いの答えの位置を見てい"
+            "るヘッドです。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.4)
+    left, right = make_panels(figure, 2, height=3.6, width=8.4)
     found = outcome.numbers["heads"]
     shown = {
         name: [[found[str(heads)][seed]["right"][question] for heads in HEADS] for seed in outcome.numbers["seeds"]]
         for question, name in enumerate(QUESTIONS)
     }
-    curves(left, list(range(len(HEADS))), shown, marker="o")
+    plot_curves(left, list(range(len(HEADS))), shown, marker="o")
     left.set_xticks(range(len(HEADS)), [str(heads) for heads in HEADS])
     left.set_ylim(0, 1.05)
     left.set_xlabel("heads of total width 64")
-    left.set_ylabel("right answers")
+    left.set_ylabel("accuracy")
     left.axhline(1 / TOKENS, color=LIGHT, linewidth=0.8)
     left.annotate("chance", (0, 1 / TOKENS), color=BLUE, fontsize=7, xytext=(0, 2), textcoords="offset points")
     mass = found["8"][0]["mass"]
     names = [question.replace(" ", "\n", 1) for question in QUESTIONS]
-    heat(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
+    plot_heatmap(right, mass, rows=[f"head {head}" for head in range(8)], columns=names, form="{:.2f}", low=0, high=1)
     right.set_aspect("auto")
     right.tick_params(labelsize=7.5)
-    right.set_title("share of each head's look", fontsize=9)
+    right.set_title("attention of each head", fontsize=9)

@@ -1,8 +1,8 @@
-"""kotatsu: こたつでみかんを食べる, word by word, with the decoder's best five at every step and where it looked.
+"""kotatsu: こたつでみかんを食べる, word by word, with the top five words of every step and the cross-attention.
 
     (begin)              → I          (begin) I          → eat          (begin) I eat      → a          …
 
-The combination (食べる, みかん, こたつ) is in no sentence that the translator learned from.
+The combination (食べる, みかん, こたつ) is not in the translator's training data.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import heat, panels
-from chumoku.lab.sentence_data import BEGIN, joined
-from chumoku.lab.toy_models import only_when
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.figures import make_panels, plot_heatmap
+from chumoku.lab.sentence_data import BEGIN, join_words
+from chumoku.lab.toy_models import when_partly
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
 if TYPE_CHECKING:
@@ -27,56 +27,56 @@ CLAIM = Claim(
     notes=("000",),
     title=Words("こたつでみかんを食べる, word by word", "こたつでみかんを食べる、を1語ずつ訳す"),
     stated=Words(
-        "For こたつでみかんを食べる the decoder, looking at the encoder's output, says I, then eat, and so on to “I "
-        "eat a mandarin at the kotatsu”.",
-        "「こたつでみかんを食べる」に対し、デコーダはエンコーダの出力を参照しながらI、eat、…と1語ずつ出力し、"
-        "「I eat a mandarin at the kotatsu」を得ます。",
+        "For こたつでみかんを食べる the decoder, attending to the encoder output, generates I, then eat, and so on to "
+        "“I eat a mandarin at the kotatsu”.",
+        "「こたつでみかんを食べる」に対し、デコーダはエンコーダの出力を参照しながらI、eat、…と1語ずつ出力し、「I eat a "
+        "mandarin at the kotatsu」を得ます。",
     ),
     tried=Words(
-        "A very small translator is trained on the embedded corpus, in which this combination of words is held out. At "
-        "every step the five likeliest words and the cross-attention (mean over heads, last block) are kept.",
-        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差アテンション（"
-        "最終ブロック、ヘッド平均）を記録します。",
+        "A very small translator is trained on the built-in corpus, without this combination of words. At every step, "
+        "the top five words and the cross-attention (mean over heads, last block) are recorded.",
+        "この語の組み合わせを除いた内蔵コーパスでごく小さな翻訳モデルを訓練し、各ステップの上位5語と交差アテンション"
+        "（最終ブロック、ヘッド平均）を記録します。",
     ),
     refutes=Words(
-        "The likeliest words, one after the other, make another sentence.",
+        "The most probable words, one after the other, give another sentence.",
         "最も確率の高い語をつないでも、この文にならないこと。",
     ),
     rule=Words(
-        "Holds when the greedy translation is “I eat a mandarin at the kotatsu.” in every seed, holds only when … "
-        "when in some, does not hold when in none.",
-        "すべてのシードで貪欲な訳が “I eat a mandarin at the kotatsu.” なら「成り立つ」、一部のシードだけなら「条件"
-        "つきで成り立つ」、1つもなければ「成り立たない」。",
+        "Holds if the greedy translation is “I eat a mandarin at the kotatsu.” in every seed, holds only when … if in "
+        "some, does not hold if in none.",
+        "すべてのシードで貪欲な訳が “I eat a mandarin at the kotatsu.” なら「成り立つ」、一部のシードだけなら「条件つき"
+        "で成り立つ」、1つもなければ「成り立たない」。",
     ),
 )
-WANTED = "I eat a mandarin at the kotatsu."
+EXPECTED = "I eat a mandarin at the kotatsu."
 PAIRS = (("mandarin", "みかん"), ("kotatsu", "こたつ"), ("eat", "食べる"))
 BEST = 5
 
 
 @torch.no_grad()
-def spoken(translator: Translator) -> dict[str, Any]:
-    """The steps of the translation: what was likeliest, and where it looked."""
+def translate_example(translator: Translator) -> dict[str, Any]:
+    """The steps of the translation: the most probable words and the cross-attention."""
     model, data = translator.model, translator.data
-    source = translator.sources(data.test[:1])
-    best = translator.say(source)[0]
-    fed = torch.tensor([[BEGIN, *best.tokens]])
+    source = translator.encode_sources(data.test[:1])
+    best = translator.translate(source)[0]
+    inputs = torch.tensor([[BEGIN, *best.tokens]])
     with record(model, "decoder.blocks.*.cross_attention.weights") as tape:
-        odds = model(source, fed).logits[0].softmax(-1)
+        probabilities = model(source, inputs).logits[0].softmax(-1)
     looks = list(tape.values())[-1][0].mean(0)
     units, words = data.source.decode(source[0].tolist()), data.target.decode(best.tokens)
-    top = odds.topk(BEST)
+    top = probabilities.topk(BEST)
     steps = [
         {"said": said, "best": [[data.target.units[i], p] for i, p in zip(ids, chances, strict=True)], "look": look}
         for said, ids, chances, look in zip(
             [*words, "(end)"], top.indices.tolist(), top.values.tolist(), looks.tolist(), strict=True
         )
     ]
-    return {"seed": translator.seed, "units": units, "translation": joined(words), "steps": steps}
+    return {"seed": translator.seed, "units": units, "translation": join_words(words), "steps": steps}
 
 
-def cells(run: dict[str, Any]) -> dict[str, list[float]]:
-    """Of each word and its unit: the weight of their cell, and its rank in the row, 1 the heaviest."""
+def alignment_cells(run: dict[str, Any]) -> dict[str, list[float]]:
+    """For each word and its unit: the attention weight and its rank in the row, 1 being the largest."""
     found = {}
     for word, unit in PAIRS:
         row = next((step["look"] for step in run["steps"] if step["said"] == word), None)
@@ -87,17 +87,17 @@ def cells(run: dict[str, Any]) -> dict[str, list[float]]:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    right = [run["translation"] == WANTED for run in numbers["runs"]]
+    right = [run["translation"] == EXPECTED for run in numbers["runs"]]
     return HOLDS if all(right) else PARTLY if any(right) else FAILS
 
 
 def run(budget: Budget) -> Outcome:
-    runs = [spoken(translator) for translator in translators(budget)]
-    found = [{**one, "cells": cells(one)} for one in runs]
+    runs = [translate_example(translator) for translator in get_translators(budget)]
+    found = [{**one, "cells": alignment_cells(one)} for one in runs]
     numbers: dict[str, Any] = {
         "model": "trained here",
         "seeds": [one["seed"] for one in runs],
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": found,
     }
     said = ", ".join(f"“{one['translation']}”" for one in runs)
@@ -107,26 +107,26 @@ def run(budget: Budget) -> Outcome:
         for one in found
     )
     looked_ja = re.sub(r"\(rank (\d+)\)", r"(\1位)", looked)
-    right = sum(one["translation"] == WANTED for one in runs)
+    right = sum(one["translation"] == EXPECTED for one in runs)
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"By seed it said {said}: right in {right} of {len(runs)}. In seed 0 the likeliest word never had less "
-            f"than {likely:.2f}. Cross-attention by seed, weight and rank in its row: {looked}.",
+            f"Translations by seed: {said}; correct in {right} of {len(runs)}. In seed 0 the probability of the chosen "
+            f"word was at least {likely:.2f}. Cross-attention by seed, with weight and rank in its row: {looked}.",
             f"シードごとの訳は {said} で、{len(runs)}のうち{right}が正解です。シード0では、選ばれた語の確率は最低でも"
             f"{likely:.2f}でした。交差アテンションの重みと行の中での順位：{looked_ja}。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                f"training goes well: {right} of {len(runs)} seeds after {numbers['steps']} steps",
+                f"training succeeds: {right} of {len(runs)} seeds after {numbers['steps']} steps",
                 f"学習がうまく進んだとき（{numbers['steps']}ステップで{len(runs)}シード中{right}）",
             ),
         ),
         reading=Words(
-            "Rows are what the decoder said in turn, with the odds of its first choice; dark cells are where it "
-            "looked.",
+            "Rows are the generated words with the probability of the first choice; dark cells show the "
+            "cross-attention.",
             "行はデコーダが順に出力した語と第1候補の確率、濃いマスはそのとき見ていた場所です。",
         ),
     )
@@ -134,18 +134,20 @@ def run(budget: Budget) -> Outcome:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     run = outcome.numbers["runs"][0]
-    left, right = panels(figure, 2, height=4.2, width=9.2)
+    left, right = make_panels(figure, 2, height=4.2, width=9.2)
     rows = [f"{step['said']}  {step['best'][0][1]:.2f}" for step in run["steps"]]
-    heat(left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1)
+    plot_heatmap(
+        left, [step["look"] for step in run["steps"]], rows=rows, columns=run["units"], form="{:.2f}", low=0, high=1
+    )
     left.set_aspect("auto")
     left.tick_params(labelsize=8.5)
     left.set_title("cross-attention  交差アテンション (seed 0)", fontsize=9)
     table = [[choice[1] for choice in step["best"]] for step in run["steps"]]
-    heat(right, table, low=0, high=1)
+    plot_heatmap(right, table, low=0, high=1)
     right.set_aspect("auto")
     for row, step in enumerate(run["steps"]):
         for column, (word, chance) in enumerate(step["best"]):
             color = "white" if chance > 0.6 else "#1c2733"
             right.text(column, row, f"{word}\n{chance:.3f}", ha="center", va="center", fontsize=6.5, color=color)
     right.set_xticks(range(BEST), [str(place + 1) for place in range(BEST)])
-    right.set_xlabel("the decoder's five best  上位5語")
+    right.set_xlabel("top five words  上位5語")

@@ -1,14 +1,14 @@
 """layers: what a linear probe reads from each layer of the translator's encoder.
 
-surface   which unit stands here                                   すべての位置
-grammar   which part a noun plays: the particle behind it          は を で に が, of nouns that play several
-meaning   what happens in the sentence: its verb or adjective      asked at the nouns
+surface   the unit at this position                                at all positions
+grammar   the role of a noun: the particle after it                は を で に が, for nouns with several roles
+meaning   the verb or adjective of the sentence                    at the nouns
 
-probe     ridge regression from a layer's vectors to the labels; right answers on sentences it has not seen
-depth     Σ l·g_l / Σ g_l, g_l the gain of block l over all layers below; 0 when the table knows best
+probe     ridge regression from the vectors of a layer to the labels; accuracy on unseen sentences
+depth     Σ l·g_l / Σ g_l, g_l the gain of block l over all layers below; 0 if the embedding is best
 
-The table is made of the units, so that a depth of the surface would be 0 by construction: what is asked of the surface
-is whether the blocks themselves lose it on the way up.
+The embedding encodes the unit by construction, so the depth of the surface would be 0. For the surface, the question is
+therefore whether the blocks lose it from the first to the last.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import PAD
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import mean
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import record
 
 if TYPE_CHECKING:
@@ -42,20 +42,21 @@ CLAIM = Claim(
         "初段では表層的な情報、中段では文法的な情報、後段では意味的な情報が保持されると考えられています。",
     ),
     tried=Words(
-        "Linear probes read three things from every layer of the trained translator's encoder (3 blocks): which "
-        "unit stands here, which part a noun plays (of nouns that play several), and what happens in the sentence.",
+        "Linear probes predict three things from every layer of the trained translator's encoder (3 blocks): the unit "
+        "at this position, the role of a noun (for nouns with several roles), and the verb or adjective of the "
+        "sentence.",
         "訓練した翻訳モデルのエンコーダ（3ブロック）の各層から、線形プローブで「どの語か」「名詞の役割（後ろの助詞。複"
         "数の役割をとる名詞だけ）」「文の述語」の3つを読み取ります。",
     ),
     refutes=Words(
-        "Blocks that read the surface better the higher they lie, and meaning that comes no later than grammar.",
+        "Higher blocks predict the surface better, and meaning does not come later than grammar.",
         "ブロックを上るほど表層がよく読み取れ、意味が文法より後に得られないこと。",
     ),
     rule=Words(
-        "depth = mean block at which right answers are gained over the table. Two parts, each in every seed: the "
-        "surface is read less well behind the last block than behind the first (of the table it is known by "
-        "construction, so the table does not count); and depth(grammar) < depth(meaning). Holds when both are so, "
-        "holds only in part when one is, does not hold when neither is.",
+        "depth = mean block at which accuracy is gained over the embedding. Two conditions, each in every seed: the "
+        "surface is predicted less well after the last block than after the first (the embedding is not counted, "
+        "because it encodes the unit by construction); and depth(grammar) < depth(meaning). Holds if both are true, "
+        "holds only in part if one is, does not hold if neither is.",
         "深さ＝埋め込み表より正解が増えたブロックの加重平均（増えなければ0）。それぞれすべてのシードで、（1）最終ブロッ"
         "クの後では最初のブロックの後より表層が読み取りにくいこと（埋め込み表から語が分かるのは作り方から当然なので、表"
         "は数えません）、（2）深さが 文法＜意味 であること。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どち"
@@ -64,11 +65,11 @@ CLAIM = Claim(
 )
 KINDS = {"surface": "表層 surface", "grammar": "文法 grammar", "meaning": "意味 meaning"}
 PARTICLES = ("は", "を", "で", "に", "が")
-DEPTH, READ = 3, 1600
+DEPTH, SENTENCES = 3, 1600
 
 
-def torn(chosen: tuple[Sentence, ...]) -> set[str]:
-    """Nouns that no particle follows more than 60 % of the time: they do not tell their part by themselves."""
+def ambiguous_nouns(chosen: tuple[Sentence, ...]) -> set[str]:
+    """Nouns that no particle follows more than 60 % of the time, so that the noun alone does not give its role."""
     behind: dict[str, Counter[str]] = {}
     for one in chosen:
         for unit, after in itertools.pairwise(one.units):
@@ -77,9 +78,9 @@ def torn(chosen: tuple[Sentence, ...]) -> set[str]:
     return {unit for unit, found in behind.items() if max(found.values()) <= 0.6 * found.total()}
 
 
-def labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, list[tuple[int, int, int]]]:
-    """(sentence, place, answer) for each question."""
-    several = torn(chosen)
+def probe_labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, list[tuple[int, int, int]]]:
+    """(sentence, position, label) for each kind of probe."""
+    several = ambiguous_nouns(chosen)
     asked: dict[str, list[tuple[int, int, int]]] = {kind: [] for kind in KINDS}
     events = {event: n for n, event in enumerate(sorted({one.combination[0] for one in chosen}))}
     for number, one in enumerate(chosen):
@@ -94,7 +95,7 @@ def labels(chosen: tuple[Sentence, ...], names: dict[str, int]) -> dict[str, lis
 
 
 def probe(layer: Tensor, asked: list[tuple[int, int, int]], sentences: int) -> float:
-    """Right answers of a ridge regression, learned on the first three quarters of the sentences."""
+    """Test accuracy of a ridge regression that is trained on the first three quarters of the sentences."""
     number, place, answer = torch.tensor(asked).unbind(1)
     x = layer[number, place]
     x = F.pad((x - x.mean(0)) / x.std(0).clamp(min=1e-6), (0, 1), value=1.0).double()
@@ -107,17 +108,17 @@ def probe(layer: Tensor, asked: list[tuple[int, int, int]], sentences: int) -> f
 
 
 @torch.no_grad()
-def probed(translator: Translator) -> dict[str, list[float]]:
-    chosen = translator.data.train[:READ]
-    source = translator.sources(chosen)
+def probe_layers(translator: Translator) -> dict[str, list[float]]:
+    chosen = translator.data.train[:SENTENCES]
+    source = translator.encode_sources(chosen)
     with record(translator.model, "encoder.embedding", "encoder.blocks.*.output") as tape:
         translator.model.encode(source, mask=source != PAD)
-    asked = labels(chosen, translator.data.source.ids)
+    asked = probe_labels(chosen, translator.data.source.ids)
     return {kind: [probe(layer, asked[kind], len(chosen)) for layer in tape.values()] for kind in KINDS}
 
 
 def depth(right: list[float]) -> float:
-    """The mean block at which right answers are gained over what the table gives."""
+    """The mean block at which accuracy is gained over the embedding."""
     best, weighted, gained = right[0], 0.0, 0.0
     for layer, share in enumerate(right):
         gain = max(0.0, share - best)
@@ -126,61 +127,61 @@ def depth(right: list[float]) -> float:
 
 
 def judge(numbers: dict[str, Any]) -> str:
-    parts = (fades(numbers["runs"]), ordered(numbers["runs"]))
+    parts = (surface_fades(numbers["runs"]), grammar_before_meaning(numbers["runs"]))
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
-def fades(runs: list[dict[str, list[float]]]) -> bool:
-    """Whether the surface is read less well behind the last block than behind the first, in every seed."""
+def surface_fades(runs: list[dict[str, list[float]]]) -> bool:
+    """Whether the surface is predicted less well after the last block than after the first, in every seed."""
     return all(run["surface"][-1] < run["surface"][1] for run in runs)
 
 
-def ordered(runs: list[dict[str, list[float]]]) -> bool:
+def grammar_before_meaning(runs: list[dict[str, list[float]]]) -> bool:
     return all(depth(run["grammar"]) < depth(run["meaning"]) for run in runs)
 
 
 def run(budget: Budget) -> Outcome:
-    found = translators(budget)
-    runs = [probed(translator) for translator in found]
+    found = get_translators(budget)
+    runs = [probe_layers(translator) for translator in found]
     depths = {kind: [depth(run[kind]) for run in runs] for kind in ("grammar", "meaning")}
     numbers: dict[str, Any] = {
         "seeds": [translator.seed for translator in found],
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": runs,
         "depth": depths,
     }
-    deep = ", ".join(f"{kind} {told(values)}" for kind, values in depths.items())
-    deep_ja = "、".join(f"{KINDS[kind].split()[0]} {told(values)}" for kind, values in depths.items())
-    last = {kind: f"{told([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS}
-    first = f"{told([100 * run['surface'][1] for run in runs], '{:.0f}')} %"
+    deep = ", ".join(f"{kind} {format_seeds(values)}" for kind, values in depths.items())
+    deep_ja = "、".join(f"{KINDS[kind].split()[0]} {format_seeds(values)}" for kind, values in depths.items())
+    last = {kind: f"{format_seeds([100 * run[kind][-1] for run in runs], '{:.0f}')} %" for kind in KINDS}
+    first = f"{format_seeds([100 * run['surface'][1] for run in runs], '{:.0f}')} %"
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"The surface is read rightly behind the first block at {first}, behind the last at {last['surface']}. "
-            f"Depth (0 the table, 3 the last block): {deep}; behind the last block grammar is read at "
-            f"{last['grammar']}, meaning at {last['meaning']}.",
+            f"Accuracy for the surface is {first} after the first block and {last['surface']} after the last. Depth (0 "
+            f"is the embedding, 3 the last block): {deep}. After the last block, accuracy is {last['grammar']} for "
+            f"grammar and {last['meaning']} for meaning.",
             f"表層の正解率は、最初のブロックの後で{first}、最終ブロックの後で{last['surface']}です。深さ（0は埋め込み"
-            f"表、3は最終ブロック）は、{deep_ja}です。最終ブロックの後の正解率は、文法が{last['grammar']}、意味"
-            f"が{last['meaning']}です。",
+            f"表、3は最終ブロック）は、{deep_ja}です。最終ブロックの後の正解率は、文法が{last['grammar']}、意味が"
+            f"{last['meaning']}です。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                "only the surface is asked for: it fades on the way up, but meaning does not come later than grammar "
-                "in every seed",
+                "only the surface is considered: it fades in higher layers, but meaning does not come later than "
+                "grammar in every seed",
                 "表層だけを問うとき（上るほど薄れますが、意味が文法より後とは限りません）",
             )
-            if fades(runs)
+            if surface_fades(runs)
             else Words(
-                "only grammar and meaning are asked for: they come in this order, but the surface does not fade",
+                "only grammar and meaning are considered: they come in this order, but the surface does not fade",
                 "文法と意味だけを問うとき（この順に得られますが、表層は薄れません）",
             ),
         ),
         reading=Words(
-            "What a linear probe reads behind each layer; bands run from the least to the greatest seed. That the "
-            "table tells the unit is so by construction.",
+            "Accuracy of a linear probe after each layer; bands show the range over the seeds. The embedding encodes "
+            "the unit by construction.",
             "各層から線形プローブで読み取れる割合です。帯はシードの最小から最大までを示します。埋め込み表から語が分かる"
             "のは、作り方から当然のことです。",
         ),
@@ -188,7 +189,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.6, width=6.8)[0]
+    axis = make_panels(figure, 1, height=3.6, width=6.8)[0]
     layers, depths = list(range(DEPTH + 1)), outcome.numbers["depth"]
     shown = {
         name + (f", depth {mean(depths[kind]):.2f}" if kind in depths else ""): [
@@ -196,7 +197,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ]
         for kind, name in KINDS.items()
     }
-    curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
+    plot_curves(axis, layers, shown, marker="o", colors=(OCHRE, BLUE, RED))
     axis.set_xticks(layers, ["table\n埋め込み表", *(f"block {number}" for number in range(DEPTH))])
     axis.set_ylim(0, 1.05)
-    axis.set_ylabel("right answers of the probe")
+    axis.set_ylabel("accuracy of the probe")

@@ -1,10 +1,10 @@
-"""leak: a language model trained with its mask, and one trained without.
+"""leak: a language model trained with the causal mask, and one trained without.
 
-with      position t sees 1 … t         and learns to say t + 1
-without   position t sees everything    and finds t + 1 standing beside it
+with      position t sees 1 … t         and learns to predict t + 1
+without   position t sees everything    and can copy t + 1
 
-own loss      on unseen lines, as each was trained
-honest loss   on the same lines, with the mask on: all that is there when a sentence is being written
+own loss      on unseen lines, as in training
+honest loss   on the same lines with the mask, as in generation
 """
 
 from __future__ import annotations
@@ -15,10 +15,17 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.sentence_data import BEGIN, END, joined, sentences
-from chumoku.lab.toy_models import judged, language_model, learned_and_unseen, line_loss, only_when, told
-from chumoku.lab.training import fit, thinned
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.sentence_data import BEGIN, END, join_words, load_sentences
+from chumoku.lab.toy_models import (
+    build_language_model,
+    evaluate_loss,
+    format_seeds,
+    line_loss,
+    train_and_test_lines,
+    when_partly,
+)
+from chumoku.lab.training import downsample, fit
 from chumoku.models.model import DecoderModel
 
 if TYPE_CHECKING:
@@ -29,57 +36,56 @@ CLAIM = Claim(
     notes=("004",),
     title=Words("Without the mask, training cheats", "マスクがないとカンニングになる"),
     stated=Words(
-        "Without the mask a position sees the words it is to predict, and what is learned is of no use when text is "
-        "written.",
+        "Without the mask, a position sees the words it has to predict, and what is learned is useless for generation.",
         "マスクしないと予測すべき単語が見えてしまい、学習したことが生成のときに役立ちません。",
     ),
     tried=Words(
-        "Two equal language models are trained, one with the causal mask and one without (switched off from outside); "
-        "both are judged as they were trained, and with the mask on; both write.",
-        "同じ言語モデルを、因果マスクありと、マスクなし（外から切る）で訓練し、訓練時のままの損失、マスクをかけた損"
-        "失、生成した文を比べます。",
+        "Train two identical language models, one with the causal mask and one without. Evaluate both as they were "
+        "trained and with the mask, and let both generate text.",
+        "同じ言語モデルを、因果マスクありと、マスクなし（外から切る）で訓練し、訓練時のままの損失、マスクをかけた損失、"
+        "生成した文を比べます。",
     ),
     refutes=Words(
-        "The loss without the mask is not much lower, or that model predicts as well when the future is hidden.",
+        "The loss without the mask is not much lower, or that model predicts equally well when the future is hidden.",
         "マスクなしの損失があまり下がらない、または未来を隠しても同じように予測できること。",
     ),
     rule=Words(
-        "Holds when in every seed the loss without the mask is below half of the loss with it, and once the future is "
-        "hidden it is above the loss of the model trained with the mask. Does not hold when no seed shows it.",
-        "すべてのシードで、マスクなしの損失がマスクありの半分未満で、かつ未来を隠すとマスクありのモデルより悪くなれ"
-        "ば「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
+        "Holds if in every seed the loss without the mask is below half of the loss with it, and with the future "
+        "hidden it is above the loss of the model trained with the mask. Does not hold if this is true in no seed.",
+        "すべてのシードで、マスクなしの損失がマスクありの半分未満で、かつ未来を隠すとマスクありのモデルより悪くなれば"
+        "「成り立つ」。どのシードでもそうならなければ「成り立たない」。",
     ),
 )
 
 
-def tried(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
-    train, test = learned_and_unseen()
-    model = language_model(seed, layers=1)
+def run_trial(seed: int, steps: int, *, masked: bool) -> dict[str, Any]:
+    train, test = train_and_test_lines()
+    model = build_language_model(seed, layers=1)
     model.decoder.causal = masked
 
     def loss(generator: torch.Generator) -> Tensor:
-        return line_loss(model, train.drawn(generator))
+        return line_loss(model, train.sample(generator))
 
     curve = fit(model, loss, steps=steps, seed=seed, rate=5e-3, warmup=steps // 10, cosine=True, clip=1.0)
-    own = judged(model, test)
+    own = evaluate_loss(model, test)
     model.decoder.causal = True
-    honest = judged(model, test)
+    honest = evaluate_loss(model, test)
     return {
         "own": own,
         "honest": honest,
-        "writes": [written(model, seed + n) for n in range(3)],
-        "curve": thinned(curve),
+        "writes": [generate_text(model, seed + n) for n in range(3)],
+        "curve": downsample(curve),
     }
 
 
 @torch.no_grad()
-def written(model: DecoderModel, seed: int, most: int = 12) -> str:
-    """A sentence, word by word, the likelier ones preferred (temperature 0.5)."""
+def generate_text(model: DecoderModel, seed: int, max_words: int = 12) -> str:
+    """A sentence sampled at temperature 0.5."""
     generator, tokens = torch.Generator().manual_seed(seed), [BEGIN]
-    while len(tokens) <= most and tokens[-1] != END:
-        odds = model(torch.tensor([tokens])).logits[0, -1].div(0.5).softmax(-1)
-        tokens.append(int(torch.multinomial(odds, 1, generator=generator)))
-    return joined(sentences().target.decode([token for token in tokens[1:] if token != END]))
+    while len(tokens) <= max_words and tokens[-1] != END:
+        probabilities = model(torch.tensor([tokens])).logits[0, -1].div(0.5).softmax(-1)
+        tokens.append(int(torch.multinomial(probabilities, 1, generator=generator)))
+    return join_words(load_sentences().target.decode([token for token in tokens[1:] if token != END]))
 
 
 def judge(numbers: dict[str, Any]) -> str:
@@ -90,40 +96,44 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(250, 100)
-    runs = {kind: [tried(seed, steps, masked=kind == "with") for seed in seeds] for kind in ("with", "without")}
+    runs = {kind: [run_trial(seed, steps, masked=kind == "with") for seed in seeds] for kind in ("with", "without")}
     numbers: dict[str, Any] = {"seeds": seeds, "steps": steps, "runs": runs}
-    shown = {(kind, key): told([one[key] for one in runs[kind]]) for kind in runs for key in ("own", "honest")}
+    shown = {(kind, key): format_seeds([one[key] for one in runs[kind]]) for kind in runs for key in ("own", "honest")}
     good, bad = runs["with"][0]["writes"][0], runs["without"][0]["writes"][0]
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"With the mask: loss {shown['with', 'own']} nats a word. Without: {shown['without', 'own']}, and "
-            f"{shown['without', 'honest']} once the future is hidden. With, it writes “{good}”; without, “{bad}”.",
-            f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を"
-            f"隠すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
+            f"With the mask: loss {shown['with', 'own']} nats per word. Without: {shown['without', 'own']}, and "
+            f"{shown['without', 'honest']} with the future hidden. With the mask, the model generates “{good}”; "
+            f"without, “{bad}”.",
+            f"マスクあり：損失は1語あたり{shown['with', 'own']}ナット。マスクなし：{shown['without', 'own']}、未来を隠"
+            f"すと{shown['without', 'honest']}です。ありでは「{good}」、なしでは「{bad}」と書きました。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
-            Words("training runs long enough for the leak to be found", "答えの見つけ方を覚えるまで十分に学習したとき"),
+            Words(
+                "training is long enough for the model to find the leak", "答えの見つけ方を覚えるまで十分に学習したとき"
+            ),
         ),
         reading=Words(
             "Left: the training loss with and without the mask. Right: the loss on unseen lines, as trained and with "
             "the future hidden.",
-            "左：マスクあり・なしの学習損失です。右：見ていない文での損失で、学習時のままの場合と未来を隠した場合です。",
+            "左：マスクあり・なしの学習損失です。右：見ていない文での損失で、学習時のままの場合と未来を隠した場合で"
+            "す。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.4, width=8.0)
+    left, right = make_panels(figure, 2, height=3.4, width=8.0)
     runs = outcome.numbers["runs"]
     points = len(runs["with"][0]["curve"])
     x = [(place + 0.5) * outcome.numbers["steps"] / points for place in range(points)]
     names = {"with": "with mask  マスクあり", "without": "without  マスクなし"}
-    curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
+    plot_curves(left, x, {names[kind]: [one["curve"] for one in runs[kind]] for kind in names}, colors=(BLUE, RED))
     left.set_xlabel("step")
-    left.set_ylabel("training loss (nats a word)")
+    left.set_ylabel("training loss (nats per word)")
     for place, (kind, color) in enumerate(zip(names, (BLUE, RED), strict=True)):
         for side, key in enumerate(("own", "honest")):
             values = [one[key] for one in runs[kind]]

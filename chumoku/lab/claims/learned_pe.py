@@ -8,36 +8,34 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 from chumoku.nn.positions import LearnedPositions
 
-SAID = 786_432
+NOTE_VALUES = 786_432
 
 CLAIM = Claim(
     id="learned-pe",
     notes=("002", "004"),
     title=Words("The learned position layer", "学習可能な位置埋め込み"),
     stated=Words(
-        "GPT-2 has 1024 × 768 = 786,432 position parameters; the position layer is in truth a vector [0, 1, 2, …].",
-        "GPT-2 の位置パラメータは 1024 × 768 = 786,432 個です。位置埋め込み層の実態は [0,1,2,3..] "
-        "のようなベクトルです。",
+        "GPT-2 has 1024 × 768 = 786,432 position parameters; the position layer is actually a vector [0, 1, 2, …].",
+        "GPT-2 の位置パラメータは 1024 × 768 = 786,432 個です。位置埋め込み層の実態は [0,1,2,3..] のようなベクトルで"
+        "す。",
     ),
     tried=Words(
-        "The table of GPT-2's shape is built and counted; what it gives for the positions 0, 1, 2, … is compared with "
-        "those "
-        "numbers, and its gradient with 0.",
+        "Build a table of GPT-2's shape and count its parameters. Compare its output for the positions 0, 1, 2, … with "
+        "these numbers, and check that it has a gradient.",
         "GPT-2 と同じ形の表を作って数えます。位置 0, 1, 2, … に対する出力をその数と比べ、勾配が流れるかも確かめます。",
     ),
     refutes=Words(
-        "Another count, or an output that is not the position's number.",
+        "Another count, or an output that is not the number of the position.",
         "数が異なる、または出力が位置の番号そのものでないこと。",
     ),
     rule=Words(
-        "Holds when the count is right and the layer gives the numbers themselves; holds only when, where the count "
-        "alone "
-        "is right.",
+        "Holds if the count is correct and the layer outputs the numbers themselves; holds only when … if only the "
+        "count is correct.",
         "数が正しく、出力も番号そのものなら「成り立つ」。数だけが正しければ「条件つきで成り立つ」。",
     ),
 )
@@ -62,17 +60,16 @@ def run(budget: Budget) -> Outcome:
         "seeds": [0],
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The table is {numbers['shape']}: {numbers['counted']:,} parameters. [0, 1, 2, …] is what goes in; what "
-            "comes out are "
-            "the table's rows, 768 learned numbers a position.",
+            f"The table is {numbers['shape']}: {numbers['counted']:,} parameters. [0, 1, 2, …] is the input (the "
+            "index); the output is the rows of the table, 768 learned numbers per position.",
             f"表は {numbers['shape']} で、パラメータは {numbers['counted']:,} 個です。[0, 1, 2, …] は入力(添字)であり、"
             "出てくるのは表の行、位置ごとに学習された 768 個の数です。",
         ),
         when=Words(
-            "it is the count that is meant; [0, 1, 2, …] only indexes the table",
+            "only the count is meant; [0, 1, 2, …] is the index into the table",
             "パラメータ数について。[0, 1, 2, …] は表の添字にすぎません",
         ),
         correction=Correction(
@@ -81,22 +78,22 @@ def run(budget: Budget) -> Outcome:
             Words("x = E[token] + P[position]", "x = E[トークン] + P[位置]"),
         ),
         reading=Words(
-            "Row i of the table is what position i adds: numbers to be learned.",
+            "Row i of the table is added at position i; its numbers are learned.",
             "表の i 行目が、位置 i で足される学習対象の数です。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    counted = numbers["counted"] == numbers["in_the_preset"] == SAID
+def judge(numbers: dict[str, Any]) -> str:
+    counted = numbers["counted"] == numbers["in_the_preset"] == NOTE_VALUES
     if not counted:
         return FAILS
     return HOLDS if numbers["gives_the_numbers"] else PARTLY
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=2.6)[0]
+    axis = make_panels(figure, 1, width=6.4, height=2.6)[0]
     rows = outcome.numbers["first_rows"]
     names = [f"位置 {p}" for p in range(len(rows))]
-    heat(axis, rows, rows=names, cmap="RdBu_r", low=-0.06, high=0.06, bar="at the start 初期値")
+    plot_heatmap(axis, rows, rows=names, cmap="RdBu_r", low=-0.06, high=0.06, bar="initial values 初期値")
     axis.set_xlabel("the first 24 of 768 dimensions 次元")

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, listed, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_list, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 from chumoku.nn.norms import layer_norm
 
 CLAIM = Claim(
@@ -20,14 +20,14 @@ CLAIM = Claim(
         "レイヤー正規化は x̃ = (x − μ)/σ² で分散を 1 にします。",
     ),
     tried=Words(
-        "[1,2,3,4] divided by σ² and by σ; then vectors of spread 0.001 to 1000. And where ε may stand: √(σ²+ε) or "
-        "σ+ε.",
-        "[1,2,3,4] を σ² と σ で割って比べ、標準偏差 0.001〜1000 のベクトルでも試します。ε の置き方 √(σ²+ε) と σ+ε "
-        "も比べます。",
+        "Divide [1,2,3,4] by σ² and by σ; then vectors with a standard deviation of 0.001 to 1000. Also compare "
+        "√(σ²+ε) with σ+ε.",
+        "[1,2,3,4] を σ² と σ で割って比べ、標準偏差 0.001〜1000 のベクトルでも試します。ε の置き方 √(σ²+ε) と σ+ε も比"
+        "べます。",
     ),
     refutes=Words("A variance other than 1.", "分散が 1 にならないこと。"),
     rule=Words(
-        "Holds when dividing by σ² gives variance 1 (to 10⁻⁹) for [1,2,3,4] and at every spread.",
+        "Holds if dividing by σ² gives variance 1 (to 10⁻⁹) for [1,2,3,4] and every standard deviation.",
         "[1,2,3,4] とすべての標準偏差で、σ² で割った分散が 1(誤差 10⁻⁹)なら「成り立つ」。",
     ),
 )
@@ -57,44 +57,43 @@ def run(budget: Budget) -> Outcome:
     }
     root, plus = after["√(σ²+ε)"][0], after["σ+ε"][0]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Divided by σ² it is {listed(numbers['by_variance'], 1)} with variance "
-            f"{numbers['variance_by_variance']:g}; by σ it is "
-            f"{listed(numbers['by_deviation'], 2)} with variance 1. The note's code divides by σ, so only the formula "
-            "is wrong. "
-            f"Where ε stands matters for small vectors: at σ = 0.001 the variance is {root:.3f} with √(σ²+ε) and "
-            f"{plus:.3f} with "
-            "σ+ε, as the note's code has it.",
-            f"σ² で割ると {listed(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割ると "
-            f"{listed(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが誤りです。"
-            "小さいベクトルでは ε の位置も"
-            f"効き、σ = 0.001 の分散は √(σ²+ε) で {root:.3f}、ノートのコードの σ+ε で {plus:.3f} になります。",
+            f"Division by σ² gives {format_list(numbers['by_variance'], 1)} with variance "
+            f"{numbers['variance_by_variance']:g}; division by σ gives {format_list(numbers['by_deviation'], 2)} with "
+            "variance 1. The note's code divides by σ, so only the formula is wrong. The position of ε matters for "
+            f"small vectors: at σ = 0.001 the variance is {root:.3f} with √(σ²+ε) and {plus:.3f} with σ+ε, as in the "
+            "note's code.",
+            f"σ² で割ると {format_list(numbers['by_variance'], 1)} で分散は {numbers['variance_by_variance']:g}、σ で割"
+            f"ると {format_list(numbers['by_deviation'], 2)} で分散は 1 です。ノートのコードは σ で割っており、式だけが"
+            f"誤りです。小さいベクトルでは ε の位置も効き、σ = 0.001 の分散は √(σ²+ε) で {root:.3f}、ノートのコードの "
+            f"σ+ε で {plus:.3f} になります。",
         ),
         correction=Correction(
             "x̃ = (x − μ)/σ²",
             "x̃ = (x − μ)/√(σ² + ε)",
             Words(
-                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {times(numbers['variance_by_variance'])} for [1,2,3,4], where σ² = "
-                "1.25",
-                f"[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {times(numbers['variance_by_variance'])}",
+                f"Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = {format_number(numbers['variance_by_variance'])} for [1,2,3,4], where "
+                "σ² = 1.25",
+                "[1,2,3,4] は σ² = 1.25 で、Var((x−μ)/σ²) = σ²/σ⁴ = 1/σ² = "
+                f"{format_number(numbers['variance_by_variance'])}",
             ),
         ),
         reading=Words(
-            "Only division by σ keeps the variance at 1; ε shows where σ is small.",
+            "Only division by σ keeps the variance at 1; ε has an effect where σ is small.",
             "分散が 1 に保たれるのは σ で割ったときだけで、ε の影響は σ が小さいところに現れます。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     variances = [numbers["variance_by_variance"], *numbers["variance_after"]["σ²"]]
     return HOLDS if all(abs(v - 1) < 1e-9 for v in variances) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     for (name, values), color in zip(outcome.numbers["variance_after"].items(), (RED, BLUE, OCHRE), strict=True):
         axis.plot(
             outcome.numbers["spreads"], values, color=color, marker="o", markersize=3.5, label=f"(x−μ) / ({name})"

@@ -9,26 +9,23 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="log-underflow",
     notes=("000",),
     title=Words("Why the logarithm", "なぜ対数をとるのか"),
     stated=Words(
-        "A product of probabilities becomes too large for a computer, so one takes its logarithm.",
+        "A product of probabilities becomes too large for a computer, so its logarithm is used.",
         "確率の積は値が大きくなりすぎて計算に都合が悪いので、対数をとります。",
     ),
     tried=Words(
         "The product of 200 probabilities of 0.1, in float32 and float64, and the sum of their logarithms.",
         "確率 0.1 を 200 個掛けた積を float32 と float64 で求め、対数の和と並べます。",
     ),
-    refutes=Words(
-        "A product that never grows above 1 and ends at 0.", "積が 1 を超えることなく、0 になってしまうこと。"
-    ),
+    refutes=Words("A product that never exceeds 1 and becomes 0.", "積が 1 を超えることなく、0 になってしまうこと。"),
     rule=Words(
-        "Holds when some product passes 1; does not hold when all stay below and reach 0 while the logarithm stays "
-        "finite.",
+        "Holds if a product exceeds 1; does not hold if all stay below 1 and reach 0 while the logarithm stays finite.",
         "積が 1 を超えれば「成り立つ」。1 以下のまま 0 になり、対数の和が有限なら「成り立たない」。",
     ),
 )
@@ -48,17 +45,14 @@ def run(budget: Budget) -> Outcome:
         "last_log_sum": float(logs[-1]),
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The product never exceeds {P}. In float32 it is exactly 0 from word {zero['float32']} on, and then no "
-            "word "
-            f"matters any more; the sum of logarithms is {numbers['last_log_sum']:.1f} after {WORDS} words, without "
-            "harm. The "
-            "remedy is right, the reason is the opposite.",
-            f"積は {P} を超えません。float32 では {zero['float32']} 語目から正確に 0 になり、"
-            "以後どの語も効かなくなります。"
-            f"対数の和は {WORDS} 語でも {numbers['last_log_sum']:.1f} で無事です。対策は正しく、理由が逆です。",
+            f"The product never exceeds {P}. In float32 it is exactly 0 from word {zero['float32']} on, so later words "
+            f"have no effect; the sum of logarithms is {numbers['last_log_sum']:.1f} after {WORDS} words, without any "
+            "problem. The method is correct, but the reason is the opposite.",
+            f"積は {P} を超えません。float32 では {zero['float32']} 語目から正確に 0 になり、以後どの語も効かなくなりま"
+            f"す。対数の和は {WORDS} 語でも {numbers['last_log_sum']:.1f} で無事です。対策は正しく、理由が逆です。",
         ),
         correction=Correction(
             "値が大きくなりすぎる (too large)",
@@ -69,7 +63,7 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The product (red) falls out of float32's range; the logarithm (blue) just goes on.",
+            "The product (red) leaves the range of float32; the sum of logarithms (blue) does not.",
             "積(赤)は float32 の範囲から落ちてしまいますが、対数の和(青)はそのまま続きます。",
         ),
     )
@@ -79,12 +73,12 @@ def first_zero(values: list[float]) -> int | None:
     return next((place for place, value in enumerate(values, start=1) if value == 0), None)
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["largest_product"] > 1 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.2)
+    left, right = make_panels(figure, 2, height=3.2)
     products = [value for value in outcome.numbers["products_float32"] if value > 0]
     zero = outcome.numbers["first_zero"]["float32"]
     left.plot(range(1, len(products) + 1), products, color=RED)

@@ -1,7 +1,7 @@
 """Two losses of one sentence.
 
 the note        −1/N Σᵢ Σ_{−p≤j≤p, j≠0} log P(w_{i+j} | w_i)      word2vec's skip-gram: one word, both directions
-language model  −1/N Σᵢ log P(w_i | w_1 … w_{i−1})                 all earlier words, forwards alone
+language model  −1/N Σᵢ log P(w_i | w_1 … w_{i−1})                 all earlier words, forward only
 """
 
 from __future__ import annotations
@@ -13,30 +13,29 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 SENTENCES = (("サンディー", "が", "元気", "に", "走る"), ("ポチ", "が", "静か", "に", "眠る"))
 
 CLAIM = Claim(
     id="loss-window",
     notes=("000",),
-    title=Words("Whose loss is it?", "誰の損失関数か"),
+    title=Words("Which model has this loss?", "誰の損失関数か"),
     stated=Words(
         "An LLM is trained on L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i): each word predicts its neighbors on both sides.",
         "LLM の損失関数は L(θ) = −1/N ΣΣ log P(w_{i+j} | w_i) で、各語から前後の語を予測します。",
     ),
     tried=Words(
-        "A world of two sentences, サンディーが元気に走る and ポチが静かに眠る, where the best possible probabilities "
-        "are known "
-        "by counting. Both losses of the first sentence are written out term by term.",
-        "「サンディーが元気に走る」と「ポチが静かに眠る」の二文だけの世界では、最良の確率を数えるだけで求められます。"
-        "一文目の二つの損失を項ごとに書き出します。",
+        "In a corpus of only two sentences, サンディーが元気に走る and ポチが静かに眠る, the best possible "
+        "probabilities follow from counting. Compute both losses of the first sentence term by term.",
+        "「サンディーが元気に走る」と「ポチが静かに眠る」の二文だけの世界では、最良の確率を数えるだけで求められます。一"
+        "文目の二つの損失を項ごとに書き出します。",
     ),
     refutes=Words(
-        "Two different losses from the same, best probabilities.",
+        "The two losses differ with the same best probabilities.",
         "同じ最良の確率から、二つの損失が異なる値になること。",
     ),
-    rule=Words("Holds when both are equal to 10⁻⁹.", "二つの損失が 10⁻⁹ の精度で等しければ「成り立つ」。"),
+    rule=Words("Holds if both are equal to 10⁻⁹.", "二つの損失が 10⁻⁹ の精度で等しければ「成り立つ」。"),
 )
 
 
@@ -52,18 +51,16 @@ def run(budget: Budget) -> Outcome:
         "terms_language_model": words,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The formula gives {numbers['window_1']:.3f} nats a word with p = 1 ({len(window[1])} terms, half of them "
-            f"backwards) and {numbers['window_2']:.3f} with p = 2. A language model needs "
-            f"{numbers['language_model']:.3f}: "
-            "once サンディー has been said, it knows the rest, while に alone never tells 走る from 眠る.",
+            f"The formula gives {numbers['window_1']:.3f} nats per word with p = 1 ({len(window[1])} terms, half of "
+            f"them backward) and {numbers['window_2']:.3f} with p = 2. The loss of a language model is "
+            f"{numbers['language_model']:.3f}: after サンディー it knows the rest, while に alone cannot distinguish 走"
+            "る from 眠る.",
             f"ノートの式は p = 1 で一語あたり {numbers['window_1']:.3f} nat({len(window[1])} 項、半分は後ろ向き)、p = "
-            "2 で "
-            f"{numbers['window_2']:.3f} です。言語モデルなら {numbers['language_model']:.3f} で済みます。"
-            "サンディーが出れば残りは決まりますが、"
-            "「に」だけからは「走る」か「眠る」か決められません。",
+            f"2 で {numbers['window_2']:.3f} です。言語モデルなら {numbers['language_model']:.3f} で済みます。サンデ"
+            "ィーが出れば残りは決まりますが、「に」だけからは「走る」か「眠る」か決められません。",
         ),
         correction=Correction(
             "−1/N Σᵢ Σⱼ log P(w_{i+j} | w_i)",
@@ -74,14 +71,15 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "What each word costs, forwards: the language model pays once, one word alone pays at every fork.",
+            "Loss of each word, forward: the language model has a loss only at the first word, a single neighbor at "
+            "every ambiguous word.",
             "前向きの各語の損失。言語モデルは最初の一度だけ、直前の一語だけでは分かれ道のたびに損失が出ます。",
         ),
     )
 
 
 def skip_gram(sentence: tuple[str, ...], p: int) -> dict[str, float]:
-    """−log P(w_{i+j} | w_i) of every pair in the window, by counting over the whole world."""
+    """−log P(w_{i+j} | w_i) of every pair in the window, by counting over the corpus."""
     pairs = Counter((near, word) for world in SENTENCES for near, word, _, _ in neighbors(world, p))
     totals: Counter[str] = Counter()
     for (_, word), times in pairs.items():
@@ -99,7 +97,7 @@ def neighbors(sentence: tuple[str, ...], p: int) -> list[tuple[str, str, int, in
 
 
 def language_model(sentence: tuple[str, ...]) -> dict[str, float]:
-    """−log P(w_i | everything before), by counting over the whole world."""
+    """−log P(w_i | all words before), by counting over the corpus."""
     costs = {}
     for i, word in enumerate(sentence):
         same = [world for world in SENTENCES if world[:i] == sentence[:i]]
@@ -107,12 +105,12 @@ def language_model(sentence: tuple[str, ...]) -> dict[str, float]:
     return costs
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if abs(numbers["window_1"] - numbers["language_model"]) < 1e-9 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.2)[0]
     costs, words = outcome.numbers["terms_language_model"], list(SENTENCES[0])
     terms = outcome.numbers["terms_window_1"]
     forwards = [next(v for k, v in terms.items() if k.startswith(f"{i}→{i + 1} ")) for i in range(len(words) - 1)]
@@ -120,5 +118,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "P(w | all before それまでの全語)": [costs[w] for w in words],
         "P(w | one neighbor 隣の一語)": [math.nan, *forwards],
     }
-    bars(axis, words, series, colors=(BLUE, RED), form="{:.2f}")
+    plot_bars(axis, words, series, colors=(BLUE, RED), form="{:.2f}")
     axis.set(ylabel="−log P (nats)", ylim=(0, 1.95))

@@ -1,4 +1,4 @@
-"""softmax(Q Kᵀ/√d + M), M = −∞ above the diagonal: row i is a sum over j ≤ i alone, its denominator too"""
+"""softmax(Q Kᵀ/√d + M), M = −∞ above the diagonal: row i and its denominator are sums over j ≤ i only"""
 
 from __future__ import annotations
 
@@ -10,117 +10,116 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.attention import attend
 from chumoku.nn.masks import causal
 from chumoku.nn.plain import plain
 
-LENGTH, KEPT, TRIES = 11, 6, 20
+LENGTH, UNCHANGED, TRIES = 11, 6, 20
 
 CLAIM = Claim(
     id="mask-future",
     notes=("003",),
     title=Words("Does the future leak through the softmax?", "マスクしても未来の影響は残るか"),
     stated=Words(
-        "With the mask the output is a sum over earlier positions only, but the softmax term is of course influenced "
+        "With the mask, the output is a sum over earlier positions only, but the softmax term is of course influenced "
         "by the future.",
         "マスクすれば出力は過去の線形結合になりますが、softmax の項にはもちろん未来からの影響があります。",
     ),
     tried=Words(
-        f"All tokens after position {KEPT - 1} are replaced, {TRIES} times, and the earlier rows compared bit by bit: "
-        "attention weights, outputs, and the logits of a whole decoder. Beside it the same without mask, and with the "
-        "softmax over columns.",
-        f"位置 {KEPT - 1} より後のトークンを {TRIES} 回入れ替え、それ以前の行をビット単位で比べます(注目重み、出力、"
-        "デコーダ全体のロジット)。"
-        "マスクなしの場合と、列方向の softmax の場合も並べます。",
+        f"Replace all tokens after position {UNCHANGED - 1}, {TRIES} times, and compare the earlier rows bit by bit: "
+        "attention weights, outputs, and the logits of a whole decoder. For comparison, the same without the mask, and "
+        "with the softmax over columns.",
+        f"位置 {UNCHANGED - 1} より後のトークンを {TRIES} 回入れ替え、それ以前の行をビット単位で比べます(注目重み、出"
+        "力、デコーダ全体のロジット)。マスクなしの場合と、列方向の softmax の場合も並べます。",
     ),
-    refutes=Words("Earlier rows that do not move by one bit.", "過去の行が一ビットも動かないこと。"),
+    refutes=Words("Earlier rows do not change by one bit.", "過去の行が一ビットも動かないこと。"),
     rule=Words(
-        "Holds when any earlier weight, output or logit of the masked attention changes at all.",
+        "Holds if any earlier weight, output or logit of the masked attention changes at all.",
         "マスクつきで、過去の重み・出力・ロジットが少しでも変われば「成り立つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     kinds = ("mask", "column", "none")
     moved = {kind: torch.zeros(LENGTH, dtype=torch.float64) for kind in kinds}
     weights_moved = 0.0
     for _ in range(TRIES):
-        x = torch.randn(1, 1, LENGTH, 7, generator=dice)
+        x = torch.randn(1, 1, LENGTH, 7, generator=generator)
         y = x.clone()
-        y[:, :, KEPT:] = torch.randn(1, 1, LENGTH - KEPT, 7, generator=dice)
+        y[:, :, UNCHANGED:] = torch.randn(1, 1, LENGTH - UNCHANGED, 7, generator=generator)
         for kind in kinds:
-            change = (attended(x, kind) - attended(y, kind)).abs().amax((0, 1, 3)).double()
+            change = (self_attention(x, kind) - self_attention(y, kind)).abs().amax((0, 1, 3)).double()
             moved[kind] = torch.maximum(moved[kind], change)
-        before, after = (attend(z, z, z, causal=True)[1][:, :, :KEPT] for z in (x, y))
+        before, after = (attend(z, z, z, causal=True)[1][:, :, :UNCHANGED] for z in (x, y))
         weights_moved = max(weights_moved, float((before - after).abs().max()))
     numbers: dict[str, Any] = {
         "change_by_position": {kind: change.tolist() for kind, change in moved.items()},
         "weights": weights_moved,
-        "outputs": float(moved["mask"][:KEPT].max()),
-        "logits": logits_moved(dice, masked=True),
-        "logits_without_mask": logits_moved(dice, masked=False),
-        "kept": KEPT,
+        "outputs": float(moved["mask"][:UNCHANGED].max()),
+        "logits": logit_change(generator, masked=True),
+        "logits_without_mask": logit_change(generator, masked=False),
+        "kept": UNCHANGED,
         "seeds": [0],
     }
-    column, none = (float(moved[kind][:KEPT].max()) for kind in ("column", "none"))
+    column, none = (float(moved[kind][:UNCHANGED].max()) for kind in ("column", "none"))
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Masked, earlier weights, outputs and logits moved by {numbers['weights']:g}, {numbers['outputs']:g} and "
-            f"{numbers['logits']:g}: not one bit. Without mask outputs move by up to {none:.2f}, with a softmax over "
-            f"columns, as the note writes it, by {column:.2f}: there the remark would be true.",
+            f"With the mask, earlier weights, outputs and logits change by {numbers['weights']:g}, "
+            f"{numbers['outputs']:g} and {numbers['logits']:g}: not one bit. Without the mask, outputs change by up to "
+            f"{none:.2f}; with a softmax over columns, as the note writes it, by {column:.2f}: only then would the "
+            "note be right.",
             f"マスクがあれば、過去の重み・出力・ロジットの変化は {numbers['weights']:g}、{numbers['outputs']:g}、"
             f"{numbers['logits']:g} で、一ビットも動きません。マスクなしでは最大 {none:.2f}、ノートの書き方のように列方"
-            f"向に softmax をとると {column:.2f} 動きます。"
-            "その場合に限り、ノートの指摘は正しくなります。",
+            f"向に softmax をとると {column:.2f} 動きます。その場合に限り、ノートの指摘は正しくなります。",
         ),
         correction=Correction(
             "もちろん未来からの影響がある (the future has an influence)",
             "未来からの影響はまったくない (none at all)",
             Words(
-                "e^{−∞} = 0 in the numerator and in the row's denominator alike",
+                "e^{−∞} = 0 in both the numerator and the denominator of the row",
                 "e^{−∞} = 0 は分子にも、その行の分母にも効きます",
             ),
         ),
         reading=Words(
-            f"The future from position {KEPT} on was replaced: with the mask nothing before it moves.",
-            f"位置 {KEPT} 以降を入れ替えました。マスクがあれば、それより前は動きません。",
+            f"Tokens from position {UNCHANGED} on were replaced: with the mask, nothing before it changes.",
+            f"位置 {UNCHANGED} 以降を入れ替えました。マスクがあれば、それより前は動きません。",
         ),
     )
 
 
-def attended(x: Tensor, kind: str) -> Tensor:
-    """Attention of x on itself: masked, without mask, or masked with the softmax over each column."""
+def self_attention(x: Tensor, kind: str) -> Tensor:
+    """Self-attention of x: with mask, without mask, or with mask and the softmax over each column."""
     if kind != "column":
         return attend(x, x, x, causal=kind == "mask")[0]
     scores = x @ x.transpose(-2, -1) / math.sqrt(x.shape[-1])
     return scores.masked_fill(~causal(x.shape[2]), -math.inf).softmax(-2) @ x
 
 
-def logits_moved(dice: torch.Generator, *, masked: bool) -> float:
-    """The largest change of a whole decoder's earlier logits when the future is replaced."""
+def logit_change(generator: torch.Generator, *, masked: bool) -> float:
+    """Largest change of a decoder's earlier logits when the later tokens are replaced."""
     model = build(preset("tiny-decoder"), seed=0).eval()
     model.decoder.causal = masked  # type: ignore[union-attr]
-    first = torch.randint(512, (3, LENGTH), generator=dice)
+    first = torch.randint(512, (3, LENGTH), generator=generator)
     second = first.clone()
-    second[:, KEPT:] = torch.randint(512, (3, LENGTH - KEPT), generator=dice)
+    second[:, UNCHANGED:] = torch.randint(512, (3, LENGTH - UNCHANGED), generator=generator)
     with torch.no_grad(), plain():
-        before, after = (model(tokens).logits[:, :KEPT] for tokens in (first, second))
+        before, after = (model(tokens).logits[:, :UNCHANGED] for tokens in (first, second))
     return float((before - after).abs().max())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if max(numbers["weights"], numbers["outputs"], numbers["logits"]) > 0 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.2)[0]
     names = {
         "none": "no mask マスクなし",
         "column": "mask, softmax over columns 列方向",
@@ -128,6 +127,6 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     }
     for (kind, name), color in zip(names.items(), (GREY, RED, BLUE), strict=True):
         axis.plot(outcome.numbers["change_by_position"][kind], color=color, marker="o", markersize=4, label=name)
-    axis.axvline(KEPT - 0.5, color=GREY, linestyle=":", linewidth=0.9)
+    axis.axvline(UNCHANGED - 0.5, color=GREY, linestyle=":", linewidth=0.9)
     axis.set(xlabel="position 位置", ylabel="largest change 最大の変化", xticks=range(LENGTH))
     axis.legend(frameon=False, fontsize=8)

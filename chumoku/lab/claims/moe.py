@@ -1,12 +1,12 @@
-"""moe: a mixture of experts against plain feed-forwards of the same compute and of the same size.
+"""moe: a mixture of experts compared with feed-forward layers of the same compute and of the same size.
 
-    mixture        8 experts of 32, each token uses 2        64 units at work, 256 in store
+    mixture        8 experts of 32, each token uses 2        64 of 256 units active
     same compute   one feed-forward of 64
-    same size      one feed-forward of 256                   four times the arithmetic
+    same size      one feed-forward of 256                   four times the compute
 
-All learn random facts by heart (`toys.facts`), where what counts is how much fits. Whether experts have tasks of their
-own is told by MI(relation; expert) and MI(subject; expert), the bits that a part of the fact tells of the expert. As
-every token takes two different experts, that is at most the entropy of the choice less one bit.
+All memorize random facts (`toy_models.make_facts`), so capacity decides. Specialization is measured by the mutual
+information MI(relation; expert) and MI(subject; expert). Every token uses two different experts, so this is at most
+the entropy of the choice minus one bit.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, panels
-from chumoku.lab.toy_models import WIDTH, Facts, Rememberer, facts, only_when, told
+from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, make_panels
+from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
 
@@ -33,32 +33,32 @@ CLAIM = Claim(
     notes=("002",),
     title=Words("Experts add parameters, not compute", "MoEは計算量を抑えてパラメータを増やす"),
     stated=Words(
-        "A mixture of experts adds parameters while it holds compute down, and experts learn tasks of their own.",
+        "A mixture of experts adds parameters while limiting compute, and each expert learns a specific task.",
         "MoEはパラメータ数を増やしながら計算量を抑え、各専門家が特定のタスクを学習します。",
     ),
     tried=Words(
-        "A block with 8 experts of 32 units, 2 per token, learns 4,096 random facts beside blocks with one "
-        "feed-forward of the same compute (64) and of the same size (256). Counted: numbers, multiplications a "
-        "token, facts recalled, seconds, and which experts are used for what.",
-        "幅32の専門家8つから1トークンにつき2つを使うブロックと、計算量が同じFFN（幅64）、大きさが同じFFN（幅256）の"
-        "ブロックに、でたらめな知識4,096件を覚えさせます。パラメータ数、乗算回数、思い出せた件数、時間、専門家の使わ"
-        "れ方を数えます。",
+        "A block with 8 experts of 32 units, 2 per token, memorizes 4,096 random facts, compared with blocks with one "
+        "feed-forward layer of the same compute (64) and of the same size (256). Measure parameters, multiplications "
+        "per token, recalled facts, time, and which experts are used for what.",
+        "幅32の専門家8つから1トークンにつき2つを使うブロックと、計算量が同じFFN（幅64）、大きさが同じFFN（幅256）のブロ"
+        "ックに、でたらめな知識4,096件を覚えさせます。パラメータ数、乗算回数、思い出せた件数、時間、専門家の使われ方を"
+        "数えます。",
     ),
     refutes=Words(
-        "It multiplies more than 10 % more than the feed-forward of the same compute, or recalls no more; or experts "
-        "that take everything alike.",
+        "It needs more than 10 % more multiplications than the feed-forward layer of the same compute, does not recall "
+        "more, or all experts are used for everything.",
         "計算量が同じはずのFFNより乗算が10％を超えて多い、思い出せる件数が増えない、または専門家が何でも同じように受け"
         "持つこと。",
     ),
     rule=Words(
-        "Two parts. Compute: at least three times the numbers at no more than 1.1 times the multiplications of the "
-        "feed-forward of the same compute, and more recalled than by that one in every seed. Tasks: in every seed the "
-        "relation or the subject tells at least half of the bits that it could tell about the expert, and more than "
-        "before training. Holds when both are so, holds only in part when one is, does not hold when neither is.",
-        "二つに分けて判定します。計算量：計算量が同じFFNに対して、乗算が1.1倍以下でパラメータが3倍以上あり、すべてのシ"
-        "ードで多く思い出せること。分担：すべてのシードで、関係または主語から専門家について、ありうるビット数の半分以"
-        "上が分かり、しかも学習前より多いこと。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どちらもでなけれ"
-        "ば「成り立たない」。",
+        "Two parts. Compute: at least three times the parameters with at most 1.1 times the multiplications of the "
+        "feed-forward layer of the same compute, and more recalled facts in every seed. Tasks: in every seed, the "
+        "relation or the subject has at least half of the possible mutual information with the expert, and more than "
+        "before training. Holds if both are true, holds only in part if one is, does not hold if neither is.",
+        "二つに分けて判定します。計算量：計算量が同じFFNに対して、乗算が1.1倍以下でパラメータが3倍以上あり、すべての"
+        "シードで多く思い出せること。分担：すべてのシードで、関係または主語から専門家について、ありうるビット数の半分以"
+        "上が分かり、しかも学習前より多いこと。両方なら「成り立つ」、片方なら「条件つきで成り立つ」、どちらもでなければ"
+        "「成り立たない」。",
     ),
 )
 EXPERTS, CHOSEN, HIDDEN = 8, 2, 32
@@ -66,65 +66,65 @@ SUBJECTS, RELATIONS, OBJECTS = 128, 32, 64
 NAMES = {"same compute": "FFN 64\n同じ計算量", "mixture": "MoE 8×32, 2\n専門家", "same size": "FFN 256\n同じ大きさ"}
 
 
-def made(kind: str) -> FeedForward | MixtureOfExperts:
+def build_feedforward(kind: str) -> FeedForward | MixtureOfExperts:
     if kind != "mixture":
         return FeedForward(WIDTH, CHOSEN * HIDDEN if kind == "same compute" else EXPERTS * HIDDEN, bias=False)
     mixture = MixtureOfExperts(WIDTH, HIDDEN, experts=EXPERTS, per_token=CHOSEN, kind="relu")
     for matrices, reads in ((mixture.experts.up, WIDTH), (mixture.experts.down, HIDDEN)):
-        torch.nn.init.uniform_(matrices, -(reads**-0.5), reads**-0.5)  # as nn.Linear starts
+        torch.nn.init.uniform_(matrices, -(reads**-0.5), reads**-0.5)  # like nn.Linear
     return mixture
 
 
-def products(kind: str) -> int:
-    """Multiplications a token: two matrices for each unit at work, and the router."""
-    at_work = EXPERTS * HIDDEN if kind == "same size" else CHOSEN * HIDDEN
-    return 2 * WIDTH * at_work + (EXPERTS * WIDTH if kind == "mixture" else 0)
+def count_products(kind: str) -> int:
+    """Multiplications per token: two matrices for the active units, and the router."""
+    active = EXPERTS * HIDDEN if kind == "same size" else CHOSEN * HIDDEN
+    return 2 * WIDTH * active + (EXPERTS * WIDTH if kind == "mixture" else 0)
 
 
-def tried(kind: str, seed: int, steps: int) -> dict[str, Any]:
-    known = facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
+def run_trial(kind: str, seed: int, steps: int) -> dict[str, Any]:
+    known = make_facts(seed, subjects=SUBJECTS, relations=RELATIONS, objects=OBJECTS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = Rememberer(known, made(kind), seed)
+        model = FactModel(known, build_feedforward(kind), seed)
 
     def loss(generator: torch.Generator) -> Tensor:
-        part, losses = known.drawn(generator), RouterLosses()
+        part, losses = known.sample(generator), RouterLosses()
         value = F.cross_entropy(model(part, losses), part.answer)
         return value + 0.01 * losses.balance if kind == "mixture" else value
 
-    before = used(model, known) if kind == "mixture" else {}
+    before = expert_usage(model, known) if kind == "mixture" else {}
     began = time.process_time()
     fit(model, loss, steps=steps, seed=seed, rate=1e-2, warmup=steps // 10, cosine=True)
-    spent = time.process_time() - began
-    found: dict[str, Any] = {"recalled": model.recalled(known), "milliseconds_a_step": 1000 * spent / steps}
-    return {**found, **used(model, known), "before": before["bits"]} if kind == "mixture" else found
+    seconds = time.process_time() - began
+    found: dict[str, Any] = {"recalled": model.count_recalled(known), "milliseconds_a_step": 1000 * seconds / steps}
+    return {**found, **expert_usage(model, known), "before": before["bits"]} if kind == "mixture" else found
 
 
-def used(model: Rememberer, known: Facts) -> dict[str, Any]:
-    """Each expert's share of the choices, by relation too, and the bits that either part of a fact tells of it."""
+def expert_usage(model: FactModel, known: Facts) -> dict[str, Any]:
+    """Share of choices per expert, overall and by relation, and the mutual information with parts of the fact."""
     with torch.no_grad(), record(model, "block.feedforward.chosen") as tape:
         model(known)
     chosen = tape["block.feedforward.chosen"][:, 1]
-    tables = {"relation": counted(known.relation, chosen), "subject": counted(known.subject, chosen)}
+    tables = {"relation": count_choices(known.relation, chosen), "subject": count_choices(known.subject, chosen)}
     table = tables["relation"]
     use = table.sum(0) / table.sum()
     return {
         "use": use.tolist(),
         "by_relation": (table / table.sum(1, keepdim=True)).tolist(),
-        "bits": {name: shared_bits(found) for name, found in tables.items()},
+        "bits": {name: mutual_information(found) for name, found in tables.items()},
         "most_bits": -(use * use.log2())[use > 0].sum().item() - math.log2(CHOSEN),
     }
 
 
-def counted(part: Tensor, chosen: Tensor) -> Tensor:
-    """How often each expert was chosen for each value of a part."""
+def count_choices(part: Tensor, chosen: Tensor) -> Tensor:
+    """How often each expert was chosen for each value of `part`."""
     table = torch.zeros(int(part.max()) + 1, EXPERTS)
     table.index_put_((part[:, None].expand_as(chosen), chosen), torch.ones(chosen.shape), accumulate=True)
     return table
 
 
-def shared_bits(table: Tensor) -> float:
-    """The mutual information of rows and columns."""
+def mutual_information(table: Tensor) -> float:
+    """Mutual information of rows and columns, in bits."""
     joint = table / table.sum()
     apart = joint.sum(1, keepdim=True) * joint.sum(0)
     return (joint * (joint / apart).log2())[joint > 0].sum().item()
@@ -135,21 +135,21 @@ def judge(numbers: dict[str, Any]) -> str:
     cheap = cost["mixture"] <= 1.1 * cost["same compute"] and size["mixture"] >= 3 * size["same compute"]
     pairs = zip(runs["mixture"], runs["same compute"], strict=True)
     more = cheap and all(mixed["recalled"] > plain["recalled"] for mixed, plain in pairs)
-    parts = (more, all(has_tasks(one) for one in runs["mixture"]))
+    parts = (more, all(is_specialized(one) for one in runs["mixture"]))
     return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
-def has_tasks(one: dict[str, Any]) -> bool:
-    """Whether a part of the fact tells half of what it could of the expert, and has come to tell it by training."""
+def is_specialized(one: dict[str, Any]) -> bool:
+    """Whether a part of the fact has half of the possible information on the expert, and more than before training."""
     return any(bits >= 0.5 * one["most_bits"] and bits > one["before"][name] for name, bits in one["bits"].items())
 
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(300, 40)
-    runs = {kind: [tried(kind, seed, steps) for seed in seeds] for kind in NAMES}
+    runs = {kind: [run_trial(kind, seed, steps) for seed in seeds] for kind in NAMES}
     with torch.device("meta"):
-        size = {kind: sum(p.numel() for p in made(kind).parameters()) for kind in NAMES}
-    cost = {kind: products(kind) for kind in NAMES}
+        size = {kind: sum(p.numel() for p in build_feedforward(kind).parameters()) for kind in NAMES}
+    cost = {kind: count_products(kind) for kind in NAMES}
     total = SUBJECTS * RELATIONS
     numbers: dict[str, Any] = {
         "seeds": seeds,
@@ -159,53 +159,55 @@ def run(budget: Budget) -> Outcome:
         "products": cost,
         "runs": runs,
     }
-    counts = {kind: told([one["recalled"] for one in found], "{:,.0f}") for kind, found in runs.items()}
-    speed = {kind: told([one["milliseconds_a_step"] for one in found], "{:.1f}") for kind, found in runs.items()}
+    counts = {kind: format_seeds([one["recalled"] for one in found], "{:,.0f}") for kind, found in runs.items()}
+    speed = {
+        kind: format_seeds([one["milliseconds_a_step"] for one in found], "{:.1f}") for kind, found in runs.items()
+    }
     bits, before = (
-        {part: told([one[when][part] for one in runs["mixture"]]) for part in ("relation", "subject")}
+        {part: format_seeds([one[when][part] for one in runs["mixture"]]) for part in ("relation", "subject")}
         for when in ("bits", "before")
     )
-    most = mean([one["most_bits"] for one in runs["mixture"]])
+    max_bits = mean([one["most_bits"] for one in runs["mixture"]])
     sizes = f"{size['mixture']:,} / {size['same compute']:,}", f"{cost['mixture']:,} / {cost['same compute']:,}"
     recalled = f"{counts['mixture']} / {counts['same compute']} / {counts['same size']}"
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Numbers {sizes[0]}, multiplications a token {sizes[1]} (mixture / same compute). Recalled of "
-            f"{total:,}: {recalled} (mixture / same compute / same size). Of at most {most:.2f} bits about the "
-            f"expert the relation tells {bits['relation']} (before training {before['relation']}), the subject "
-            f"{bits['subject']} ({before['subject']}). On a processor a step took {speed['mixture']} against "
-            f"{speed['same compute']} ms; sorting tokens by expert is no multiplication, but counts in the time.",
-            f"パラメータ数は{sizes[0]}、1トークンの乗算は{sizes[1]}（MoE／同じ計算量）。{total:,}件のうち思い出せたの"
-            f"は{recalled}（MoE／同じ計算量／同じ大きさ）です。専門家について分かる最大{most:.2f}ビットのうち、関"
-            f"係からは{bits['relation']}（学習前は{before['relation']}）、主語からは{bits['subject']}（学習前は"
-            f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、"
-            "乗算ではない振り分けの時間も含みます。",
+            f"Parameters {sizes[0]}, multiplications per token {sizes[1]} (mixture / same compute). Recalled of "
+            f"{total:,}: {recalled} (mixture / same compute / same size). Mutual information with the expert, of at "
+            f"most {max_bits:.2f} bits: relation {bits['relation']} (before training {before['relation']}), subject "
+            f"{bits['subject']} ({before['subject']}). On a CPU a step took {speed['mixture']} against "
+            f"{speed['same compute']} ms, including the sorting of tokens by expert.",
+            f"パラメータ数は{sizes[0]}、1トークンの乗算は{sizes[1]}（MoE／同じ計算量）。{total:,}件のうち思い出せたのは"
+            f"{recalled}（MoE／同じ計算量／同じ大きさ）です。専門家について分かる最大{max_bits:.2f}ビットのうち、関係か"
+            f"らは{bits['relation']}（学習前は{before['relation']}）、主語からは{bits['subject']}（学習前は"
+            f"{before['subject']}）です。CPUでは1ステップ{speed['mixture']}ミリ秒対{speed['same compute']}ミリ秒で、乗"
+            "算ではない振り分けの時間も含みます。",
         ),
-        when=only_when(
+        when=when_partly(
             judge(numbers),
             Words(
-                "only parameters and compute are asked for; tasks of the experts' own are not seen by the rule",
+                "only parameters and compute are considered; by this rule, the experts do not specialize",
                 "パラメータと計算量だけを問うとき（専門家ごとのタスクの分担は、この規則では認められません）",
             )
-            if not all(has_tasks(one) for one in runs["mixture"])
+            if not all(is_specialized(one) for one in runs["mixture"])
             else Words(
-                "only tasks of the experts' own are asked for, not compute",
+                "only the specialization of experts is considered, not compute",
                 "専門家ごとのタスクの分担だけを問うとき（計算量については言えません）",
             ),
         ),
         reading=Words(
-            "Left: facts recalled, by kind. Right: which relation goes to which "
-            "expert (seed 0); an even column would be an expert for everything.",
-            "左：種類ごとの思い出せた件数です。右：どの関係がどの専門家へ送られたか（シード0）。"
-            "列が一様なら何でも屋の専門家です。",
+            "Left: recalled facts by kind. Right: which relation goes to which expert (seed 0); a uniform column is an "
+            "expert used for everything.",
+            "左：種類ごとの思い出せた件数です。右：どの関係がどの専門家へ送られたか（シード0）。列が一様なら何でも屋の"
+            "専門家です。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    left, right = panels(figure, 2, height=3.6, width=8.6)
+    left, right = make_panels(figure, 2, height=3.6, width=8.6)
     for place, (kind, color) in enumerate(zip(NAMES, (OCHRE, BLUE, GREEN), strict=True)):
         values = [one["recalled"] for one in outcome.numbers["runs"][kind]]
         left.bar(place, mean(values), 0.6, color=color)
@@ -213,7 +215,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         cost = f"{outcome.numbers['products'][kind]:,} ×"
         left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GREY)
     left.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=8)
-    left.set_ylabel(f"facts of {outcome.numbers['facts']:,} (above: products a token)")
+    left.set_ylabel(f"facts of {outcome.numbers['facts']:,} (above: multiplications per token)")
     left.grid(visible=False, axis="x")
     left.margins(y=0.12)
     shares = outcome.numbers["runs"]["mixture"][0]["by_relation"]
@@ -226,4 +228,4 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         [f"{i}\n{share:.0%}" for i, share in enumerate(outcome.numbers["runs"]["mixture"][0]["use"])],
         fontsize=7,
     )
-    figure.colorbar(picture, ax=right, label="share of the choices", shrink=0.85)
+    figure.colorbar(picture, ax=right, label="share of choices", shrink=0.85)

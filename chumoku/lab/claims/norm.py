@@ -8,64 +8,64 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, LIGHT, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, LIGHT, RED, make_panels
 
 CLAIM = Claim(
     id="norm",
     notes=("000",),
     title=Words("The length of a vector", "ベクトルの大きさ"),
     stated=Words(
-        "The length of (1, 2) is √5, and in n dimensions it is the root of the sum of the squares.",
+        "The length of (1, 2) is √5, and in n dimensions it is the square root of the sum of squares.",
         "(1, 2) の大きさは √5 で、n 次元でも各要素の二乗和の平方根です。",
     ),
     tried=Words(
-        "The length of (1, 2) by Pythagoras and by the library; then random vectors of 1 to 1,024 dimensions, where "
-        "the "
-        "length must not change when the whole space is turned.",
-        "(1, 2) の大きさを三平方の定理とライブラリの両方で求めます。次に 1〜1,024 次元の乱数ベクトルで、"
-        "空間全体を回転しても大きさが変わらないことを確かめます。",
+        "Compute the length of (1, 2) with the formula and with the library; then check that the length of random "
+        "vectors of 1 to 1,024 dimensions does not change under a rotation.",
+        "(1, 2) の大きさを三平方の定理とライブラリの両方で求めます。次に 1〜1,024 次元の乱数ベクトルで、空間全体を回転"
+        "しても大きさが変わらないことを確かめます。",
     ),
     refutes=Words(
-        "A length that differs, or one that a rotation changes.", "値が異なる、または回転で大きさが変わること。"
+        "A different length, or a length that changes under rotation.", "値が異なる、または回転で大きさが変わること。"
     ),
     rule=Words(
-        "Holds when every difference is below 10⁻¹² of the length.", "差がすべて大きさの 10⁻¹² 未満なら「成り立つ」。"
+        "Holds if every difference is below 10⁻¹² of the length.", "差がすべて大きさの 10⁻¹² 未満なら「成り立つ」。"
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for size in (1, 2, 3, 7, 31, 127, 1024):
-        a = torch.randn(size, dtype=torch.float64, generator=dice)
-        turn, _ = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=dice))
+        a = torch.randn(size, dtype=torch.float64, generator=generator)
+        turn, _ = torch.linalg.qr(torch.randn(size, size, dtype=torch.float64, generator=generator))
         length = math.sqrt(sum(x * x for x in a.tolist()))
         for other in (float(torch.linalg.vector_norm(a)), float(torch.linalg.vector_norm(turn @ a))):
             worst = max(worst, abs(length - other) / length)
     found = float(torch.linalg.vector_norm(torch.tensor([1.0, 2.0], dtype=torch.float64)))
     numbers: dict[str, Any] = {"length": found, "root_5": math.sqrt(5), "worst": worst, "seeds": [0]}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"‖(1, 2)‖ = {found:.6f} = √5. Up to 1,024 dimensions the largest relative difference is {times(worst)}.",
-            f"‖(1, 2)‖ = {found:.6f} = √5 です。1,024 次元までの相対誤差は最大 {times(worst)} でした。",
+            f"‖(1, 2)‖ = {found:.6f} = √5. Up to 1,024 dimensions the largest relative difference is "
+            f"{format_number(worst)}.",
+            f"‖(1, 2)‖ = {found:.6f} = √5 です。1,024 次元までの相対誤差は最大 {format_number(worst)} でした。",
         ),
         reading=Words(
-            "The arrow is as long as the root of both squares together.",
+            "The length of the arrow is the square root of the sum of both squares.",
             "矢印の長さは、二つの正方形の面積の和の平方根です。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if max(abs(numbers["length"] - numbers["root_5"]), numbers["worst"]) < 1e-12 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=4.4, height=3.8)[0]
+    axis = make_panels(figure, 1, width=4.4, height=3.8)[0]
     axis.plot([0, 1, 1], [0, 0, 2], color=LIGHT, linewidth=2)
     axis.annotate("", (1, 2), (0, 0), arrowprops={"arrowstyle": "-|>", "color": BLUE, "linewidth": 2})
     axis.text(0.5, -0.16, "1", ha="center")

@@ -10,29 +10,29 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.embeddings import Embedding
 
 CLAIM = Claim(
     id="onehot",
     notes=("000", "001"),
-    title=Words("One-hot product or table", "OneHotベクトルと表引き"),
+    title=Words("One-hot product and table lookup", "OneHotベクトルと表引き"),
     stated=Words(
-        "The embedding matrix times a one-hot vector is the row of a table; one-hot vectors of different words have "
-        "inner product 0.",
+        "The product of the embedding matrix and a one-hot vector is a table lookup; one-hot vectors of different "
+        "words have inner product 0.",
         "埋め込み行列と OneHot ベクトルの積は表を引くことと同じで、異なる単語の OneHot ベクトルの内積は 0 です。",
     ),
     tried=Words(
-        "Both ways for every word of five vocabularies, bit by bit; inner products of 32 words with every word; and "
-        "the time each way takes for 32 words.",
+        "Compare both for every word of five vocabularies, bit by bit; compute the inner products of 32 words with "
+        "every word; and time both for 32 words.",
         "五つの語彙サイズで全単語をビット単位で比べ、32 語とすべての単語との内積を求め、32 語にかかる時間も測ります。",
     ),
     refutes=Words(
-        "A word whose two vectors differ, or two words that do not meet in 0.",
+        "A word whose two vectors differ, or two different words whose inner product is not 0.",
         "ベクトルが異なる単語や、内積が 0 にならない二語があること。",
     ),
     rule=Words(
-        "Holds when all vectors are the same bits and all those products are 0.",
+        "Holds if all vectors are bit-identical and all these products are 0.",
         "すべてのベクトルがビット単位で同じで、内積がすべて 0 なら「成り立つ」。",
     ),
 )
@@ -40,14 +40,14 @@ WIDTH, WORDS = 64, 32
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     rows = []
     for size in (101, 307, 1009, 3001, 10007):
         table = Embedding(size, WIDTH)
-        torch.nn.init.normal_(table.table, generator=dice)
-        words = torch.randint(size, (WORDS,), generator=dice)
+        torch.nn.init.normal_(table.table, generator=generator)
+        words = torch.randint(size, (WORDS,), generator=generator)
         with torch.no_grad():
-            same, apart = compared(table, words)
+            same, apart = compare_lookups(table, words)
             product = _microseconds(
                 lambda words=words, size=size, table=table: F.one_hot(words, size).float() @ table.table
             )
@@ -61,25 +61,25 @@ def run(budget: Budget) -> Outcome:
     }
     last = rows[-1]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The same bits for every vocabulary. With 10,007 words the product costs {numbers['multiplications']:,} "
-            f"multiplications a word and took {last['product_us']:,.0f} µs for {WORDS} words, the table {WIDTH} copies "
-            f"and {last['lookup_us']:,.0f} µs.",
-            f"どの語彙でもビット単位で一致しました。10,007 語では積は一語あたり {numbers['multiplications']:,} "
-            f"回の掛け算が必要で、{WORDS} 語に {last['product_us']:,.0f} µs かかります。表引きは {WIDTH} 個の写しで済"
-            f"み、{last['lookup_us']:,.0f} µs です。",
+            f"Bit-identical for every vocabulary. With 10,007 words the product needs {numbers['multiplications']:,} "
+            f"multiplications per word and took {last['product_us']:,.0f} µs for {WORDS} words; the lookup needs "
+            f"{WIDTH} copies and took {last['lookup_us']:,.0f} µs.",
+            f"どの語彙でもビット単位で一致しました。10,007 語では積は一語あたり {numbers['multiplications']:,} 回の掛け"
+            f"算が必要で、{WORDS} 語に {last['product_us']:,.0f} µs かかります。表引きは {WIDTH} 個の写しで済み、"
+            f"{last['lookup_us']:,.0f} µs です。",
         ),
         reading=Words(
-            "The time of the product and of the table, by vocabulary; both axes logarithmic.",
+            "Time of product and lookup by vocabulary size; both axes are logarithmic.",
             "積と表引きの時間を語彙の大きさごとに示します (両軸とも対数)。",
         ),
     )
 
 
-def compared(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
-    """Whether every word's two vectors are the same bits, and the largest product of these words with another word."""
+def compare_lookups(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
+    """Whether product and lookup are bit-identical for every word, and the largest inner product of different words."""
     size = len(table.table)
     hot = F.one_hot(words, size).float()
     same, apart = True, 0.0
@@ -91,12 +91,12 @@ def compared(table: Embedding, words: torch.Tensor) -> tuple[bool, float]:
     return same, apart
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(row["same"] and row["apart"] == 0.0 for row in numbers["rows"]) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.0, height=3.2)[0]
+    axis = make_panels(figure, 1, width=6.0, height=3.2)[0]
     rows = outcome.numbers["rows"]
     sizes = [row["vocabulary"] for row in rows]
     axis.plot(
@@ -108,7 +108,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
 
 
 def _microseconds(work: Any) -> float:
-    """Microseconds of the fastest of several turns: what else runs on the machine only ever adds."""
+    """Microseconds of the fastest of several runs, because other programs only add time."""
     turns = []
     for _ in range(12):
         started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Attention sees a set.
+"""Attention treats its input as a set.
 
-f(P x) = P f(x) for every permutation P, when nothing in f knows a position: no encoding, and no mask
+f(P x) = P f(x) for every permutation P, if f has neither a position encoding nor a mask
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, toy
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -23,27 +23,27 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="order",
     notes=("001", "002"),
-    title=Words("Attention alone sees no order", "アテンションだけでは語順がわからない"),
+    title=Words("Attention alone cannot see word order", "アテンションだけでは語順がわからない"),
     stated=Words(
-        "Without positions attention cannot tell orders apart: 犬が猫を追いかけた and 猫を犬が追いかけた are one set "
-        "of words.",
+        "Without positions, attention cannot distinguish word orders: 犬が猫を追いかけた and 猫を犬が追いかけた are "
+        "the same set of words.",
         "位置の情報がなければ、アテンションは「犬が猫を追いかけた」と「猫を犬が追いかけた」を区別できません。",
     ),
     tried=Words(
-        "Sentences are permuted: how far does the vector of the whole move, with each kind of position and with none, "
-        "before any training? Then models learn to say which of two words came first. All of it also behind a causal "
-        "mask.",
-        "文の単語を並べ替えたとき、文全体のベクトルがどれだけ動くかを、位置の各方式と位置なしで学習前に測ります。次"
-        "に、二つの単語のどちらが先に来たかを学習させます。因果マスクのある場合も同じように調べます。",
+        "Permute the words of sentences and measure how much the sentence vector changes, with each kind of position "
+        "and without, before training. Then train models to predict which of two words came first. Do the same with a "
+        "causal mask.",
+        "文の単語を並べ替えたとき、文全体のベクトルがどれだけ動くかを、位置の各方式と位置なしで学習前に測ります。次に、"
+        "二つの単語のどちらが先に来たかを学習させます。因果マスクのある場合も同じように調べます。",
     ),
     refutes=Words(
-        "A model without positions whose answer depends on the order.",
+        "The answer of a model without positions depends on the order.",
         "位置の情報がないのに、答えが語順によって変わるモデルがあれば、反証されます。",
     ),
     rule=Words(
-        "Order is seen when the mean accuracy is above 75 %, half-way from chance to perfect. Does not hold when "
-        "unmasked attention without positions sees it or some kind of position does not. Holds when masked attention "
-        "without positions does not see it either; otherwise it holds only without a mask.",
+        "A model sees the order if its mean accuracy is above 75 %, half-way from chance to perfect. Does not hold if "
+        "attention without mask and positions sees it, or if some kind of position does not. Holds if attention with "
+        "mask but without positions does not see it either; otherwise it holds only without a mask.",
         "平均正解率が 75 % (偶然と満点の中間) を超えれば語順が見えているとします。マスクも位置もないアテンションに見え"
         "るか、位置があるのに見えない方式があれば「成り立たない」。マスクがあり位置がない場合にも見えなければ「成り立"
         "つ」、見えればマスクがないときのみ「条件つきで成り立つ」。",
@@ -51,70 +51,70 @@ CLAIM = Claim(
 )
 JA = {"sinusoidal": "正弦波", "learned": "学習", "relative": "相対", "rotary": "回転"}
 POSITIONED = ("sinusoidal", "learned", "relative", "rotary")
-WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is asked; word 0 asks, at the end
+WORDS, LENGTH, PAIR = 11, 5, (1, 2)  # PAIR: the two words whose order is predicted; word 0 is the query at the end
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(120, least=90)
+    steps = budget.steps(120, minimum=90)
     ways = [(kind, "encoder") for kind in (*POSITIONED, "none")] + [("none", "decoder")]
     numbers: dict[str, Any] = {"steps": steps, "accuracy": {}, "moved": {}}
     for position, kind in ways:
         name = position if kind == "encoder" else "none, masked"
-        runs = [tried(position, kind, seed, steps) for seed in range(budget.seeds)]
+        runs = [run_trial(position, kind, seed, steps) for seed in range(budget.seeds)]
         numbers["moved"][name] = [run["moved"] for run in runs]
         numbers["accuracy"][name] = [run["accuracy"] for run in runs]
     verdict = judge(numbers)
-    free, masked = (told(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
-    still = times(max(numbers["moved"]["none"]))
+    free, masked = (format_seeds(numbers["accuracy"][name], "{:.0%}") for name in ("none", "none, masked"))
+    still = format_number(max(numbers["moved"]["none"]))
     least, worst = (min(POSITIONED, key=lambda kind: mean(numbers[key][kind])) for key in ("moved", "accuracy"))
-    moved, right = told(numbers["moved"][least]), told(numbers["accuracy"][worst], "{:.0%}")
+    moved, right = format_seeds(numbers["moved"][least]), format_seeds(numbers["accuracy"][worst], "{:.0%}")
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"Without positions a permuted sentence moves its vector by {still} of its length (rounding), and which "
-            f"word came first is told rightly at {free}; with positions it moves by {moved} ({least}) and more, and "
-            f"{right} ({worst}) and more are right. A causal mask alone, without positions, reaches {masked}.",
-            f"位置なしでは、並べ替えても文のベクトルは長さの {still} (丸め誤差) しか動かず、どちらが先かの正解率"
-            f"は {free} です。位置があると、最も小さい方式でも {moved} ({JA[least]}) 動き、正解率は最も低い方式でも "
+            f"Without positions, a permutation changes the sentence vector by {still} of its norm (rounding), and the "
+            f"accuracy is {free}. With positions, it changes by at least {moved} ({least}), and the accuracy is at "
+            f"least {right} ({worst}). A causal mask alone, without positions, reaches {masked}.",
+            f"位置なしでは、並べ替えても文のベクトルは長さの {still} (丸め誤差) しか動かず、どちらが先かの正解率は "
+            f"{free} です。位置があると、最も小さい方式でも {moved} ({JA[least]}) 動き、正解率は最も低い方式でも "
             f"{right} ({JA[worst]}) です。位置なしでも因果マスクがあれば {masked} に達します。",
         ),
         when=Words(
-            "No mask: an encoder. A causal mask tells a decoder of two layers who came earlier, even without "
-            "positions.",
-            "マスクのないとき (エンコーダ) です。二層のデコーダは、位置がなくても因果マスクから前後関係を知ることがで"
-            "きます。",
+            "There is no mask, as in an encoder. With a causal mask, a decoder of two layers can recover the order "
+            "even without positions.",
+            "マスクのないとき (エンコーダ) です。二層のデコーダは、位置がなくても因果マスクから前後関係を知ることができ"
+            "ます。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: how often it is told rightly which word came first (dotted: chance). Right: how far a sentence's "
-            "vector moves when its words are permuted.",
+            "Left: accuracy of predicting which word came first (dotted: chance). Right: change of the sentence vector "
+            "when the words are permuted.",
             "左は、どちらの語が先かの正解率 (点線は偶然)、右は、語を並べ替えたときの文のベクトルの動きです。",
         ),
     )
 
 
-def tried(position: str, kind: str, seed: int, steps: int) -> dict[str, float]:
-    model = toy(seed, kind=kind, position=position, vocabulary=WORDS)
-    moved = movement(model, torch.Generator().manual_seed(seed))
-    fit(model, lambda g: asked(model, *questions(16, g))[0], steps=steps, seed=seed, rate=5e-3)
+def run_trial(position: str, kind: str, seed: int, steps: int) -> dict[str, float]:
+    model = build_toy(seed, kind=kind, position=position, vocabulary=WORDS)
+    moved = measure_movement(model, torch.Generator().manual_seed(seed))
+    fit(model, lambda g: loss_and_accuracy(model, *sample_questions(16, g))[0], steps=steps, seed=seed, rate=5e-3)
     with torch.no_grad():
-        _, accuracy = asked(model, *questions(512, torch.Generator().manual_seed(1000 + seed)))
+        _, accuracy = loss_and_accuracy(model, *sample_questions(512, torch.Generator().manual_seed(1000 + seed)))
     return {"moved": moved, "accuracy": accuracy}
 
 
 @torch.no_grad()
-def movement(model: Model, generator: torch.Generator) -> float:
-    """How far the last word's vector moves, as a share of its length, when the words before it are permuted."""
-    words, _ = questions(64, generator)
+def measure_movement(model: Model, generator: torch.Generator) -> float:
+    """Relative change of the last word's vector when the words before it are permuted."""
+    words, _ = sample_questions(64, generator)
     shuffled = torch.cat([words[:, torch.randperm(LENGTH - 1, generator=generator)], words[:, -1:]], dim=1)
     before, after = model(words).hidden[:, -1], model(shuffled).hidden[:, -1]
     return float(((after - before).norm(dim=-1) / before.norm(dim=-1)).max())
 
 
-def questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Different words, the pair among them, and last the word that asks; the answer is 1 when the pair is turned."""
+def sample_questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Different words including the pair, with the query word at the end; the answer is 1 if the pair is reversed."""
     order = torch.rand(batch, WORDS - 3, generator=generator).argsort(-1)[:, : LENGTH - 3] + 3
     pair = torch.tensor(PAIR).expand(batch, 2)
     mixed = torch.cat([pair, order], dim=1).gather(1, torch.rand(batch, LENGTH - 1, generator=generator).argsort(-1))
@@ -122,8 +122,8 @@ def questions(batch: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return torch.cat([mixed, torch.zeros(batch, 1, dtype=torch.long)], dim=1), answer.long()
 
 
-def asked(model: Model, words: Tensor, answer: Tensor) -> tuple[Tensor, float]:
-    """Loss and accuracy of the answer, read from the first two logits of the asking word."""
+def loss_and_accuracy(model: Model, words: Tensor, answer: Tensor) -> tuple[Tensor, float]:
+    """Loss and accuracy of the answer, from the first two logits of the query word."""
     logits = model(words).logits[:, -1, :2]
     return F.cross_entropy(logits, answer), float((logits.argmax(-1) == answer).float().mean())
 
@@ -136,7 +136,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    right, far = panels(figure, 2)
+    right, far = make_panels(figure, 2)
     accuracy, moved = outcome.numbers["accuracy"], outcome.numbers["moved"]
     colors = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
     names = ["none (位置なし)" if name == "none" else name for name in accuracy]
@@ -150,5 +150,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         axis.title.set_fontsize(10)
     right.axvline(0.5, color="#1c2733", linewidth=0.8, linestyle=":")
     right.set(title="accuracy: which came first? (正解率)", xlim=(0, 1))
-    far.set(title="movement (並べ替えによる動き)", xscale="log", xlim=(1e-8, 10))
+    far.set(title="change (並べ替えによる動き)", xscale="log", xlim=(1e-8, 10))
     far.set_yticklabels([])

@@ -1,4 +1,4 @@
-"""The inner product of two positions depends on their distance alone.
+"""The inner product of two positions depends only on their distance.
 
 PEᵢ · PEⱼ = Σ_k cos((i − j) / 10000^{2k/D})
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -22,23 +22,24 @@ CLAIM = Claim(
     notes=("000", "001"),
     title=Words("Near positions are similar", "近い位置ほど内積が大きい"),
     stated=Words(
-        "PEᵢ·PEⱼ = Σ cos((i−j)/10000^{2k/D}): it depends on the distance alone, large when near and small when far.",
-        "内積 PEᵢ·PEⱼ は Σ cos((i−j)/10000^{2k/D}) となり相対位置だけで決まり、近い位置ほど大きく遠い位置ほど小さくな"
-        "ります。",
+        "PEᵢ·PEⱼ = Σ cos((i−j)/10000^{2k/D}): it depends only on the distance, and is large for near and small for far "
+        "positions.",
+        "内積 PEᵢ·PEⱼ は Σ cos((i−j)/10000^{2k/D}) となり相対位置だけで決まり、近い位置ほど大きく遠い位置ほど小さくなり"
+        "ます。",
     ),
     tried=Words(
         "All products of 32 positions at D = 32 (note 000) and of 100 positions at D = 128 (note 001) are compared "
-        "with the sum of cosines; then it is counted how often the product rises again with the distance.",
-        "D = 32 の 32 個の位置 (ノート 000) と D = 128 の 100 個の位置 (ノート 001) のすべての内積を cos の和と比べ、"
-        "距離とともに内積が再び大きくなる回数を数えます。",
+        "with the sum of cosines. Count how often the product increases with the distance.",
+        "D = 32 の 32 個の位置 (ノート 000) と D = 128 の 100 個の位置 (ノート 001) のすべての内積を cos の和と比べ、距"
+        "離とともに内積が再び大きくなる回数を数えます。",
     ),
     refutes=Words(
-        "A product that differs from the sum, or no fall with the distance.",
+        "A product that differs from the sum, or no decrease with the distance.",
         "cos の和と異なる内積があるか、距離とともに減る傾向がなければ、反証されます。",
     ),
     rule=Words(
-        "Does not hold when a product differs from the sum by more than 10⁻⁹, or rank correlation of product and "
-        "distance exceeds −0.5. Holds when the product moreover falls at every step; otherwise it holds only as a "
+        "Does not hold if a product differs from the sum by more than 10⁻⁹, or if the rank correlation of product and "
+        "distance exceeds −0.5. Otherwise holds if the product decreases at every step; else it holds only as a "
         "tendency.",
         "内積と和の差が 10⁻⁹ を超えるか、内積と距離の順位相関が −0.5 より大きければ「成り立たない」。さらに一歩ごとに必"
         "ず減れば「成り立つ」、そうでなければ傾向としてのみ「条件つきで成り立つ」。",
@@ -48,39 +49,39 @@ CASES = ((32, 32), (128, 100))  # width, positions
 
 
 def run(budget: Budget) -> Outcome:
-    numbers: dict[str, Any] = {f"D={width}": measured(width, positions) for width, positions in CASES}
+    numbers: dict[str, Any] = {f"D={width}": measure(width, positions) for width, positions in CASES}
     verdict = judge(numbers)
     small, large = numbers.values()
     fall = large["falls_until"]
-    apart = times(max(small["difference"], large["difference"]))
+    apart = format_number(max(small["difference"], large["difference"]))
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"Theory and measurement differ by {apart} at most. With D = 128 the product falls from "
-            f"{large['products'][0]:.0f} at distance 0 to {large['products'][fall]:.1f} at "
-            f"distance {fall}, but {large['rises']} of 99 steps go up again (D = 32: {small['rises']} of 31).",
+            f"Theory and measurement differ by at most {apart}. With D = 128 the product decreases from "
+            f"{large['products'][0]:.0f} at distance 0 to {large['products'][fall]:.1f} at distance {fall}, but "
+            f"{large['rises']} of 99 steps increase again (D = 32: {small['rises']} of 31).",
             f"理論値と実測値の差は最大 {apart} です。D = 128 では距離 0 の {large['products'][0]:.0f} から距離 {fall} "
             f"の {large['products'][fall]:.1f} まで下がりますが、その先は 99 歩のうち {large['rises']} 歩で再び上がりま"
             f"す (D = 32 では 31 歩のうち {small['rises']} 歩)。",
         ),
         when=Words(
-            f"Near against far in general (rank correlation {large['correlation']:.2f}); not step by step: beyond "
-            f"distance {fall} (D = 128) a farther position can be the more similar one.",
+            f"It holds as a general tendency (rank correlation {large['correlation']:.2f}), but not at every step: "
+            f"beyond distance {fall} (D = 128) a farther position can be more similar.",
             f"全体の傾向として成り立ちます (順位相関 {large['correlation']:.2f})。一歩ごとには成り立たず、距離 {fall} "
             "(D = 128) より先では、遠い位置の方が似ていることがあります。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: the sum of cosines and the measured products lie on each other, and ripple. Right: every diagonal "
-            "has one color.",
+            "Left: the sum of cosines and the measured products coincide and oscillate. Right: every diagonal has one "
+            "color.",
             "左は、理論値と実測値が重なり、波打ちながら下がります。右は、対角線ごとに同じ色で、距離だけで決まります。",
         ),
     )
 
 
-def measured(width: int, positions: int) -> dict[str, Any]:
+def measure(width: int, positions: int) -> dict[str, Any]:
     encoding = sinusoidal(torch.arange(positions), width, dtype=torch.float64)
     products = encoding @ encoding.T
     distance = (torch.arange(positions)[:, None] - torch.arange(positions)).abs()
@@ -98,7 +99,7 @@ def measured(width: int, positions: int) -> dict[str, Any]:
 
 
 def rank_correlation(values: Tensor) -> float:
-    """Spearman's: of the values' ranks with the order in which they stand."""
+    """Spearman's rank correlation of the values with their index."""
     ranks = values.argsort().argsort().double()
     return float(torch.corrcoef(torch.stack([ranks, torch.arange(len(values)).double()]))[0, 1])
 
@@ -111,7 +112,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, picture = panels(figure, 2)
+    curve, picture = make_panels(figure, 2)
     case = outcome.numbers["D=128"]
     curve.plot(case["theory"], color=BLUE, linewidth=1.5, label="理論値 Σ cos")
     curve.plot(
@@ -128,7 +129,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     small = outcome.numbers["D=32"]
     at = torch.arange(small["positions"])
     matrix = torch.tensor(small["products"])[(at[:, None] - at).abs()]
-    heat(picture, matrix, bar="inner product (内積)")
+    plot_heatmap(picture, matrix, bar="inner product (内積)")
     picture.set(title="D = 32", xlabel="position i (位置)", ylabel="position j (位置)")
     picture.set_xticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])
     picture.set_yticks(range(0, len(at), 8), [str(i) for i in range(0, len(at), 8)])

@@ -1,6 +1,6 @@
-"""The sinusoidal encoding, drawn.
+"""The sinusoidal encoding as curves and heat maps.
 
-PE(i, 2k) = sin(i / 10000^{2k/D}),  PE(i, 2k+1) = cos(i / 10000^{2k/D});   wave length 2π · 10000^{2k/D}
+PE(i, 2k) = sin(i / 10000^{2k/D}),  PE(i, 2k+1) = cos(i / 10000^{2k/D});   wavelength 2π · 10000^{2k/D}
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, RED, quiet
+from chumoku.lab.figures import BLUE, LIGHT, RED, style_axis
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -24,43 +24,46 @@ CLAIM = Claim(
     notes=("000", "001", "002"),
     title=Words("The encoding as curve and heat map", "位置エンコーディングの曲線とヒートマップ"),
     stated=Words(
-        "Every dimension swings at its own pace, the higher the slower, and no two positions look alike.",
+        "Every dimension oscillates with its own period, higher dimensions more slowly, and no two positions have the "
+        "same vector.",
         "次元ごとに異なる周期で振動し、次元が高いほど周期が長く、どの位置も異なるベクトルになります。",
     ),
     tried=Words(
-        "The encoding of D = 32 and D = 512 is drawn; sign changes are counted by dimension over 4,096 positions, and "
-        "the two most similar positions are sought.",
-        "D = 32 と D = 512 の位置エンコーディングを描き、4,096 個の位置で次元ごとの符号の変化を数え、最も似ている"
-        "二つの位置を探します。",
+        "The encoding of D = 32 and D = 512 is plotted. Count the sign changes of each dimension over 4,096 positions, "
+        "and find the two most similar positions.",
+        "D = 32 と D = 512 の位置エンコーディングを描き、4,096 個の位置で次元ごとの符号の変化を数え、最も似ている二つの"
+        "位置を探します。",
     ),
     refutes=Words(
-        "A higher dimension that swings faster than a lower one, or two positions with the same vector.",
+        "A higher dimension that oscillates faster than a lower one, or two positions with the same vector.",
         "低い次元より速く振動する高い次元があるか、同じベクトルになる二つの位置があれば、反証されます。",
     ),
     rule=Words(
-        "Holds when sign changes never increase with the dimension and the smallest distance between two positions "
-        "exceeds 0.01, for both D; otherwise it does not hold.",
+        "Holds if sign changes never increase with the dimension and the smallest distance between two positions "
+        "exceeds 0.01, for both D; otherwise does not hold.",
         "二つの D の両方で、符号の変化が次元とともに増えず、位置同士の最小距離が 0.01 を超えれば「成り立つ」、そうでな"
         "ければ「成り立たない」。",
     ),
 )
 WIDTHS = (32, 512)
 POSITIONS = 4096
-SKETCHED = (0, 50, 100)  # the dimensions of note 002's sketch, over 50 positions
+SKETCH_DIMENSIONS = (0, 50, 100)  # the dimensions of note 002's sketch, over 50 positions
 SHOWN = 100
 
 
 def run(budget: Budget) -> Outcome:
-    numbers: dict[str, Any] = {"positions": POSITIONS, "widths": {str(width): measured(width) for width in WIDTHS}}
-    cycles = [50 * float(frequencies(512, base=10000.0)[dimension // 2]) / (2 * math.pi) for dimension in SKETCHED]
+    numbers: dict[str, Any] = {"positions": POSITIONS, "widths": {str(width): measure(width) for width in WIDTHS}}
+    cycles = [
+        50 * float(frequencies(512, base=10000.0)[dimension // 2]) / (2 * math.pi) for dimension in SKETCH_DIMENSIONS
+    ]
     numbers["cycles_in_50_positions"] = cycles
     slow, near = (numbers["widths"]["512"][key] for key in ("sign_changes", "smallest_distance"))
     return Outcome(
         judge(numbers),
         numbers,
         Words(
-            f"Over {POSITIONS:,} positions dimension 0 changes its sign {slow[0]:,} times and the last pair "
-            f"{slow[-1]} times (D = 512); the two most similar positions are {near:.2f} apart.",
+            f"Over {POSITIONS:,} positions, dimension 0 changes its sign {slow[0]:,} times and the last pair "
+            f"{slow[-1]} times (D = 512); the distance of the two most similar positions is {near:.2f}.",
             f"{POSITIONS:,} 個の位置で、次元 0 の符号は {slow[0]:,} 回、最後の組は {slow[-1]} 回変わります (D = 512)。"
             f"最も似た二つの位置の距離は {near:.2f} です。",
         ),
@@ -68,35 +71,36 @@ def run(budget: Budget) -> Outcome:
             "002: 3.5, 7, 1.5 周期 (cycles) / 50, d = 0, 50, 100",
             ", ".join(f"{value:.1f}" for value in cycles),
             Words(
-                "50 / (2π · 10000^{d/512}) for d = 0, 50, 100. The sketch draws dimension 50 faster than dimension 0.",
-                "d = 0, 50, 100 に対する 50 / (2π · 10000^{d/512}) です。ノートの略図では次元 50 が次元 0 より速く"
-                "振動しています。",
+                "50 / (2π · 10000^{d/512}) for d = 0, 50, 100. In the note's sketch, dimension 50 oscillates faster "
+                "than dimension 0.",
+                "d = 0, 50, 100 に対する 50 / (2π · 10000^{d/512}) です。ノートの略図では次元 50 が次元 0 より速く振動"
+                "しています。",
             ),
         ),
         reading=Words(
             "Left: the vector of position 1, sines below and cosines above. Right: the even dimensions, which are the "
-            "sines (the cosines between them look alike, a quarter wave ahead): fast stripes in the low ones; the high "
-            "ones hardly leave 0 in these positions.",
+            "sines (the cosines between them look the same, a quarter period ahead): narrow stripes in low dimensions; "
+            "high dimensions are almost 0 at these positions.",
             "左は位置 1 のベクトルで、下が sin、上が cos です。右は偶数番目の次元 (sin) です (間にある cos は 4 分の 1 "
             "周期進んだ同じ形です)。低い次元では縞が細かく、高い次元はこの範囲の位置ではほとんど 0 のまま動きません。",
         ),
     )
 
 
-def measured(width: int) -> dict[str, Any]:
+def measure(width: int) -> dict[str, Any]:
     encoding = sinusoidal(torch.arange(POSITIONS), width, dtype=torch.float64)
     return {"sign_changes": sign_changes(encoding[:, ::2]), "smallest_distance": smallest_distance(encoding)}
 
 
 def sign_changes(waves: Tensor) -> list[int]:
-    """How often each column passes through 0."""
+    """How often each column changes its sign."""
     positive = waves >= 0
     counted: list[int] = (positive[1:] != positive[:-1]).sum(0).tolist()
     return counted
 
 
 def smallest_distance(vectors: Tensor) -> float:
-    """Between any two rows, by ‖a − b‖² = ‖a‖² + ‖b‖² − 2 a·b."""
+    """Smallest distance between two rows, from ‖a − b‖² = ‖a‖² + ‖b‖² − 2 a·b."""
     squares = vectors.square().sum(-1)
     apart = squares[:, None] + squares[None] - 2 * vectors @ vectors.T
     return float(apart.fill_diagonal_(math.inf).min().clamp(min=0).sqrt())
@@ -114,7 +118,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     figure.set_size_inches(7.6, 7.8)
-    axes = [quiet(axis) for axis in figure.subplots(2, 2, height_ratios=(1, 1.75)).flat]
+    axes = [style_axis(axis) for axis in figure.subplots(2, 2, height_ratios=(1, 1.75)).flat]
     for row, width in enumerate(int(width) for width in outcome.numbers["widths"]):
         encoding = sinusoidal(torch.arange(SHOWN), width)
         curve, picture = axes[2 * row : 2 * row + 2]
@@ -124,8 +128,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         curve.set(title=f"PE of position 1, D = {width}", xlabel="dimension (次元)", ylabel="value", ylim=(-1.05, 1.05))
         curve.legend(frameon=False, fontsize=8, loc="lower right")
         picture.grid(visible=False)
-        # Sines alone, two pixels to a row at the runner's resolution: finer rows would be resampled into patterns of
-        # their own, and sines next to cosines are stripes that no dimension has.
+        # Only sines, with two pixels per row at the runner's resolution: finer rows would cause aliasing, and sines
+        # next to cosines would look like stripes that do not exist.
         shown = picture.imshow(
             encoding[:, ::2].T, cmap="RdBu_r", vmin=-1, vmax=1, aspect="auto", interpolation="nearest"
         )

@@ -1,4 +1,4 @@
-"""A shift by k is one matrix for all positions.
+"""A shift by k is the same matrix for all positions.
 
 PE_{i+k} = M_k PE_i,   M_k = blocks [[cos kω, sin kω], [−sin kω, cos kω]],   ω = 1 / 10000^{2d/D}
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -26,60 +26,65 @@ CLAIM = Claim(
         "PE_{pos+k} は PE_pos の線形関数であり、相対位置の計算が可能です。",
     ),
     tried=Words(
-        "For shifts of 1 to 64 the matrix M_k is written down, and also found by least squares from the first 4,096 "
-        "positions; both are tried on positions 5,000 to 5,999. A table of random vectors (learned positions before "
-        "any learning) is tried in the same way.",
+        "For shifts of 1 to 64, compute the matrix M_k from the formula and by least squares from the first 4,096 "
+        "positions; test both on positions 5,000 to 5,999. Test a table of random vectors (untrained learned "
+        "positions) in the same way.",
         "ずれ 1〜64 について行列 M_k を式から作り、また最初の 4,096 個の位置から最小二乗法でも求め、どちらも位置 "
         "5,000〜5,999 で試します。比較のため、乱数の表 (学習前の学習可能な位置埋め込み) も同じように試します。",
     ),
     refutes=Words(
-        "A position for which M_k PE_pos is not PE_{pos+k}.",
+        "A position for which M_k PE_pos differs from PE_{pos+k}.",
         "M_k PE_pos が PE_{pos+k} と異なる位置があれば、反証されます。",
     ),
     rule=Words(
-        "Holds when the written matrix misses by less than 10⁻⁹ at every position and shift, while the best matrix for "
-        "the random table misses by more than half of a vector's length; otherwise it does not hold.",
-        "式の行列の誤差がすべての位置とずれで 10⁻⁹ 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて"
-        "外れれば「成り立つ」、そうでなければ「成り立たない」。",
+        "Holds if the relative error of the formula is below 10⁻⁹ at every position and shift, while that of the best "
+        "matrix for the random table is above 0.5; otherwise does not hold.",
+        "式の行列の誤差がすべての位置とずれで 10⁻⁹ 未満であり、乱数の表では最良の行列でもベクトルの長さの半分を超えて外"
+        "れれば「成り立つ」、そうでなければ「成り立たない」。",
     ),
 )
 WIDTH = 32
 SHIFTS = (1, 2, 4, 8, 16, 32, 64)
-SEEN, UNSEEN = torch.arange(4096), torch.arange(5000, 6000)  # few positions leave the slowest waves undetermined
+SEEN, UNSEEN = (
+    torch.arange(4096),
+    torch.arange(5000, 6000),
+)  # with fewer positions the lowest frequencies are not determined
 
 
 def run(budget: Budget) -> Outcome:
     numbers: dict[str, Any] = {"shifts": list(SHIFTS), "written": [], "found": [], "random_table": []}
     random = torch.randn(6100, WIDTH, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    random *= (WIDTH / 2) ** 0.5 / random.norm(dim=-1, keepdim=True)  # as long as PE
+    random *= (WIDTH / 2) ** 0.5 / random.norm(dim=-1, keepdim=True)  # same norm as PE
     for shift in SHIFTS:
-        numbers["written"].append(miss(written(shift), encoded, UNSEEN, shift))
-        numbers["found"].append(miss(found(encoded, shift), encoded, UNSEEN, shift))
-        numbers["random_table"].append(miss(found(random.__getitem__, shift), random.__getitem__, UNSEEN, shift))
-    numbers["matrix"] = written(8).tolist()
+        numbers["written"].append(relative_error(shift_matrix(shift), encode, UNSEEN, shift))
+        numbers["found"].append(relative_error(fit_shift_matrix(encode, shift), encode, UNSEEN, shift))
+        numbers["random_table"].append(
+            relative_error(fit_shift_matrix(random.__getitem__, shift), random.__getitem__, UNSEEN, shift)
+        )
+    numbers["matrix"] = shift_matrix(8).tolist()
     return Outcome(
         judge(numbers),
         numbers,
         Words(
-            f"The written matrix misses by {times(max(numbers['written']))} of a vector's length at most, the one "
-            f"found from 4,096 positions by {times(max(numbers['found']))}; for a random table the best one misses by "
-            f"{min(numbers['random_table']):.2f}.",
-            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {times(max(numbers['written']))}、4,096 個の位置から求め"
-            f"た行列では {times(max(numbers['found']))} です。乱数の表では最良でも {min(numbers['random_table']):.2f} "
-            "外れます。",
+            f"The largest relative error is {format_number(max(numbers['written']))} with the formula and "
+            f"{format_number(max(numbers['found']))} with the matrix fitted to 4,096 positions; for a random table the "
+            f"best matrix has an error of {min(numbers['random_table']):.2f}.",
+            f"式の行列の誤差は、ベクトルの長さを 1 として最大 {format_number(max(numbers['written']))}、4,096 個の位置"
+            f"から求めた行列では {format_number(max(numbers['found']))} です。乱数の表では最良でも "
+            f"{min(numbers['random_table']):.2f} 外れます。",
         ),
         reading=Words(
-            "Left: the miss on positions never seen, by shift. Right: M₈, a rotation in each pair of dimensions.",
+            "Left: the relative error on unseen positions, by shift. Right: M₈, a rotation in each pair of dimensions.",
             "左は、見たことのない位置での誤差です。右は M₈ で、二次元ずつの回転が並んでいます。",
         ),
     )
 
 
-def encoded(positions: Tensor) -> Tensor:
+def encode(positions: Tensor) -> Tensor:
     return sinusoidal(positions, WIDTH, dtype=torch.float64)
 
 
-def written(shift: int) -> Tensor:
+def shift_matrix(shift: int) -> Tensor:
     """M_k from the addition theorems."""
     angles = shift * frequencies(WIDTH, base=10000.0, dtype=torch.float64)
     cos, sin = angles.cos(), angles.sin()
@@ -90,13 +95,13 @@ def written(shift: int) -> Tensor:
     return matrix
 
 
-def found(vectors: Any, shift: int) -> Tensor:
-    """M_k as the least-squares answer from the seen positions."""
+def fit_shift_matrix(vectors: Any, shift: int) -> Tensor:
+    """M_k as the least-squares solution on the seen positions."""
     solution: Tensor = torch.linalg.lstsq(vectors(SEEN), vectors(SEEN + shift), driver="gelsd").solution
     return solution.T
 
 
-def miss(matrix: Tensor, vectors: Any, positions: Tensor, shift: int) -> float:
+def relative_error(matrix: Tensor, vectors: Any, positions: Tensor, shift: int) -> float:
     """The largest ‖M PE_i − PE_{i+k}‖ / ‖PE‖."""
     left = vectors(positions) @ matrix.T - vectors(positions + shift)
     return float((left.norm(dim=-1) / vectors(positions).norm(dim=-1)).max())
@@ -107,17 +112,17 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, picture = panels(figure, 2)
+    curve, picture = make_panels(figure, 2)
     numbers = outcome.numbers
     for key, label, color in (
         ("random_table", "random table, best matrix", GREY),
-        ("found", "PE, matrix found (最小二乗)", RED),
-        ("written", "PE, matrix written (式)", BLUE),
+        ("found", "PE, matrix fitted (最小二乗)", RED),
+        ("written", "PE, matrix from formula (式)", BLUE),
     ):
         curve.plot(numbers["shifts"], numbers[key], "o-", color=color, label=label, markersize=3.5)
-    curve.set(title="miss / length of PE", xlabel="shift k (ずれ)", xscale="log", yscale="log")
+    curve.set(title="relative error", xlabel="shift k (ずれ)", xscale="log", yscale="log")
     curve.set_xticks(numbers["shifts"], [str(k) for k in numbers["shifts"]])
     curve.minorticks_off()
     curve.legend(frameon=False, fontsize=8, loc="center right")
-    heat(picture, numbers["matrix"], cmap="RdBu_r", low=-1, high=1, bar="weight")
+    plot_heatmap(picture, numbers["matrix"], cmap="RdBu_r", low=-1, high=1, bar="weight")
     picture.set(title="M₈", xlabel="from dimension (次元)", ylabel="to dimension")

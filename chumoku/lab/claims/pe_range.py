@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.positions import sinusoidal
 
 CLAIM = Claim(
@@ -17,11 +17,12 @@ CLAIM = Claim(
     title=Words("The range of the encoding", "位置符号の値の範囲"),
     stated=Words("The sinusoidal encoding takes values from 0 to 1.", "位置符号(正弦波)は 0〜1 の値を取ります。"),
     tried=Words(
-        "All values for D = 512 and the positions 0 to 4,999.", "D = 512、位置 0〜4,999 のすべての値を調べます。"
+        "Compute all values for D = 512 and the positions 0 to 4,999.",
+        "D = 512、位置 0〜4,999 のすべての値を調べます。",
     ),
     refutes=Words("A value outside 0 … 1.", "0〜1 の外の値があること。"),
     rule=Words(
-        "Holds when the least is 0 or more and the greatest 1 or less.",
+        "Holds if the minimum is at least 0 and the maximum at most 1.",
         "最小が 0 以上、最大が 1 以下なら「成り立つ」。",
     ),
 )
@@ -39,28 +40,27 @@ def run(budget: Budget) -> Outcome:
         "shares": shares.tolist(),
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The values go from {numbers['least']:.4f} to {numbers['greatest']:.4f}; {numbers['below_zero']:.1%} are "
-            "below 0. "
-            "The note's point, that they stay bounded, is right.",
+            f"The values range from {numbers['least']:.4f} to {numbers['greatest']:.4f}; {numbers['below_zero']:.1%} "
+            "are negative. It is correct that they stay bounded.",
             f"値は {numbers['least']:.4f} から {numbers['greatest']:.4f} までで、{numbers['below_zero']:.1%} が負です。"
             "「大きくなりすぎない」という要件を満たすことは正しいです。",
         ),
         correction=Correction("0 … 1", "−1 … 1", Words("sin and cos lie in −1 … 1", "sin と cos の値域は −1〜1 です")),
         reading=Words(
-            "What lies left of 0 (red) is what the note leaves out.", "0 より左(赤)が、ノートで抜けている部分です。"
+            "The values below 0 (red) are missing in the note.", "0 より左(赤)が、ノートで抜けている部分です。"
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["least"] >= 0 and numbers["greatest"] <= 1 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.0, height=2.9)[0]
+    axis = make_panels(figure, 1, width=6.0, height=2.9)[0]
     edges, shares = outcome.numbers["edges"], outcome.numbers["shares"]
     colors = [RED if right <= 1e-9 else BLUE for right in edges[1:]]
     axis.bar(edges[:-1], [100 * share for share in shares], edges[1] - edges[0], align="edge", color=colors)

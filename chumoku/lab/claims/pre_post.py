@@ -1,4 +1,4 @@
-"""Where the norm stands, and whether learning has to warm up.
+"""The placement of the norm, and whether training needs a warm-up.
 
 pre    x ← x + f(norm(x))          post   x ← norm(x + f(x))
 """
@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, tail, thinned, toy
+from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, downsample, final_loss, fit
 from chumoku.models.model import Model
 
 if TYPE_CHECKING:
@@ -26,29 +26,29 @@ CLAIM = Claim(
     notes=("002",),
     title=Words("Pre-LN and Post-LN", "Pre-LN と Post-LN"),
     stated=Words(
-        "Pre-LN trains stably without warm-up, above all when the model is deep.",
+        "Pre-LN trains stably without warm-up, especially in deep models.",
         "Pre-LN は訓練が安定し、深いモデルで特に有効で、ウォームアップなしで訓練できます。",
     ),
     tried=Words(
-        "Decoders of 2, 6 and 12 layers with the norm before or after learn a simple substitution of words by Adam at "
-        "0.003, with no warm-up and with one of half the steps.",
+        "Decoders of 2, 6 and 12 layers with Pre-LN or Post-LN learn a simple substitution of words with Adam at "
+        "0.003, without warm-up and with a warm-up of half the steps.",
         "2 層、6 層、12 層のデコーダで、正規化を前に置く場合と後に置く場合について、単語の単純な置き換えを Adam "
         "(0.003) で学習させます。ウォームアップなしの場合と、ステップの半分をウォームアップにする場合を比べます。",
     ),
     refutes=Words(
-        "Pre-LN that does not learn without warm-up. Post-LN that needs none either, or that warm-up does not help, "
-        "limits it.",
+        "Pre-LN does not learn without warm-up. If Post-LN does not need a warm-up either, or does not learn with it, "
+        "the claim holds only in part.",
         "Pre-LN がウォームアップなしで学習できなければ、反証されます。Post-LN にもウォームアップが要らないか、あっても"
         "学習できなければ、条件つきになります。",
     ),
     rule=Words(
-        "A cell learns when in every seed the loss ends below half of chance (ln 8). Does not hold when Pre-LN without "
-        "warm-up does not learn at some depth. Holds when at the greatest depth Post-LN learns with warm-up and not "
-        "without: then warm-up is what Pre-LN spares. Otherwise it holds only for Pre-LN by itself.",
-        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習"
-        "できない深さがあれば「成り立たない」。最も深いモデルで Post-LN がウォームアップありでは学習でき、なしではでき"
-        "なければ (Pre-LN が省くのはウォームアップだと言えるので)「成り立つ」、それ以外は Pre-LN 単独についてのみ「条件"
-        "つきで成り立つ」。",
+        "A model learns if the final loss is below half of chance (ln 8) in every seed. Does not hold if Pre-LN "
+        "without warm-up does not learn at some depth. Holds if at the greatest depth Post-LN learns with warm-up but "
+        "not without: then Pre-LN makes the warm-up unnecessary. Otherwise it holds only for Pre-LN by itself.",
+        "すべてのシードで損失が偶然 (ln 8) の半分未満で終われば学習できたとします。ウォームアップなしの Pre-LN が学習で"
+        "きない深さがあれば「成り立たない」。最も深いモデルで Post-LN がウォームアップありでは学習でき、なしではできな"
+        "ければ (Pre-LN が省くのはウォームアップだと言えるので)「成り立つ」、それ以外は Pre-LN 単独についてのみ「条件つ"
+        "きで成り立つ」。",
     ),
 )
 DEPTHS = (2, 6, 12)
@@ -57,79 +57,79 @@ WAYS = ("pre", "post")
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(60, least=20)
+    steps = budget.steps(60, minimum=20)
     numbers: dict[str, Any] = {"steps": steps, "end": {}, "losses": {}}
     for depth in DEPTHS:
         for way in WAYS:
             for warmup in (0, steps // 2):
-                key = named(depth, way, warm=warmup > 0)
-                runs = [trained(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
-                numbers["end"][key] = [tail(one) for one in runs]
-                numbers["losses"][key] = [thinned(one, 30) for one in runs]
+                key = run_key(depth, way, warm=warmup > 0)
+                runs = [train_model(depth, way, warmup, seed, steps) for seed in range(budget.seeds)]
+                numbers["end"][key] = [final_loss(one) for one in runs]
+                numbers["losses"][key] = [downsample(one, 30) for one in runs]
     verdict = judge(numbers)
-    end = {key: told(values) for key, values in numbers["end"].items()}
+    end = {key: format_seeds(values) for key, values in numbers["end"].items()}
     deep = DEPTHS[-1]
     return Outcome(
         verdict,
         numbers,
         Words(
             f"Without warm-up the loss ends, at {' / '.join(map(str, DEPTHS))} layers, at "
-            + " / ".join(end[named(depth, "pre")] for depth in DEPTHS)
+            + " / ".join(end[run_key(depth, "pre")] for depth in DEPTHS)
             + " with Pre-LN and "
-            + " / ".join(end[named(depth, "post")] for depth in DEPTHS)
+            + " / ".join(end[run_key(depth, "post")] for depth in DEPTHS)
             + f" with Post-LN (chance {math.log(WORDS):.2f}). With a warm-up Post-LN of {deep} layers ends "
-            f"at {end[named(deep, 'post', warm=True)]}.",
+            f"at {end[run_key(deep, 'post', warm=True)]}.",
             f"ウォームアップなしの最後の損失は、{'・'.join(map(str, DEPTHS))} 層の順に、Pre-LN で "
-            + "・".join(end[named(depth, "pre")] for depth in DEPTHS)
+            + "・".join(end[run_key(depth, "pre")] for depth in DEPTHS)
             + "、Post-LN で "
-            + "・".join(end[named(depth, "post")] for depth in DEPTHS)
+            + "・".join(end[run_key(depth, "post")] for depth in DEPTHS)
             + f" です (偶然は {math.log(WORDS):.2f})。{deep} 層の Post-LN はウォームアップありで "
-            f"{end[named(deep, 'post', warm=True)]} でした。",
+            f"{end[run_key(deep, 'post', warm=True)]} でした。",
         ),
         when=Words(
-            "Pre-LN is looked at by itself: at these depths and this rate Post-LN needs no warm-up either.",
+            "Only Pre-LN is considered: at these depths and this rate, Post-LN needs no warm-up either.",
             "Pre-LN だけを見るときです。この深さと学習率では、Post-LN もウォームアップなしで学習できました。",
         )
-        if learns(numbers)[named(deep, "post")]
+        if learns(numbers)[run_key(deep, "post")]
         else Words(
-            f"Pre-LN is looked at by itself: at {deep} layers Post-LN does not learn with a warm-up either, so that a "
-            f"warm-up is not what it lacked in these {steps} steps.",
+            f"Only Pre-LN is considered: at {deep} layers, Post-LN does not learn in {steps} steps with a warm-up "
+            "either, so the missing warm-up is not the reason.",
             f"Pre-LN だけを見るときです。{deep} 層の Post-LN は、この {steps} ステップではウォームアップがあっても学習"
             "できず、足りないのはウォームアップだとは言えません。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "The loss over training, by depth and placement; dotted: chance. A curve that stays there has learned "
+            "Loss during training by depth and placement; dotted: chance. A curve that stays there has learned "
             "nothing.",
             "深さと配置ごとの学習中の損失です。点線は偶然で、そこにとどまる曲線は何も学習していません。",
         ),
     )
 
 
-def named(depth: int, way: str, *, warm: bool = False) -> str:
+def run_key(depth: int, way: str, *, warm: bool = False) -> str:
     return f"{way}, {depth} layers, {'warm-up' if warm else 'no warm-up'}"
 
 
-def trained(depth: int, way: str, warmup: int, seed: int, steps: int) -> list[float]:
-    model = toy(seed, vocabulary=WORDS, layers=depth, placement=way, position="sinusoidal", feedforward_width=64)
+def train_model(depth: int, way: str, warmup: int, seed: int, steps: int) -> list[float]:
+    model = build_toy(seed, vocabulary=WORDS, layers=depth, placement=way, position="sinusoidal", feedforward_width=64)
 
     def loss(generator: torch.Generator) -> Tensor:
-        return substituted(model, torch.randint(WORDS, (8, 12), generator=generator))
+        return substitution_loss(model, torch.randint(WORDS, (8, 12), generator=generator))
 
     return fit(model, loss, steps=steps, seed=seed, rate=3e-3, warmup=warmup)
 
 
-def substituted(model: Model, words: Tensor) -> Tensor:
-    """The loss of saying 3w + 1 for every word w."""
+def substitution_loss(model: Model, words: Tensor) -> Tensor:
+    """Loss of predicting 3w + 1 for every word w."""
     return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 
 def judge(numbers: dict[str, Any]) -> str:
     learned, deep = learns(numbers), DEPTHS[-1]
-    if not all(learned[named(depth, "pre")] for depth in DEPTHS):
+    if not all(learned[run_key(depth, "pre")] for depth in DEPTHS):
         return FAILS
-    spared = learned[named(deep, "post", warm=True)] and not learned[named(deep, "post")]
+    spared = learned[run_key(deep, "post", warm=True)] and not learned[run_key(deep, "post")]
     return HOLDS if spared else PARTLY
 
 
@@ -139,15 +139,15 @@ def learns(numbers: dict[str, Any]) -> dict[str, bool]:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
-    for axis, depth in zip(panels(figure, len(DEPTHS), width=8.6, height=3.2), DEPTHS, strict=True):
+    for axis, depth in zip(make_panels(figure, len(DEPTHS), width=8.6, height=3.2), DEPTHS, strict=True):
         series = {
-            f"{way}{', warm-up' if warm else ''}": numbers["losses"][named(depth, way, warm=warm)]
+            f"{way}{', warm-up' if warm else ''}": numbers["losses"][run_key(depth, way, warm=warm)]
             for way in WAYS
             for warm in (False, True)
         }
         points = len(next(iter(series.values()))[0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
-        curves(axis, at, series, colors=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
+        plot_curves(axis, at, series, colors=(BLUE, LIGHT, RED, OCHRE), legend=depth == DEPTHS[0])
         axis.axhline(math.log(WORDS), color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=f"{depth} layers (層)", xlabel="step", ylim=(0, 3.2))
         axis.set_ylabel("loss (損失)" if depth == DEPTHS[0] else "")

@@ -1,9 +1,9 @@
-"""pretrain-shift: the outputs, shifted right, are the inputs; and a word at a time says what one pass says.
+"""pretrain-shift: the decoder inputs are the outputs shifted right, and step-by-step decoding equals one pass.
 
-taught        fed   (begin) I    eat  a        …         to say   I    eat  a    mandarin …      all at once
-free          fed   (begin) and what it said itself, a word at a time, with a cache
+taught        teacher forcing: inputs (begin) I eat a …, targets I eat a mandarin …, all positions at once
+free          free running: inputs (begin) and its own words, one at a time with a cache
 
-same words    the free translation, fed back in one pass: the likeliest word of every position is the next one fed
+same words    one pass over the free-running translation predicts exactly the same words
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import panels
-from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, english, joined, shifted
-from chumoku.lab.toy_models import told
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.figures import make_panels
+from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, join_words, shift_right, split_english
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.translator import Translator, get_translators, training_steps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,71 +27,75 @@ CLAIM = Claim(
     notes=("000",),
     title=Words("Outputs, shifted right", "Outputs (shifted right)"),
     stated=Words(
-        "The decoder is fed the outputs shifted right, beginning with a start symbol, and speaks one word at a time.",
+        "The decoder input is the outputs shifted right, beginning with a start symbol, and it generates one word at a "
+        "time.",
         "デコーダには開始記号から始まる出力を右にずらしたもの（Outputs shifted right）が入力され、1語ずつ出力します。",
     ),
     tried=Words(
-        "On held-out sentences a trained translator is run taught (fed the right words, all at once) and free (fed "
-        "its own words, one at a time with a cache); its free words are then fed back in one pass.",
-        "見ていない文について、正解の語を一度に与える場合（教師強制）と、自分の出力を1語ずつ与える場合（自走、キャッ"
-        "シュ使用）を比べ、自走の出力を一度に与え直した結果とも比べます。",
+        "Run a trained translator on unseen sentences with teacher forcing (the correct words, all at once) and free "
+        "running (its own words, one at a time with a cache); then pass its own words through the model in one pass.",
+        "見ていない文について、正解の語を一度に与える場合（教師強制）と、自分の出力を1語ずつ与える場合（自走、キャッシ"
+        "ュ使用）を比べ、自走の出力を一度に与え直した結果とも比べます。",
     ),
     refutes=Words(
-        "What is fed is not what is to be said moved by one, or one pass over its own words says other words.",
+        "The inputs are not the targets shifted by one, or one pass over its own words predicts other words.",
         "入力が正解を1つずらしたものでない、または自分の出力を一度に与えたときに違う語を言うこと。",
     ),
     rule=Words(
-        "Holds when in every seed the fed rows are the labels moved right by one behind the start symbol, and one "
-        "pass over the free words gives exactly these words again, in all sentences.",
-        "すべてのシードで、入力が開始記号の後に正解を1つ右へずらしたものであり、自走の語を一度に与え直すと全文で同じ"
-        "語になれば「成り立つ」。",
+        "Holds if in every seed the inputs are the start symbol and the targets shifted right by one, and one pass "
+        "over its own words predicts exactly these words, in all sentences.",
+        "すべてのシードで、入力が開始記号の後に正解を1つ右へずらしたものであり、自走の語を一度に与え直すと全文で同じ語"
+        "になれば「成り立つ」。",
     ),
 )
 SENTENCES, SHOWN = 150, 4
 
 
 @torch.no_grad()
-def compared(translator: Translator) -> dict[str, Any]:
+def compare_modes(translator: Translator) -> dict[str, Any]:
     chosen = translator.data.test[:SENTENCES]
-    source = translator.sources(chosen)
-    fed, wanted = translator.targets(chosen)
-    moved = bool((fed[:, 1:] == torch.where(wanted == IGNORE, PAD, wanted).where(wanted != END, PAD)[:, :-1]).all())
-    taught = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
-    real = wanted != IGNORE
-    free = [best.tokens for best in translator.say(source)]
-    right = [words == row[row > END].tolist() for words, row in zip(free, wanted, strict=True)]
+    source = translator.encode_sources(chosen)
+    inputs, targets = translator.encode_targets(chosen)
+    labels = torch.where(targets == IGNORE, PAD, targets).where(targets != END, PAD)
+    moved = bool((inputs[:, 1:] == labels[:, :-1]).all())
+    taught = translator.model(source, inputs, source_mask=source != PAD).logits.argmax(-1)
+    real = targets != IGNORE
+    free = [best.tokens for best in translator.translate(source)]
+    right = [words == row[row > END].tolist() for words, row in zip(free, targets, strict=True)]
     return {
-        "fed_is_said_moved": moved and bool((fed[:, 0] == BEGIN).all()),
-        "one_pass_repeats": repeated(translator, source, free),
+        "fed_is_said_moved": moved and bool((inputs[:, 0] == BEGIN).all()),
+        "one_pass_repeats": count_repeated(translator, source, free),
         "sentences": len(free),
-        "taught_words_right": (taught == wanted)[real].float().mean().item(),
-        "taught_sentences_right": ((taught == wanted) | ~real).all(1).float().mean().item(),
+        "taught_words_right": (taught == targets)[real].float().mean().item(),
+        "taught_sentences_right": ((taught == targets) | ~real).all(1).float().mean().item(),
         "free_sentences_right": sum(right) / len(right),
-        "shown": shown(translator, taught, free, right),
+        "shown": select_examples(translator, taught, free, right),
     }
 
 
-def repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
-    """Of how many sentences one pass over the words that came one at a time finds each of them likeliest again."""
-    fed, wanted = shifted(free)
-    said = translator.model(source, fed, source_mask=source != PAD).logits.argmax(-1)
-    return int(((said == wanted) | (wanted <= END)).all(1).sum())
+def count_repeated(translator: Translator, source: Tensor, free: list[list[int]]) -> int:
+    """Number of sentences for which one pass over the generated words predicts each of them again."""
+    inputs, targets = shift_right(free)
+    said = translator.model(source, inputs, source_mask=source != PAD).logits.argmax(-1)
+    return int(((said == targets) | (targets <= END)).all(1).sum())
 
 
-def shown(translator: Translator, taught: Tensor, free: list[list[int]], right: list[bool]) -> list[dict[str, Any]]:
-    """Two sentences that come out right and two that do not, where there are such."""
-    good, bad = ([n for n, correct in enumerate(right) if correct is wanted] for wanted in (True, False))
+def select_examples(
+    translator: Translator, taught: Tensor, free: list[list[int]], right: list[bool]
+) -> list[dict[str, Any]]:
+    """Up to two correct and two wrong sentences."""
+    good, bad = ([n for n, correct in enumerate(right) if correct is expected] for expected in (True, False))
     names, found = translator.data.target, []
     for number in sorted((good[: SHOWN - min(2, len(bad))] + bad[:2])[:SHOWN]):
         one = translator.data.test[number]
-        length = len(english(one.target))
+        length = len(split_english(one.target))
         said = [names.units[token] for token in taught[number, :length].tolist()]
         found.append(
             {
                 "source": one.source,
                 "right": one.target,
-                "taught": joined(said),
-                "free": joined(names.decode(free[number])),
+                "taught": join_words(said),
+                "free": join_words(names.decode(free[number])),
             }
         )
     return found
@@ -103,39 +107,40 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def run(budget: Budget) -> Outcome:
-    found = translators(budget)
-    runs = [compared(translator) for translator in found]
+    found = get_translators(budget)
+    runs = [compare_modes(translator) for translator in found]
     numbers: dict[str, Any] = {
         "seeds": [translator.seed for translator in found],
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "runs": runs,
     }
     repeated, total = (sum(one[key] for one in runs) for key in ("one_pass_repeats", "sentences"))
     words, taught, free = (
-        told([100 * one[key] for one in runs], "{:.0f}")
+        format_seeds([100 * one[key] for one in runs], "{:.0f}")
         for key in ("taught_words_right", "taught_sentences_right", "free_sentences_right")
     )
     return Outcome(
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            "What is fed is what is to be said, moved right by one. One pass over its own words repeats them in "
-            f"{repeated} of {total} sentences. Taught, {words} % of words and {taught} % of sentences are right; "
-            f"free, {free} % of sentences; the first wrong word spoils a whole sentence either way.",
-            f"入力は正解を1つ右へずらしたものです。自走の出力を一度に与え直すと、{total}文中{repeated}文で同じ語にな"
-            f"りました。教師強制では語の{words}％、文の{taught}％が正解で、自走では文の{free}％が正解です。最初の誤り"
-            "で文が崩れるのはどちらも同じです。",
+            "The inputs are the targets shifted right by one. One pass over its own words predicts the same words in "
+            f"{repeated} of {total} sentences. With teacher forcing, {words} % of words and {taught} % of sentences "
+            f"are correct; with free running, {free} % of sentences; one wrong word makes a sentence wrong in both "
+            "cases.",
+            f"入力は正解を1つ右へずらしたものです。自走の出力を一度に与え直すと、{total}文中{repeated}文で同じ語になり"
+            f"ました。教師強制では語の{words}％、文の{taught}％が正解で、自走では文の{free}％が正解です。最初の誤りで文"
+            "が崩れるのはどちらも同じです。",
         ),
         reading=Words(
-            "For each sentence: what was wanted, what is said when fed the right words, and when fed its own.",
+            "For each sentence: the reference, the output with teacher forcing, and the output with free running.",
             "各文について、正解、正解の語を与えたときの出力、自分の語を与えたときの出力を並べています。",
         ),
     )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, height=3.8, width=6.8)[0]
+    axis = make_panels(figure, 1, height=3.8, width=6.8)[0]
     axis.axis("off")
     lines = outcome.numbers["runs"][0]["shown"]
     step = 1 / max(1, len(lines))
@@ -143,7 +148,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         top = 1 - number * step
         axis.text(0, top, one["source"], fontsize=10, va="top", transform=axis.transAxes)
         for row, (name, key) in enumerate(
-            (("正解 wanted", "right"), ("教師強制 taught", "taught"), ("自走 free", "free"))
+            (("正解 reference", "right"), ("教師強制 teacher forcing", "taught"), ("自走 free running", "free"))
         ):
             color = "#1c2733" if one[key] == one["right"] else "#b23a48"
             height = top - step * (0.27 + 0.2 * row)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import BLUE, OCHRE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels
 
 WIDTH, HEAD = 48, 7
 
@@ -17,72 +17,67 @@ CLAIM = Claim(
     notes=("003",),
     title=Words("The rank of W_Q W_Kᵀ", "W_Q W_Kᵀ のランク"),
     stated=Words(
-        "W_Q·W_Kᵀ is any matrix of rank d, so there is no use in a d larger than the width l.",
+        "W_Q·W_Kᵀ is any matrix of rank d, so a d larger than the width l is useless.",
         "W_Q W_Kᵀ は任意のランク d の行列なので、d を l より大きくする意味はありません。",
     ),
     tried=Words(
-        f"Singular values of W_Q·W_Kᵀ for l = {WIDTH}: at d = {HEAD}; at d = {HEAD} with two equal columns in W_K; and "
-        "at d = "
-        f"{2 * WIDTH}. And the other way: random matrices of rank 1 to {HEAD} taken apart into such a product.",
-        f"l = {WIDTH} で W_Q W_Kᵀ の特異値を調べます。d = {HEAD} の場合、W_K の二列が等しい場合、d = {2 * WIDTH} "
-        "の場合です。"
-        f"逆に、ランク 1〜{HEAD} の乱数行列がこの積の形に分解できるかも確かめます。",
+        f"Compute the singular values of W_Q·W_Kᵀ for l = {WIDTH}: with d = {HEAD}, with d = {HEAD} and two equal "
+        f"columns in W_K, and with d = {2 * WIDTH}. Also factorize random matrices of rank 1 to {HEAD} into such a "
+        "product.",
+        f"l = {WIDTH} で W_Q W_Kᵀ の特異値を調べます。d = {HEAD} の場合、W_K の二列が等しい場合、d = {2 * WIDTH} の場合"
+        f"です。逆に、ランク 1〜{HEAD} の乱数行列がこの積の形に分解できるかも確かめます。",
     ),
     refutes=Words(
-        "A product of a rank other than d, or a matrix of rank d that is no such product.",
+        "A product whose rank is not d, or a matrix of rank d that is not such a product.",
         "ランクが d でない積や、この積で書けないランク d の行列があること。",
     ),
     rule=Words(
-        "Holds when every product has rank d exactly; holds only when, where ranks are at most d and all such matrices "
-        "are reached.",
-        "すべての積のランクがちょうど d なら「成り立つ」。d 以下で、"
-        "そのような行列がすべて作れるなら「条件つきで成り立つ」。",
+        "Holds if every product has exactly rank d; holds only when … if ranks are at most d and all such matrices can "
+        "be factorized.",
+        "すべての積のランクがちょうど d なら「成り立つ」。d 以下で、そのような行列がすべて作れるなら「条件つきで成り立"
+        "つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
 
-    def drawn(rows: int, columns: int) -> torch.Tensor:
-        return torch.randn(rows, columns, dtype=torch.float64, generator=dice)
+    def random_matrix(rows: int, columns: int) -> torch.Tensor:
+        return torch.randn(rows, columns, dtype=torch.float64, generator=generator)
 
-    query, key = drawn(WIDTH, HEAD), drawn(WIDTH, HEAD)
+    query, key = random_matrix(WIDTH, HEAD), random_matrix(WIDTH, HEAD)
     twin = key.clone()
     twin[:, 1] = twin[:, 0]
-    wide = drawn(WIDTH, 2 * WIDTH), drawn(WIDTH, 2 * WIDTH)
+    wide = random_matrix(WIDTH, 2 * WIDTH), random_matrix(WIDTH, 2 * WIDTH)
     products = {"d": query @ key.T, "equal_columns": query @ twin.T, "wide": wide[0] @ wide[1].T}
     values = {name: torch.linalg.svdvals(product).tolist() for name, product in products.items()}
     gap = 0.0
     for rank in range(1, HEAD + 1):
-        wanted = drawn(WIDTH, rank) @ drawn(rank, WIDTH)
+        wanted = random_matrix(WIDTH, rank) @ random_matrix(rank, WIDTH)
         u, s, v = torch.linalg.svd(wanted)
         gap = max(gap, float(((u[:, :HEAD] * s[:HEAD]) @ v[:HEAD] - wanted).abs().max()))
     numbers: dict[str, Any] = {
         "width": WIDTH,
         "head": HEAD,
-        "ranks": {name: ranked(found) for name, found in values.items()},
+        "ranks": {name: numerical_rank(found) for name, found in values.items()},
         "singular_values": values,
         "gap_taken_apart": gap,
         "seeds": [0],
     }
     ranks = numbers["ranks"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
             f"Rank {ranks['d']} at d = {HEAD}, rank {ranks['equal_columns']} when two columns are equal, rank "
-            f"{ranks['wide']} at d = "
-            f"{2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (to {times(gap)}). So the rank is at "
-            "most "
-            "d, and "
-            "the conclusion, no use in d > l, is right.",
-            f"d = {HEAD} でランク {ranks['d']}、二列が等しいとランク {ranks['equal_columns']}、d = {2 * WIDTH} "
-            f"ではランク {ranks['wide']} でした。"
-            f"ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {times(gap)})。正しくは「ランク d 以下」で、d > l "
-            "に意味がないという結論は正しいです。",
+            f"{ranks['wide']} at d = {2 * WIDTH}. Every matrix of rank 1 to {HEAD} is such a product (error "
+            f"{format_number(gap)}). So the rank is at most d, and the conclusion that d > l is useless is correct.",
+            f"d = {HEAD} でランク {ranks['d']}、二列が等しいとランク {ranks['equal_columns']}、d = {2 * WIDTH} ではラン"
+            f"ク {ranks['wide']} でした。ランク 1〜{HEAD} の行列はすべてこの積で書けます(誤差 {format_number(gap)})。正"
+            "しくは「ランク d 以下」で、d > l に意味がないという結論は正しいです。",
         ),
-        when=Words("'of rank d' is read as 'of rank d at most'", "「ランク d」を「ランク d 以下」と読むとき"),
+        when=Words("“of rank d” means “of rank at most d”", "「ランク d」を「ランク d 以下」と読むとき"),
         correction=Correction(
             "rank d",
             "rank ≤ min(l, d)",
@@ -92,17 +87,17 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "The singular values end at d, earlier with equal columns, and at l however large d is.",
+            "The singular values end at d, earlier with equal columns, and at l for any larger d.",
             "特異値は d で途切れ、列が等しければもっと早く、d をいくら大きくしても l で途切れます。",
         ),
     )
 
 
-def ranked(values: list[float]) -> int:
+def numerical_rank(values: list[float]) -> int:
     return sum(value > 1e-9 * values[0] for value in values)
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     ranks, head, width = numbers["ranks"], numbers["head"], numbers["width"]
     exact = ranks["d"] == head and ranks["equal_columns"] == head
     at_most = max(ranks["d"], ranks["equal_columns"]) <= head and ranks["wide"] <= width
@@ -112,7 +107,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.4, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.4, height=3.3)[0]
     names = {
         "wide": f"d = {2 * WIDTH}",
         "d": f"d = {HEAD}",

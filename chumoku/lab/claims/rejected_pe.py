@@ -1,10 +1,10 @@
-"""Two encodings that were rejected, and the one that was not.
+"""Two position encodings that the note rejects, and the sinusoidal encoding.
 
 i       p = i · u                 grows without bound
-i / N   p = (i / N) · u           the same place has another code in a longer text
+i / N   p = (i / N) · u           the code of a position depends on the length of the text
 sin     PE(i)                     neither
 
-u is one random direction, the same for both.
+u is the same random direction for both.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, thinned, toy
+from chumoku.lab.figures import BLUE, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import build_toy, downsample, fit
 from chumoku.models.model import Model
 from chumoku.nn.positions import SinusoidalPositions
 
@@ -30,30 +30,31 @@ CLAIM = Claim(
     notes=("001",),
     title=Words("Why not simply i, or i/N", "なぜ i や i/N ではいけないのか"),
     stated=Words(
-        "As a code of position, i grows without bound and i/N needs the length to be known; the sinusoidal encoding "
-        "has neither fault.",
+        "As a position code, i grows without bound and i/N requires the length in advance; the sinusoidal encoding has "
+        "neither problem.",
         "位置の情報として i は際限なく大きくなり、i/N は文の長さが事前にわからなければ使えません。正弦波にはどちらの問"
         "題もありません。",
     ),
     tried=Words(
-        "The size of each code by position, and how far the code of position 5 moves from a text of 8 to one of 64 "
-        "words. Then small decoders learn with each to repeat the previous word, in texts of 8 to 32 words, and are "
-        "asked in texts of 8, 16, 32 and 64.",
-        "位置ごとの符号の大きさと、文の長さが 8 語から 64 語に変わったときに位置 5 の符号がどれだけ動くかを測ります。"
-        "次に、8〜32 語の文で直前の単語を答える課題を、それぞれの符号で小さなデコーダに学習させ、8、16、32、64 語の文で"
-        "試します。",
+        "Measure the norm of each code by position, and how much the code of position 5 changes from a text of 8 to "
+        "one of 64 words. Then train small decoders with each code to repeat the previous word in texts of 8 to 32 "
+        "words, and test them on texts of 8, 16, 32 and 64.",
+        "位置ごとの符号の大きさと、文の長さが 8 語から 64 語に変わったときに位置 5 の符号がどれだけ動くかを測ります。次"
+        "に、8〜32 語の文で直前の単語を答える課題を、それぞれの符号で小さなデコーダに学習させ、8、16、32、64 語の文で試"
+        "します。",
     ),
     refutes=Words(
-        "i that stays bounded, or i/N that does not move. A length at which one of them learns better limits it.",
+        "i stays bounded, or i/N does not change. If one of them learns better at some length, the claim holds only in "
+        "part.",
         "i が有界であるか、i/N が動かなければ、反証されます。どちらかの方がよく学習できる長さがあれば、条件つきになりま"
         "す。",
     ),
     rule=Words(
-        "Does not hold unless from position 16 to 1,024 the code i grows more than tenfold while the sinusoidal does "
-        "not grow, and the code i/N of position 5 moves by more than a tenth of its length while the others do not "
-        "move. Holds when moreover at every length and in every seed the sinusoidal learner is at most one point of "
-        "accuracy below the better of the others; otherwise it holds for the codes, and for learning only at the "
-        "lengths named.",
+        "Does not hold unless from position 16 to 1,024 the code i grows more than tenfold while the sinusoidal one "
+        "does not grow, and the code i/N of position 5 changes by more than a tenth of its norm while the others do "
+        "not change. Otherwise holds if at every length and in every seed the accuracy of the sinusoidal encoding is "
+        "at most one point below the better of the others; else it holds for the codes, and for learning only at the "
+        "given lengths.",
         "位置 16 から 1,024 までに i の符号が 10 倍を超えて大きくなり正弦波は大きくならず、位置 5 の i/N の符号が長さ"
         "の 1 割を超えて動きほかは動かない、のどれかが欠ければ「成り立たない」。さらにすべての長さとシードで、正弦波の"
         "正解率がほかの良い方より 1 ポイントを超えて低くなければ「成り立つ」、そうでなければ、符号そのものと示された長"
@@ -65,8 +66,8 @@ WAYS = ("i", "i/N", "sinusoidal")
 LENGTHS = (8, 16, 32, 64)
 
 
-class Straight(nn.Module):
-    """i · u, or (i / N) · u, where the sinusoidal encoding would stand."""
+class LinearPosition(nn.Module):
+    """i · u, or (i / N) · u, in place of the sinusoidal encoding."""
 
     def __init__(self, *, share: bool, seed: int) -> None:
         super().__init__()
@@ -79,70 +80,73 @@ class Straight(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(200, least=110)
+    steps = budget.steps(200, minimum=110)
     numbers: dict[str, Any] = {"steps": steps, "lengths": list(LENGTHS), "size": {}, "moved": {}}
     numbers |= {"accuracy": {}, "losses": {}}
     for way in WAYS:
-        code = made(way, 0)
+        code = build_position(way, 0)
         numbers["size"][way] = [float(code(torch.tensor([at]), 1024).norm()) for at in (16, 1024)]
         short, long = (code(torch.tensor([5]), end) for end in (8, 64))
         numbers["moved"][way] = float((long - short).norm() / short.norm())
-        runs = [trained(way, seed, steps) for seed in range(budget.seeds)]
+        runs = [train_model(way, seed, steps) for seed in range(budget.seeds)]
         numbers["losses"][way] = [losses for losses, _ in runs]
         numbers["accuracy"][way] = [accuracy for _, accuracy in runs]
     verdict = judge(numbers)
-    at = {way: shown(numbers, way) for way in WAYS}
-    good = [length for place, length in enumerate(LENGTHS) if best_at(numbers, place)]
+    at = {way: format_accuracies(numbers, way) for way in WAYS}
+    good = [length for place, length in enumerate(LENGTHS) if sinusoidal_is_best(numbers, place)]
     return Outcome(
         verdict,
         numbers,
         Words(
             f"From position 16 to 1,024 i grows {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f}-fold, the "
-            f"sinusoidal not at all; between texts of 8 and 64 words the i/N of position 5 moves by "
-            f"{numbers['moved']['i/N']:.0%}. After {steps} steps the previous word is right, at "
-            f"{' / '.join(map(str, LENGTHS))} words, with {at['i']} (i), {at['i/N']} (i/N), {at['sinusoidal']} "
-            f"(sinusoidal); {LENGTHS[-1]} words were never seen in training.",
-            f"位置 16 から 1,024 までに i は {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f} 倍になり、正弦波"
-            f"は変わりません。位置 5 の i/N は、文が 8 語から 64 語になると {numbers['moved']['i/N']:.0%} 動きま"
-            f"す。{steps} ステップ後の正解率は ({'・'.join(map(str, LENGTHS))} 語の順に)、i が {at['i']}、i/N が "
+            "sinusoidal encoding not at all; between texts of 8 and 64 words, i/N of position 5 changes by "
+            f"{numbers['moved']['i/N']:.0%}. Accuracy after {steps} steps, at {' / '.join(map(str, LENGTHS))} words: "
+            f"{at['i']} (i), {at['i/N']} (i/N), {at['sinusoidal']} (sinusoidal); texts of {LENGTHS[-1]} words were not "
+            "in the training data.",
+            f"位置 16 から 1,024 までに i は {numbers['size']['i'][1] / numbers['size']['i'][0]:.0f} 倍になり、正弦波は"
+            f"変わりません。位置 5 の i/N は、文が 8 語から 64 語になると {numbers['moved']['i/N']:.0%} 動きます。"
+            f"{steps} ステップ後の正解率は ({'・'.join(map(str, LENGTHS))} 語の順に)、i が {at['i']}、i/N が "
             f"{at['i/N']}、正弦波が {at['sinusoidal']} です。{LENGTHS[-1]} 語の文は学習で見ていません。",
         ),
         when=Words(
-            "For the codes themselves, and for learning with texts of "
-            f"{', '.join(map(str, good)) or 'no length tried'} words; at the other lengths i or i/N did better in some "
-            "seed.",
+            "It holds for the codes themselves, and for learning with texts of "
+            f"{', '.join(map(str, good)) or 'no tested length of'} words; at the other lengths i or i/N was better in "
+            "some seed.",
             f"符号そのものの性質としては成り立ち、学習については長さが {'、'.join(map(str, good)) or '(なし)'} 語のとき"
             "です。ほかの長さでは i か i/N の方がよいシードがありました。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: the loss over training. Right: accuracy by length; beyond the dotted line lie lengths never seen.",
+            "Left: loss during training. Right: accuracy by length; lengths beyond the dotted line were not in the "
+            "training data.",
             "左は学習中の損失です。右は文の長さごとの正解率で、点線より右は学習で見ていない長さです。",
         ),
     )
 
 
-def made(way: str, seed: int) -> nn.Module:
-    return SinusoidalPositions(WIDTH) if way == "sinusoidal" else Straight(share=way == "i/N", seed=seed)
+def build_position(way: str, seed: int) -> nn.Module:
+    return SinusoidalPositions(WIDTH) if way == "sinusoidal" else LinearPosition(share=way == "i/N", seed=seed)
 
 
-def trained(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
-    model = toy(seed, vocabulary=WORDS, width=WIDTH, position="none")
-    model.decoder.position = made(way, seed)  # type: ignore[union-attr]
+def train_model(way: str, seed: int, steps: int) -> tuple[list[float], list[float]]:
+    model = build_toy(seed, vocabulary=WORDS, width=WIDTH, position="none")
+    model.decoder.position = build_position(way, seed)  # type: ignore[union-attr]
 
     def loss(generator: torch.Generator) -> Tensor:
         length = int(torch.randint(8, 33, (1,), generator=generator))
-        return repeating(model, torch.randint(WORDS, (16, length), generator=generator))[0]
+        return copy_loss_and_accuracy(model, torch.randint(WORDS, (16, length), generator=generator))[0]
 
     losses = fit(model, loss, steps=steps, seed=seed, rate=6e-3)
     test = torch.Generator().manual_seed(1000 + seed)
     with torch.no_grad():
-        return thinned(losses), [repeating(model, torch.randint(WORDS, (128, n), generator=test))[1] for n in LENGTHS]
+        return downsample(losses), [
+            copy_loss_and_accuracy(model, torch.randint(WORDS, (128, n), generator=test))[1] for n in LENGTHS
+        ]
 
 
-def repeating(model: Model, words: Tensor) -> tuple[Tensor, float]:
-    """Loss and accuracy of saying, at each word, the one before it."""
+def copy_loss_and_accuracy(model: Model, words: Tensor) -> tuple[Tensor, float]:
+    """Loss and accuracy of predicting, at each word, the one before it."""
     logits = model(words).logits[:, 1:]
     return F.cross_entropy(logits.flatten(0, 1), words[:, :-1].flatten()), float(
         (logits.argmax(-1) == words[:, :-1]).float().mean()
@@ -156,28 +160,30 @@ def judge(numbers: dict[str, Any]) -> str:
     steady = moved["i/N"] > 0.1 and max(moved["i"], moved["sinusoidal"]) < 1e-6
     if not (bounded and steady):
         return FAILS
-    return HOLDS if all(best_at(numbers, place) for place in range(len(numbers["lengths"]))) else PARTLY
+    return HOLDS if all(sinusoidal_is_best(numbers, place) for place in range(len(numbers["lengths"]))) else PARTLY
 
 
-def best_at(numbers: dict[str, Any], place: int) -> bool:
-    """Whether in every seed the sinusoidal learner is best at this length, up to one point."""
+def sinusoidal_is_best(numbers: dict[str, Any], place: int) -> bool:
+    """Whether in every seed the sinusoidal encoding is best at this length, within one point."""
     runs = zip(*(numbers["accuracy"][way] for way in WAYS), strict=True)
     return all(sine[place] >= max(plain[place], share[place]) - 0.01 for plain, share, sine in runs)
 
 
-def shown(numbers: dict[str, Any], way: str) -> str:
-    """Accuracies by length: mean, and from the least to the greatest seed."""
-    return " / ".join(told([one[at] for one in numbers["accuracy"][way]], "{:.0%}") for at in range(len(LENGTHS)))
+def format_accuracies(numbers: dict[str, Any], way: str) -> str:
+    """Accuracies by length: mean and range over the seeds."""
+    return " / ".join(
+        format_seeds([one[at] for one in numbers["accuracy"][way]], "{:.0%}") for at in range(len(LENGTHS))
+    )
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    curve, lengths = panels(figure, 2)
+    curve, lengths = make_panels(figure, 2)
     numbers = outcome.numbers
     points = len(numbers["losses"]["i"][0])
     at = [round((place + 0.5) * numbers["steps"] / points) for place in range(points)]
-    curves(curve, at, numbers["losses"], colors=(RED, OCHRE, BLUE))
+    plot_curves(curve, at, numbers["losses"], colors=(RED, OCHRE, BLUE))
     curve.set(xlabel="step", ylabel="loss (nats)", ylim=(0, None))
-    curves(lengths, numbers["lengths"], numbers["accuracy"], colors=(RED, OCHRE, BLUE), marker="o", legend=False)
+    plot_curves(lengths, numbers["lengths"], numbers["accuracy"], colors=(RED, OCHRE, BLUE), marker="o", legend=False)
     lengths.axvline(32, color="#1c2733", linewidth=0.8, linestyle=":")
     lengths.set(xlabel="words in the text (文の長さ)", ylabel="accuracy (正解率)", ylim=(0, 1.02), xscale="log")
     lengths.set_xticks(numbers["lengths"], [str(length) for length in numbers["lengths"]])

@@ -8,25 +8,25 @@ import torch
 from matplotlib.figure import Figure
 from torch.autograd.functional import jacobian
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, RED, make_panels
 from chumoku.nn.feedforward import FeedForward
 
 CLAIM = Claim(
     id="residual-slope",
     notes=("001",),
-    title=Words("The slope of a skip connection", "Skip-Connection の傾き"),
+    title=Words("The derivative of a skip connection", "Skip-Connection の傾き"),
     stated=Words(
-        "y = x + f(x) has the slope 1 + f′(x), so that errors get through even where f′ is near 0.",
+        "y = x + f(x) has the derivative 1 + f′(x), so errors propagate even where f′ is near 0.",
         "y = x + f(x) の微分は 1 + f′(x) なので、f′ が 0 に近くても誤差が途切れません。",
     ),
     tried=Words(
-        "In one dimension with f = tanh; in seven with a real feed-forward layer, where the slope is the matrix I + "
-        "J_f.",
+        "Check it in one dimension with f = tanh, and in seven with a real feed-forward layer, where the derivative is "
+        "the matrix I + J_f.",
         "一次元では f = tanh、七次元では実際のフィードフォワード層を使い、傾きが行列 I + J_f になることを確かめます。",
     ),
-    refutes=Words("Another slope.", "傾きが異なること。"),
-    rule=Words("Holds when both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
+    refutes=Words("Another derivative.", "傾きが異なること。"),
+    rule=Words("Holds if both differ by less than 10⁻¹².", "差がどちらも 10⁻¹² 未満なら「成り立つ」。"),
 )
 
 
@@ -34,11 +34,11 @@ def run(budget: Budget) -> Outcome:
     x = torch.linspace(-4, 4, 81, dtype=torch.float64, requires_grad=True)
     with_skip = torch.autograd.grad((x + x.tanh()).sum(), x)[0]
     alone = torch.autograd.grad(x.tanh().sum(), x)[0]
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     layer = FeedForward(7, 13, kind="gelu").double()
     for theta in layer.parameters():
-        torch.nn.init.normal_(theta, std=0.3, generator=dice)
-    point = torch.randn(7, dtype=torch.float64, generator=dice)
+        torch.nn.init.normal_(theta, std=0.3, generator=generator)
+    point = torch.randn(7, dtype=torch.float64, generator=generator)
     both = jacobian(lambda v: v + layer(v), point)  # type: ignore[no-untyped-call]
     inner = jacobian(layer, point)  # type: ignore[no-untyped-call]
     numbers: dict[str, Any] = {
@@ -51,29 +51,29 @@ def run(budget: Budget) -> Outcome:
     }
     least, least_alone = float(with_skip.min()), float(alone.min())
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The largest differences are {times(numbers['gap_scalar'])} (tanh) and {times(numbers['gap_matrix'])} "
-            "(feed-forward "
-            f"layer). At the ends tanh alone lets {least_alone:.4f} through, with the skip {least:.4f}.",
-            f"差は最大で {times(numbers['gap_scalar'])}(tanh)と "
-            f"{times(numbers['gap_matrix'])}(フィードフォワード層)でした。"
-            f"両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} です。",
+            f"The largest differences are {format_number(numbers['gap_scalar'])} (tanh) and "
+            f"{format_number(numbers['gap_matrix'])} (feed-forward layer). At the ends the derivative is "
+            f"{least_alone:.4f} for tanh alone and {least:.4f} with the skip connection.",
+            f"差は最大で {format_number(numbers['gap_scalar'])}(tanh)と {format_number(numbers['gap_matrix'])}(フィード"
+            f"フォワード層)でした。両端では tanh だけの傾きが {least_alone:.4f}、スキップ接続があると {least:.4f} で"
+            "す。",
         ),
         reading=Words(
-            "Where tanh is flat, the skip still has slope 1.",
+            "Where tanh is flat, the skip connection still has a derivative of 1.",
             "tanh が平らなところでも、スキップ接続の傾きは 1 残ります。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if max(numbers["gap_scalar"], numbers["gap_matrix"]) < 1e-12 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.8, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.8, height=3.0)[0]
     axis.plot(outcome.numbers["x"], outcome.numbers["slope_skip"], color=BLUE, label="x + tanh x")
     axis.plot(outcome.numbers["x"], outcome.numbers["slope_alone"], color=RED, label="tanh x")
     axis.set(xlabel="x", ylabel="slope 傾き", ylim=(-0.05, 2.1))

@@ -1,6 +1,6 @@
-"""How far back can it remember?
+"""How far back RNN, LSTM and attention remember a word.
 
-a word, d − 1 words of noise, then "?": which word was it?      recurrent: h_t = f(h_{t−1}, x_t)   attention: one look
+a word, d − 1 words of noise, then "?": which word was it?      recurrent: h_t = f(h_{t−1}, x_t)   attention: one step
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, mean, seeded
+from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import fit, fixed_seed, mean
 from chumoku.nn.attention import Attention
 
 if TYPE_CHECKING:
@@ -25,34 +25,34 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="rnn",
     notes=("002",),
-    title=Words("RNN, LSTM and attention: who remembers?", "RNN・LSTM とアテンションの記憶"),
+    title=Words("Memory of RNN, LSTM and attention", "RNN・LSTM とアテンションの記憶"),
     stated=Words(
         "In an RNN or LSTM early words fade; attention reaches any distance, and runs in parallel.",
         "RNN や LSTM では初期の情報が薄れますが、アテンションはどの距離にも届き、並列に計算できます。",
     ),
     tried=Words(
-        "One layer each of RNN, LSTM and attention, all 32 wide, learns to name a word that stood d places back among "
-        "noise, d from 2 to 512 (a quick run: 128); all with the same steps and the same rate (Adam, 0.01), tuned for "
-        "none of them. Also an LSTM whose forget gates start open for that distance. Whether a layer runs in parallel "
-        "is tried by computing one place without the results of the places before it. One pass over 32 to 1,024 words "
-        "is timed on one thread, to be seen, not judged.",
-        "幅 32 の RNN、LSTM、アテンションを一層ずつ使い、雑音の中で d 個前にあった単語を答えさせます (d は 2〜512、簡"
-        "易実行では 128 まで)。ステップ数と学習率 (Adam、0.01) はすべて同じで、どれかに合わせた調整はしていません。忘"
-        "却ゲートをその距離に合わせて開いておいた LSTM も試します。並列に計算できるかは、前の位置の結果を使わずに一つの"
-        "位置だけを計算して確かめます。32〜1,024 語を一度処理する時間も 1 スレッドで測りますが、判定には使いません。",
+        "One layer each of RNN, LSTM and attention, all of width 32, learns to recall a word d positions back among "
+        "noise, with d from 2 to 512 (128 in a quick run). All use the same steps and rate (Adam, 0.01), not tuned for "
+        "any of them. Also an LSTM with forget gates initialized open for that distance. To test parallelism, one "
+        "position is computed without the results of the positions before it. One pass over 32 to 1,024 words is timed "
+        "on one thread, for information only.",
+        "幅 32 の RNN、LSTM、アテンションを一層ずつ使い、雑音の中で d 個前にあった単語を答えさせます (d は 2〜512、簡易"
+        "実行では 128 まで)。ステップ数と学習率 (Adam、0.01) はすべて同じで、どれかに合わせた調整はしていません。忘却"
+        "ゲートをその距離に合わせて開いておいた LSTM も試します。並列に計算できるかは、前の位置の結果を使わずに一つの位"
+        "置だけを計算して確かめます。32〜1,024 語を一度処理する時間も 1 スレッドで測りますが、判定には使いません。",
     ),
     refutes=Words(
-        "An RNN or an LSTM that still answers at the longest distance, attention that fails at one of them, or a place "
-        "of attention that has to wait for the places before it.",
+        "An RNN or LSTM still answers at the longest distance, attention fails at some distance, or a position of "
+        "attention depends on the results of earlier positions.",
         "最も長い距離でも RNN か LSTM が答えられるか、アテンションが答えられない距離があるか、アテンションの計算が前の"
         "位置の結果を待つ必要があれば、反証されます。",
     ),
     rule=Words(
-        "Remembers means a mean accuracy of at least 56 %, half-way from chance to perfect. Does not hold when "
-        "attention does not remember every distance, when the usual RNN or LSTM remembers the longest, or when one "
-        "place of attention, computed without the others' results, differs by more than a thousandth, or that of an "
-        "RNN or LSTM does not. Holds when the LSTM with open gates does not remember the longest either; otherwise it "
-        "holds only for networks that start as usual.",
+        "A model remembers a distance if its mean accuracy is at least 56 %, half-way from chance to perfect. Does not "
+        "hold if attention does not remember every distance, if the usual RNN or LSTM remembers the longest, or if one "
+        "position computed without the results of the others differs by more than a thousandth for attention, or does "
+        "not for RNN or LSTM. Holds if the LSTM with open gates does not remember the longest distance either; "
+        "otherwise it holds only for the usual initialization.",
         "平均正解率 56 % 以上 (偶然と満点の中間) を記憶できているとします。アテンションが記憶できない距離があるか、最長"
         "の距離で通常の RNN か LSTM が記憶できるか、ほかの位置の結果を使わずに計算した一つの位置がアテンションで 1000 "
         "分の 1 を超えて異なるか、RNN や LSTM で異ならなければ「成り立たない」。ゲートを開いた LSTM も最長の距離を記憶"
@@ -67,7 +67,7 @@ LENGTHS = (32, 64, 128, 256, 512, 1024)
 
 
 class Reader(nn.Module):
-    """Embedding, one layer, and the answer at the last word."""
+    """Embedding, one layer, and a prediction at the last word."""
 
     def __init__(self, kind: str, distance: int) -> None:
         super().__init__()
@@ -75,18 +75,18 @@ class Reader(nn.Module):
         if kind == "attention":
             self.layer: nn.Module = Attention(WIDTH, 2)
         else:
-            made = nn.RNN if kind == "rnn" else nn.LSTM
-            self.layer = made(WIDTH, WIDTH, batch_first=True)
+            layer_class = nn.RNN if kind == "rnn" else nn.LSTM
+            self.layer = layer_class(WIDTH, WIDTH, batch_first=True)
         self.answer = nn.Linear(WIDTH, WORDS)
         if kind == "lstm, open gates":
-            with torch.no_grad():  # a gate of σ(ln d) forgets about 1/d a step, and as little comes in
+            with torch.no_grad():  # a gate of σ(ln d) forgets about 1/d per step and admits as little
                 entering, forgetting, *_ = self.layer.get_parameter("bias_ih_l0").chunk(4)
                 entering.fill_(-math.log(distance))
                 forgetting.fill_(math.log(distance))
 
     def forward(self, words: Tensor) -> Tensor:
         x = self.embedding(words)
-        # Attention needs the last query alone; a recurrence has to walk there.
+        # Attention needs only the last query; a recurrence has to process all words.
         last = self.layer(x[:, -1:], x) if isinstance(self.layer, Attention) else self.layer(x)[0]
         logits: Tensor = self.answer(last[:, -1])
         return logits
@@ -94,16 +94,16 @@ class Reader(nn.Module):
 
 def run(budget: Budget) -> Outcome:
     distances = DISTANCES if budget.scale >= 0.5 else DISTANCES[:-1]
-    steps = budget.steps(150, least=75)
+    steps = budget.steps(150, minimum=75)
     numbers: dict[str, Any] = {"steps": steps, "distances": list(distances), "accuracy": {}, "lengths": list(LENGTHS)}
     for kind in KINDS:
         seeds = range(budget.seeds)
-        numbers["accuracy"][kind] = [[tried(kind, d, seed, steps) for d in distances] for seed in seeds]
-    numbers["alone"] = {kind: waits(kind) for kind in ("rnn", "lstm", "attention")}
-    numbers["seconds"] = {kind: [seconds(kind, length) for length in LENGTHS] for kind in ("lstm", "attention")}
+        numbers["accuracy"][kind] = [[run_trial(kind, d, seed, steps) for d in distances] for seed in seeds]
+    numbers["alone"] = {kind: dependence_on_previous(kind) for kind in ("rnn", "lstm", "attention")}
+    numbers["seconds"] = {kind: [measure_seconds(kind, length) for length in LENGTHS] for kind in ("lstm", "attention")}
     verdict = judge(numbers)
-    far = {kind: told([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
-    reach = {kind: reached(numbers, kind) for kind in KINDS}
+    far = {kind: format_seeds([one[-1] for one in runs], "{:.0%}") for kind, runs in numbers["accuracy"].items()}
+    reach = {kind: longest_distance(numbers, kind) for kind in KINDS}
     slow, quick = (
         [f"{1e3 * numbers['seconds'][kind][LENGTHS.index(length)]:.1f}" for length in (512, 1024)]
         for kind in ("lstm", "attention")
@@ -112,12 +112,12 @@ def run(budget: Budget) -> Outcome:
         verdict,
         numbers,
         Words(
-            f"After {steps} steps: at distance {distances[-1]} the RNN answers {far['rnn']} rightly, the LSTM "
-            f"{far['lstm']}, with open gates {far['lstm, open gates']}, attention {far['attention']}; remembered are "
-            f"{reach['rnn']}, {reach['lstm']}, {reach['lstm, open gates']} and {reach['attention']} places. Each place "
-            "of attention can be computed by itself, a recurrence waits. That is no saving of work: on one thread 512 "
-            f"words take {slow[0]} ms with the LSTM and {quick[0]} with attention, 1,024 words {slow[1]} and "
-            f"{quick[1]}.",
+            f"After {steps} steps: at distance {distances[-1]} the accuracy is {far['rnn']} (RNN), {far['lstm']} "
+            f"(LSTM), {far['lstm, open gates']} (LSTM with open gates) and {far['attention']} (attention); they "
+            f"remember {reach['rnn']}, {reach['lstm']}, {reach['lstm, open gates']} and {reach['attention']} "
+            "positions. Attention computes each position independently; a recurrence has to wait. This does not mean "
+            f"less work: on one thread 512 words take {slow[0]} ms with the LSTM and {quick[0]} ms with attention, "
+            f"1,024 words {slow[1]} and {quick[1]} ms.",
             f"{steps} ステップ後、距離 {distances[-1]} での正解率は RNN が {far['rnn']}、LSTM が {far['lstm']}、ゲート"
             f"を開いた LSTM が {far['lstm, open gates']}、アテンションが {far['attention']} です。記憶できる距離は順に "
             f"{reach['rnn']}、{reach['lstm']}、{reach['lstm, open gates']}、{reach['attention']} です。アテンションは位"
@@ -126,36 +126,35 @@ def run(budget: Budget) -> Outcome:
             "かかります。",
         ),
         when=Words(
-            "Recurrent networks start as usual; with its forget gates open the LSTM remembers "
-            f"{distances[-1]} places, too.",
-            "再帰型を通常の初期値から始めた場合です。忘却ゲートを開いておいた LSTM は距離 "
-            f"{distances[-1]} でも記憶できます。",
+            "Recurrent networks have their usual initialization; with open forget gates the LSTM also remembers "
+            f"{distances[-1]} positions.",
+            f"再帰型を通常の初期値から始めた場合です。忘却ゲートを開いておいた LSTM は距離 {distances[-1]} でも記憶でき"
+            "ます。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Left: who still knows the word after so many places (dotted: chance). Right: one pass, both axes "
-            "logarithmic.",
+            "Left: accuracy by distance (dotted: chance). Right: time of one pass, both axes logarithmic.",
             "左は、その距離だけ離れた単語を答えられる割合です (点線は偶然)。右は一度の処理時間で、両軸とも対数です。",
         ),
     )
 
 
-def tried(kind: str, distance: int, seed: int, steps: int) -> float:
-    with seeded(seed):
+def run_trial(kind: str, distance: int, seed: int, steps: int) -> float:
+    with fixed_seed(seed):
         model = Reader(kind, distance)
 
     def loss(generator: torch.Generator) -> Tensor:
-        words, answer = recall(BATCH, distance, generator)
+        words, answer = sample_batch(BATCH, distance, generator)
         return F.cross_entropy(model(words), answer)
 
     fit(model, loss, steps=steps, seed=seed, rate=1e-2)
-    words, answer = recall(256, distance, torch.Generator().manual_seed(1000 + seed))
+    words, answer = sample_batch(256, distance, torch.Generator().manual_seed(1000 + seed))
     with torch.no_grad():
         return float((model(words).argmax(-1) == answer).float().mean())
 
 
-def recall(batch: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def sample_batch(batch: int, distance: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     words = torch.randint(WORDS, WORDS + NOISE, (batch, distance + 1), generator=generator)
     answer = torch.randint(WORDS, (batch,), generator=generator)
     words[:, 0], words[:, -1] = answer, WORDS + NOISE
@@ -163,9 +162,9 @@ def recall(batch: int, distance: int, generator: torch.Generator) -> tuple[Tenso
 
 
 @torch.no_grad()
-def waits(kind: str) -> float:
-    """How far the last place's result moves when it is computed without the results of the places before it."""
-    with seeded(0) as generator:
+def dependence_on_previous(kind: str) -> float:
+    """Relative change of the last position when it is computed without the results of earlier positions."""
+    with fixed_seed(0) as generator:
         layer = Reader(kind, 32).layer
     x = torch.randn(1, 32, WIDTH, generator=generator)
     if isinstance(layer, Attention):
@@ -175,9 +174,9 @@ def waits(kind: str) -> float:
     return float((whole[:, -1:] - alone).norm() / whole[:, -1:].norm())
 
 
-def seconds(kind: str, length: int) -> float:
-    """The best of nine passes over one sequence, every place computed."""
-    with seeded(0) as generator, torch.no_grad():
+def measure_seconds(kind: str, length: int) -> float:
+    """Seconds of the fastest of nine passes over one sequence."""
+    with fixed_seed(0) as generator, torch.no_grad():
         layer = Reader(kind, length).layer
         x = torch.randn(1, length, WIDTH, generator=generator)
         taken = []
@@ -188,8 +187,8 @@ def seconds(kind: str, length: int) -> float:
     return min(taken)
 
 
-def reached(numbers: dict[str, Any], kind: str) -> int:
-    """The longest distance up to which a kind remembers."""
+def longest_distance(numbers: dict[str, Any], kind: str) -> int:
+    """The longest distance up to which this kind remembers."""
     found = 0
     for place, distance in enumerate(numbers["distances"]):
         if mean([one[place] for one in numbers["accuracy"][kind]]) < HALFWAY:
@@ -200,7 +199,11 @@ def reached(numbers: dict[str, Any], kind: str) -> int:
 
 def judge(numbers: dict[str, Any]) -> str:
     longest = numbers["distances"][-1]
-    if reached(numbers, "attention") < longest or remembers_last(numbers, "rnn") or remembers_last(numbers, "lstm"):
+    if (
+        longest_distance(numbers, "attention") < longest
+        or remembers_last(numbers, "rnn")
+        or remembers_last(numbers, "lstm")
+    ):
         return FAILS
     alone = numbers["alone"]
     if alone["attention"] > 1e-3 or min(alone["rnn"], alone["lstm"]) <= 1e-3:
@@ -213,9 +216,11 @@ def remembers_last(numbers: dict[str, Any], kind: str) -> bool:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    memory, speed = panels(figure, 2)
+    memory, speed = make_panels(figure, 2)
     numbers = outcome.numbers
-    curves(memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False)
+    plot_curves(
+        memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False
+    )
     memory.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     memory.axhline(1 / WORDS, color="#1c2733", linewidth=0.8, linestyle=":")
     memory.set(xscale="log", xlabel="distance (距離)", ylabel="accuracy (正解率)", ylim=(0, 1.03))

@@ -1,4 +1,4 @@
-"""Rotary positions: the inner product sees the distance alone.
+"""Rotary positions: the inner product depends only on the distance.
 
 (R_m q) · (R_n k) = q · R_{n−m} k
 """
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 from chumoku.nn.positions import RotaryPositions, rotate, sinusoidal
 
 if TYPE_CHECKING:
@@ -20,26 +20,27 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="rope-relative",
     notes=("002",),
-    title=Words("RoPE sees distances alone", "RoPE の内積は相対位置だけで決まる"),
+    title=Words("RoPE depends only on distances", "RoPE の内積は相対位置だけで決まる"),
     stated=Words(
         "With rotary positions the inner product of query and key depends on n−m only.",
         "回転位置エンコーディング (RoPE) では、クエリとキーの内積が相対位置 n−m のみに依存します。",
     ),
     tried=Words(
-        "Random queries and keys are rotated at positions m and n, then both positions are shifted by up to a "
-        "million, in float64 and in float32. The same is done with the sinusoidal encoding added to them instead.",
+        "Rotate random queries and keys at positions m and n, then shift both positions by up to a million, in float64 "
+        "and float32. Do the same with an added sinusoidal encoding for comparison.",
         "乱数のクエリとキーを位置 m と n で回転させ、両方の位置を最大百万までずらします。float64 と float32 で調べ、比"
         "較のため正弦波位置エンコーディングを足した場合も調べます。",
     ),
     refutes=Words(
-        "A shift of both positions that changes a score.",
+        "A score changes when both positions are shifted.",
         "両方の位置を同じだけずらしたときにスコアが変われば、反証されます。",
     ),
     rule=Words(
-        "Does not hold when in float64 a score moves by more than 10⁻⁶ of the scores' spread. Holds when in float32 "
-        "moreover none moves by more than 1 % up to a shift of a million; otherwise it holds only up to some position.",
-        "float64 でスコアの動きが散らばりの 10⁻⁶ を超えれば「成り立たない」。さらに float32 でもずれ百万まで 1 % を超"
-        "えて動かなければ「成り立つ」、そうでなければ、ある位置までのみ「条件つきで成り立つ」。",
+        "Does not hold if in float64 a score changes by more than 10⁻⁶ of the standard deviation of the scores. "
+        "Otherwise holds if in float32 no score changes by more than 1 % up to a shift of a million; else it holds "
+        "only up to some position.",
+        "float64 でスコアの動きが散らばりの 10⁻⁶ を超えれば「成り立たない」。さらに float32 でもずれ百万まで 1 % を超え"
+        "て動かなければ「成り立つ」、そうでなければ、ある位置までのみ「条件つきで成り立つ」。",
     ),
 )
 SHIFTS = (1, 10, 100, 1_000, 10_000, 100_000, 1_000_000)
@@ -65,24 +66,26 @@ def run(budget: Budget) -> Outcome:
         verdict,
         numbers,
         Words(
-            f"In float64 no score moves by more than {times(max(numbers['rotary_float64']))} of their spread. In "
-            f"float32 it is {times(numbers['rotary_float32'][3])} at a shift of 1,000 and "
-            f"{numbers['rotary_float32'][-1]:.2f} at a million; with the sinusoidal encoding added, "
-            f"{min(numbers['sinusoidal_float64']):.1f} and more.",
-            f"float64 ではスコアの動きは散らばりの {times(max(numbers['rotary_float64']))} 以下です。float32 では、ず"
-            f"れ 1,000 で {times(numbers['rotary_float32'][3])}、百万で {numbers['rotary_float32'][-1]:.2f} です。正弦"
-            f"波を足した場合は {min(numbers['sinusoidal_float64']):.1f} 以上動きます。",
+            f"In float64 no score changes by more than {format_number(max(numbers['rotary_float64']))} of their "
+            f"standard deviation. In float32 the change is {format_number(numbers['rotary_float32'][3])} at a shift of "
+            f"1,000 and {numbers['rotary_float32'][-1]:.2f} at a million; with an added sinusoidal encoding at least "
+            f"{min(numbers['sinusoidal_float64']):.1f}.",
+            f"float64 ではスコアの動きは散らばりの {format_number(max(numbers['rotary_float64']))} 以下です。float32 で"
+            f"は、ずれ 1,000 で {format_number(numbers['rotary_float32'][3])}、百万で "
+            f"{numbers['rotary_float32'][-1]:.2f} です。正弦波を足した場合は {min(numbers['sinusoidal_float64']):.1f} "
+            "以上動きます。",
         ),
         when=Words(
-            f"Exact on paper and in float64; in float32 angles are rounded, and scores move by less than 1 % up to a "
-            f"shift of {numbers['float32_holds_until']:,}.",
-            f"数式の上と float64 では厳密です。float32 では角度が丸められるため、1 % 以内に収まるのはずれ "
+            "It is exact in theory and in float64; in float32 angles are rounded, and scores change by at most 1 % up "
+            f"to a shift of {numbers['float32_holds_until']:,}.",
+            "数式の上と float64 では厳密です。float32 では角度が丸められるため、1 % 以内に収まるのはずれ "
             f"{numbers['float32_holds_until']:,} までです。",
         )
         if verdict == PARTLY
         else None,
         reading=Words(
-            "How far the farthest score moves when both positions are shifted: below is rounding, above is dependence.",
+            "Largest change of a score when both positions are shifted: small values are rounding, large ones "
+            "dependence on the absolute position.",
             "両方の位置をずらしたときに最も動いたスコアです。下は丸め誤差、上は絶対位置への依存です。",
         ),
     )
@@ -94,7 +97,7 @@ def rotary_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
 
 
 def added_scores(query: Tensor, key: Tensor, shift: int) -> Tensor:
-    """The other way to give a position: added to the vector. Its product keeps terms that know where it stands."""
+    """Scores with an added position encoding; the product contains terms that depend on the absolute position."""
     position = sinusoidal(torch.arange(TOKENS) + shift, WIDTH, dtype=query.dtype)
     return (query + position) @ (key + position).transpose(-2, -1)
 
@@ -106,7 +109,7 @@ def judge(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1)[0]
+    axis = make_panels(figure, 1)[0]
     for name, label, color in (
         ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GREY),
         ("rotary_float32", "rotary, float32", RED),

@@ -1,4 +1,4 @@
-"""Rotary positions: moving all positions by the same step changes nothing; stretching them does."""
+"""Rotary positions: shifting all positions changes nothing; scaling them does."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
 
-# Found by the measurement below; used where transformers, which holds the four models, is not installed.
+# Results of the measurement below, for use if transformers is not installed.
 RECORDED = {"GPT-Neo": False, "LLaMA": True, "GPT-J": True, "GPT-NeoX": True}
-SAID = ("GPT-Neo", "LLaMA")
+NOTE_VALUES = ("GPT-Neo", "LLaMA")
 
 CLAIM = Claim(
     id="rope-users",
     notes=("002",),
-    title=Words("Who uses RoPE", "RoPE を使うモデル"),
+    title=Words("Models that use RoPE", "RoPE を使うモデル"),
     stated=Words("RoPE is used in GPT-Neo and LLaMA.", "RoPE は GPT-Neo や LLaMA などで使われています。"),
     tried=Words(
-        "Small models of the four families, as transformers builds them, are given the positions 0, 1, 2, …; all moved "
-        "by "
-        "11; and all doubled. Rotary is the one whose output the move leaves and the doubling changes.",
-        "transformers で四つの系列の小さなモデルを作り、位置 0, 1, 2, … と、全体を 11 ずらした位置、2 "
-        "倍した位置を与えます。"
-        "ずらしても出力が変わらず、2 倍すると変わるのが RoPE です。",
+        "Run small models of four families in transformers with the positions 0, 1, 2, …, with all positions shifted "
+        "by 11, and with all doubled. A model is rotary if its output does not change with the shift but does with the "
+        "doubling.",
+        "transformers で四つの系列の小さなモデルを作り、位置 0, 1, 2, … と、全体を 11 ずらした位置、2 倍した位置を与え"
+        "ます。ずらしても出力が変わらず、2 倍すると変わるのが RoPE です。",
     ),
-    refutes=Words(
-        "One of the two named models that is not rotary.", "名前の挙がった二つのうち RoPE でないものがあること。"
-    ),
+    refutes=Words("One of the two named models is not rotary.", "名前の挙がった二つのうち RoPE でないものがあること。"),
     rule=Words(
-        "Holds when both named models are rotary; holds only when, where one is.",
+        "Holds if both named models are rotary; holds only when … if one is.",
         "両方が RoPE なら「成り立つ」。片方だけなら「条件つきで成り立つ」。",
     ),
 )
@@ -67,28 +64,30 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def run(budget: Budget) -> Outcome:
-    there = importlib.util.find_spec("transformers") is not None
-    changes = {name: measured(name) for name in _FAMILIES} if there else {}
-    rotary = {name: moved < 1e-4 < stretched for name, (moved, stretched) in changes.items()} if there else RECORDED
+    installed = importlib.util.find_spec("transformers") is not None
+    changes = {name: measure_changes(name) for name in _FAMILIES} if installed else {}
+    rotary = {name: moved < 1e-4 < scaled for name, (moved, scaled) in changes.items()} if installed else RECORDED
     numbers: dict[str, Any] = {
         "rotary": rotary,
         "change_when_moved_by_11_and_when_doubled": {name: list(pair) for name, pair in changes.items()},
-        "how": f"measured, transformers {importlib.import_module('transformers').__version__}" if there else "recorded",
+        "how": f"measured, transformers {importlib.import_module('transformers').__version__}"
+        if installed
+        else "recorded",
         "seeds": [0],
     }
-    yes = ", ".join(name for name, turned in rotary.items() if turned)
-    no = ", ".join(name for name, turned in rotary.items() if not turned)
-    moved = f"{changes['GPT-Neo'][0]:.2f}" if there else "much"
+    yes = ", ".join(name for name, is_rotary in rotary.items() if is_rotary)
+    no = ", ".join(name for name, is_rotary in rotary.items() if not is_rotary)
+    moved = f"{changes['GPT-Neo'][0]:.2f}" if installed else "much"
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Rotary: {yes}. Not: {no}, which has a learned table; its output changes by {moved} when all positions "
-            "move.",
+            f"Rotary: {yes}. Not rotary: {no}, which has a learned table; its output changes by {moved} when all "
+            "positions are shifted.",
             f"RoPE を使うのは {yes} です。{no} は学習された位置の表を持ち、位置をずらすと出力が変わります"
-            + (f"(最大 {moved})。" if there else "。"),
+            + (f"(最大 {moved})。" if installed else "。"),
         ),
-        when=Words("it is LLaMA (or GPT-J, GPT-NeoX) that is meant", "LLaMA(または GPT-J、GPT-NeoX)のとき"),
+        when=Words("LLaMA (or GPT-J, GPT-NeoX) is meant", "LLaMA(または GPT-J、GPT-NeoX)のとき"),
         correction=Correction(
             "GPT-Neo, LLaMA",
             yes,
@@ -99,8 +98,8 @@ def run(budget: Budget) -> Outcome:
     )
 
 
-def measured(name: str) -> tuple[float, float]:
-    """How much the output of a small model changes when all positions move by 11, and when they are doubled."""
+def measure_changes(name: str) -> tuple[float, float]:
+    """How much the output of a small model changes when all positions are shifted by 11, and when they are doubled."""
     import transformers
 
     family, settings = _FAMILIES[name]
@@ -112,14 +111,14 @@ def measured(name: str) -> tuple[float, float]:
         for theta in model.parameters():
             torch.nn.init.normal_(theta, std=0.3)
         tokens, positions = torch.arange(7)[None] + 5, torch.arange(7)[None]
-        plain, moved, stretched = (
+        plain, moved, scaled = (
             model(tokens, position_ids=given).last_hidden_state for given in (positions, positions + 11, positions * 2)
         )
-    return float((moved - plain).abs().max()), float((stretched - plain).abs().max())
+    return float((moved - plain).abs().max()), float((scaled - plain).abs().max())
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    named = [numbers["rotary"][name] for name in SAID]
+def judge(numbers: dict[str, Any]) -> str:
+    named = [numbers["rotary"][name] for name in NOTE_VALUES]
     if all(named):
         return HOLDS
     return PARTLY if any(named) else FAILS

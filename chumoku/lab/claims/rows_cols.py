@@ -1,4 +1,4 @@
-"""Aᵢⱼ: i is the row (行, a horizontal run), j the column (列, a vertical run)"""
+"""Aᵢⱼ: i is the row (行, horizontal), j the column (列, vertical)"""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ CLAIM = Claim(
     notes=("000",),
     title=Words("Row or column", "行と列"),
     stated=Words(
-        "The horizontal run of a matrix is called 列, the vertical one 行.",
+        "The horizontal lines of a matrix are called 列, the vertical ones 行.",
         "行列の横の並びを「列」、縦の並びを「行」と言います。",
     ),
     tried=Words(
-        'The note calls its own matrix of (1,2,3,4) and (10,20,30,40) "4行2列". The horizontal runs are counted, and '
-        "whichever name has that number in the note is what they are called.",
-        "ノート自身が (1,2,3,4) と (10,20,30,40) の行列を「4行2列」と呼んでいます。横の並びの本数を数え、"
-        "ノートの数え方でその本数にあたる呼び名を調べます。",
+        "The note itself calls the matrix of (1,2,3,4) and (10,20,30,40) “4行2列”. Count its horizontal lines and "
+        "compare the number with the note's numbers of 行 and 列.",
+        "ノート自身が (1,2,3,4) と (10,20,30,40) の行列を「4行2列」と呼んでいます。横の並びの本数を数え、ノートの数え方"
+        "でその本数にあたる呼び名を調べます。",
     ),
     refutes=Words(
-        "As many horizontal runs as the note counts 行.", "横の並びの本数が、ノートの数える「行」の数と一致すること。"
+        "The number of horizontal lines is the note's number of 行.",
+        "横の並びの本数が、ノートの数える「行」の数と一致すること。",
     ),
     rule=Words(
-        "Holds when the number of horizontal runs is the note's number of 列.",
+        "Holds if the number of horizontal lines is the note's number of 列.",
         "横の並びの本数がノートの「列」の数と等しければ「成り立つ」。",
     ),
 )
@@ -46,26 +47,25 @@ def run(budget: Budget) -> Outcome:
         "element_3_1": third_first,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The matrix has {horizontal} horizontal and {vertical} vertical runs, and the note calls it 4行2列: so 行 "
-            "are "
-            f"the horizontal ones. Its example agrees (3行1列 is {third_first}); only the definition is swapped.",
-            f"この行列には横の並びが {horizontal} 本、縦の並びが {vertical} 本あり、"
-            "ノートはこれを4行2列と呼んでいます。"
-            f"つまり横の並びが「行」です。例(3行1列目は {third_first})も正しく、定義の文だけが入れ替わっています。",
+            f"The matrix has {horizontal} horizontal and {vertical} vertical lines, and the note calls it 4行2列: so "
+            f"the horizontal ones are 行. Its example agrees (3行1列 is {third_first}); only the definition is "
+            "swapped.",
+            f"この行列には横の並びが {horizontal} 本、縦の並びが {vertical} 本あり、ノートはこれを4行2列と呼んでいま"
+            f"す。つまり横の並びが「行」です。例(3行1列目は {third_first})も正しく、定義の文だけが入れ替わっています。",
         ),
         correction=Correction(
             "横 = 列, 縦 = 行",
             "横 = 行, 縦 = 列",
             Words(
-                "Written out, the strokes tell: 行 has two horizontal strokes, 列 two vertical ones.",
+                "A mnemonic: the character 行 contains two horizontal strokes, 列 two vertical ones.",
                 "行の字の横二本、列の字の縦二本で覚えられます。",
             ),
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["horizontal"] == numbers["called"]["列"] else FAILS

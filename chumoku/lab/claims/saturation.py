@@ -7,34 +7,44 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, as_printed, listed
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.experiment import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    Budget,
+    Claim,
+    Correction,
+    Outcome,
+    Words,
+    format_list,
+    matches_rounded,
+)
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 INPUTS = ((10.0, 8.0, 1.0, 0.0), (2.0, 1.6, 0.2, 0.0))
-SAID = ((0.88, 0.12, 0.0, 0.0), (0.44, 0.30, 0.15, 0.11))
+NOTE_VALUES = ((0.88, 0.12, 0.0, 0.0), (0.44, 0.30, 0.15, 0.11))
 
 CLAIM = Claim(
     id="saturation",
     notes=("002",),
-    title=Words("A softmax that saturates", "Softmax の飽和"),
+    title=Words("Saturation of the softmax", "Softmax の飽和"),
     stated=Words(
         "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] is nearly one-hot with small gradients; softmax[2,1.6,0.2,0] ≈ "
         "[0.44,0.30,0.15,0.11] is smooth with large ones.",
         "softmax[10,8,1,0] ≈ [0.88,0.12,0,0] はほぼ one-hot で勾配が小さく、softmax[2,1.6,0.2,0] ≈ "
-        "[0.44,0.30,0.15,0.11] は"
-        "滑らかで勾配が大きいです。",
+        "[0.44,0.30,0.15,0.11] は滑らかで勾配が大きいです。",
     ),
     tried=Words(
-        "Both softmaxes, and the size of their matrices of derivatives.",
+        "Compute both softmaxes and the norms of their Jacobians.",
         "両方の softmax と、その微分の行列の大きさを計算します。",
     ),
     refutes=Words(
-        "Values that round to others, or a larger gradient where it is said to be small.",
+        "Values that round to other numbers, or a larger gradient where it should be small.",
         "丸めた値が異なる、または勾配の大小が逆になること。",
     ),
     rule=Words(
-        "Holds when both lists round to the note's and the gradients are ordered as stated; holds only when, where one "
-        "does.",
+        "Holds if both lists round to the note's values and the gradients are ordered as stated; holds only when … if "
+        "one list does.",
         "二つの例がともに一致し、勾配の大小も正しければ「成り立つ」。一方だけなら「条件つきで成り立つ」。",
     ),
 )
@@ -44,39 +54,39 @@ def run(budget: Budget) -> Outcome:
     found = [torch.tensor(x, dtype=torch.float64).softmax(0) for x in INPUTS]
     slopes = [float((s.diag() - torch.outer(s, s)).norm()) for s in found]
     numbers: dict[str, Any] = {
-        "said": [list(s) for s in SAID],
+        "said": [list(s) for s in NOTE_VALUES],
         "found": [s.tolist() for s in found],
         "gradient_norms": slopes,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"The first is {listed(numbers['found'][0])}, as stated; the second is {listed(numbers['found'][1])}. The "
-            "gradient's "
-            f"size is {slopes[0]:.3f} and {slopes[1]:.3f}: the point stands, the second list does not.",
-            f"一つ目は {listed(numbers['found'][0])} でノートのとおりですが、二つ目は {listed(numbers['found'][1])} "
-            "です。勾配の大きさは "
-            f"{slopes[0]:.3f} と {slopes[1]:.3f} で、主張は正しく、二つ目の数値だけが誤りです。",
+            f"The first is {format_list(numbers['found'][0])}, as stated; the second is "
+            f"{format_list(numbers['found'][1])}. The gradient norms are {slopes[0]:.3f} and {slopes[1]:.3f}: the "
+            "claim is correct, but the second list is not.",
+            f"一つ目は {format_list(numbers['found'][0])} でノートのとおりですが、二つ目は "
+            f"{format_list(numbers['found'][1])} です。勾配の大きさは {slopes[0]:.3f} と {slopes[1]:.3f} で、主張は正し"
+            "く、二つ目の数値だけが誤りです。",
         ),
-        when=Words("one takes the first list, [10, 8, 1, 0]", "一つ目の例 [10, 8, 1, 0] のとき"),
+        when=Words("only the first list, [10, 8, 1, 0], is considered", "一つ目の例 [10, 8, 1, 0] のとき"),
         correction=Correction(
-            listed(SAID[1], 2),
-            listed(numbers["found"][1]),
+            format_list(NOTE_VALUES[1], 2),
+            format_list(numbers["found"][1]),
             Words(
                 "e²=7.389, e^1.6=4.953, e^0.2=1.221, e⁰=1; sum 14.563",
                 "e²=7.389、e^1.6=4.953、e^0.2=1.221、e⁰=1、合計 14.563",
             ),
         ),
         reading=Words(
-            "Left as stated; right the note's second list is flatter than the true one.",
+            "Left: as stated. Right: the note's second list is flatter than the correct one.",
             "左はノートのとおり。右はノートの値のほうが平らすぎます。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    right = [as_printed(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
+def judge(numbers: dict[str, Any]) -> str:
+    right = [matches_rounded(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
     ordered = numbers["gradient_norms"][0] < numbers["gradient_norms"][1]
     if all(right) and ordered:
         return HOLDS
@@ -84,7 +94,9 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axes = panels(figure, 2, height=3.0)
+    axes = make_panels(figure, 2, height=3.0)
     for axis, x, said, found in zip(axes, INPUTS, outcome.numbers["said"], outcome.numbers["found"], strict=True):
-        bars(axis, [f"{v:g}" for v in x], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
+        plot_bars(
+            axis, [f"{v:g}" for v in x], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}"
+        )
         axis.set(title=f"softmax[{', '.join(f'{v:g}' for v in x)}]", ylim=(0, 1.05))

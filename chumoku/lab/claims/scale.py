@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
 from chumoku.nn.attention import compute_attention_weights
 
 if TYPE_CHECKING:
@@ -28,17 +28,17 @@ CLAIM = Claim(
     ),
     tried=Words(
         "Queries and 64 keys with components of variance 1, of 2 to 1,024 dimensions: the entropy of the weights and "
-        "the size of ∂p/∂s, with √d and without (queries made √d times longer beforehand).",
+        "the norm of ∂p/∂s, with √d and without (queries multiplied by √d beforehand).",
         "分散 1 の成分をもつクエリと 64 個のキーを 2〜1,024 次元で作り、重みのエントロピーと ∂p/∂s の大きさを、√d で割"
         "る場合と割らない場合 (あらかじめクエリを √d 倍する) で測ります。",
     ),
     refutes=Words(
-        "Entropy that falls with d in spite of √d, or that does not fall without it.",
+        "The entropy decreases with d in spite of √d, or does not decrease without it.",
         "√d で割ってもエントロピーが d とともに下がるか、割らなくても下がらなければ、反証されます。",
     ),
     rule=Words(
-        "Holds when from d = 16 to 1,024, for every seed, entropy and gradient change by less than 10 % with √d, while "
-        "without it both fall to less than half; otherwise it does not hold.",
+        "Holds if from d = 16 to 1,024, in every seed, entropy and gradient change by less than 10 % with √d, while "
+        "without it both fall to less than half; otherwise does not hold.",
         "すべてのシードで、d = 16 から 1,024 までのエントロピーと勾配の変化が、√d で割れば 10 % 未満で、割らなければ半"
         "分未満に下がれば「成り立つ」、そうでなければ「成り立たない」。",
     ),
@@ -48,8 +48,8 @@ KEYS = 64
 
 
 def run(budget: Budget) -> Outcome:
-    queries = budget.steps(2000, least=500)
-    measured = [by_width(seed, queries) for seed in range(budget.seeds)]
+    queries = budget.steps(2000, minimum=500)
+    measured = [measure_by_width(seed, queries) for seed in range(budget.seeds)]
     numbers: dict[str, Any] = {"widths": list(WIDTHS), "keys": KEYS, "queries": queries}
     for key in measured[0]:
         numbers[key] = [one[key] for one in measured]
@@ -60,21 +60,21 @@ def run(budget: Budget) -> Outcome:
         judge(numbers),
         numbers,
         Words(
-            f"At d = 64 the weights over {KEYS} keys keep {with_:.2f} of {math.log(KEYS):.2f} nats with √d and "
-            f"{without:.2f} without. At d = 1,024 the gradient of the softmax is {steep:.3f} with √d and {flat:.3f} "
-            "without.",
+            f"At d = 64 the entropy of the weights over {KEYS} keys is {with_:.2f} of {math.log(KEYS):.2f} nats with "
+            f"√d and {without:.2f} without. At d = 1,024 the gradient of the softmax is {steep:.3f} with √d and "
+            f"{flat:.3f} without.",
             f"d = 64 では、{KEYS} 個のキーへの重みのエントロピーは √d で割ると {math.log(KEYS):.2f} ナットのうち "
-            f"{with_:.2f}、割らないと {without:.2f} です。d = 1,024 での softmax の勾配は、割ると {steep:.3f}、割らな"
-            f"いと {flat:.3f} です。",
+            f"{with_:.2f}、割らないと {without:.2f} です。d = 1,024 での softmax の勾配は、割ると {steep:.3f}、割らない"
+            f"と {flat:.3f} です。",
         ),
         reading=Words(
-            "Entropy of the weights and gradient of the softmax by width, with and without √d.",
+            "Entropy of the weights and gradient of the softmax by dimension, with and without √d.",
             "重みのエントロピーと softmax の勾配を、√d で割るときと割らないときについて、次元ごとに示します。",
         ),
     )
 
 
-def by_width(seed: int, queries: int) -> dict[str, list[float]]:
+def measure_by_width(seed: int, queries: int) -> dict[str, list[float]]:
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, list[float]] = {}
     for width in WIDTHS:
@@ -114,13 +114,13 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     for axis, kind, label in zip(
-        panels(figure, 2),
+        make_panels(figure, 2),
         ("entropy", "gradient"),
         ("entropy of the weights (エントロピー, nats)", "‖∂p/∂s‖ (勾配)"),
         strict=True,
     ):
         series = {"q·k / √d": numbers[f"{kind}_scaled"], "q·k": numbers[f"{kind}_raw"]}
-        curves(axis, numbers["widths"], series, colors=(BLUE, RED), marker="o")
+        plot_curves(axis, numbers["widths"], series, colors=(BLUE, RED), marker="o")
         axis.set(xscale="log", xlabel="d", ylabel=label, ylim=(0, None))
         axis.set_xticks(numbers["widths"][::2], [str(width) for width in numbers["widths"][::2]])
         axis.minorticks_off()

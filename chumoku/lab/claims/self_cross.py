@@ -3,8 +3,8 @@
     self    Attention(x)       Q = x W_Q    K = x W_K    V = x W_V
     cross   Attention(x, y)    Q = x W_Q    K = y W_K    V = y W_V
 
-Change y, and of a cross-attention's queries not one bit moves, while keys and values do. Give x for y, and cross is
-self, bit for bit.
+If y changes, the queries of cross-attention stay bit-identical, while keys and values change. With y = x,
+cross-attention equals self-attention bit for bit.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.lab.sentence_data import BEGIN
-from chumoku.lab.translator import Translator, steps_of, translators
+from chumoku.lab.translator import Translator, get_translators, training_steps
 from chumoku.nn import Attention, record
 from chumoku.nn.plain import plain
 
@@ -28,27 +28,27 @@ CLAIM = Claim(
     notes=("002", "003"),
     title=Words("Self- and cross-attention", "自己アテンションと交差アテンション"),
     stated=Words(
-        "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries from one "
-        "and keys and values from another.",
+        "Self-attention takes queries, keys and values from one sequence; cross-attention takes queries from one and "
+        "keys and values from another.",
         "自己アテンションはQ・K・Vを同じ系列から、交差アテンションはQを一方の系列から、KとVを別の系列から作ります。",
     ),
     tried=Words(
-        "The one attention module is used both ways on random vectors while its queries, keys and values are recorded; "
-        "then both maps are drawn for one translation of a trained translator.",
-        "同じアテンションモジュールを乱数ベクトルで両方の使い方で動かし、Q・K・Vを記録して比べます。さらに訓練した翻"
-        "訳モデルの1文について両方のアテンションの図を描きます。",
+        "Use the same attention module both ways on random vectors and record its queries, keys and values; then plot "
+        "both attention maps for one translation of a trained translator.",
+        "同じアテンションモジュールを乱数ベクトルで両方の使い方で動かし、Q・K・Vを記録して比べます。さらに訓練した翻訳"
+        "モデルの1文について両方のアテンションの図を描きます。",
     ),
     refutes=Words(
-        "Queries move when the other sequence changes, or keys and values do not, or cross-attention to oneself is not "
-        "self-attention.",
-        "別の系列を変えたときにQが変わる、KとVが変わらない、または自分自身への交差アテンションが自己アテンションと一"
-        "致しないこと。",
+        "The queries change when the other sequence changes, or keys and values do not, or cross-attention to the same "
+        "sequence differs from self-attention.",
+        "別の系列を変えたときにQが変わる、KとVが変わらない、または自分自身への交差アテンションが自己アテンションと一致"
+        "しないこと。",
     ),
     rule=Words(
-        "Holds when in every seed all five comparisons are exact: queries the same bits, keys and values changed, "
-        "cross with oneself equal to self bit for bit, weights of shape T × S.",
-        "すべてのシードで、Qが1ビットも変わらない、KとVが変わる、自分自身への交差が自己と1ビット違わず一致する、重み"
-        "の形がT×Sである、という比較がすべて正確なら「成り立つ」。",
+        "Holds if in every seed all five comparisons are exact: queries bit-identical, keys and values changed, "
+        "cross-attention to the same sequence bit-identical to self-attention, weights of shape T × S.",
+        "すべてのシードで、Qが1ビットも変わらない、KとVが変わる、自分自身への交差が自己と1ビット違わず一致する、重みの"
+        "形がT×Sである、という比較がすべて正確なら「成り立つ」。",
     ),
 )
 T, S, D, H = 5, 7, 12, 3
@@ -56,7 +56,7 @@ SEQUENCES = ("queries", "keys", "values", "weights")
 
 
 @torch.no_grad()
-def compared(seed: int) -> dict[str, bool]:
+def compare_uses(seed: int) -> dict[str, bool]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = Attention(D, H).eval()
@@ -79,10 +79,10 @@ def compared(seed: int) -> dict[str, bool]:
 
 
 @torch.no_grad()
-def maps(translator: Translator) -> dict[str, Any]:
-    """Both maps of the last block for the showpiece, in the mean over heads."""
-    source = translator.sources(translator.data.test[:1])
-    best = translator.say(source)[0]
+def attention_maps(translator: Translator) -> dict[str, Any]:
+    """Both attention maps of the last block for the example sentence, mean over heads."""
+    source = translator.encode_sources(translator.data.test[:1])
+    best = translator.translate(source)[0]
     patterns = [f"decoder.blocks.1.{kind}.weights" for kind in ("attention", "cross_attention")]
     with record(translator.model, *patterns) as tape:
         translator.model(source, torch.tensor([[BEGIN, *best.tokens]]))
@@ -98,12 +98,12 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds = list(range(budget.seeds))
-    comparisons = [compared(seed) for seed in seeds]
-    shown = maps(translators(budget)[0])
+    comparisons = [compare_uses(seed) for seed in seeds]
+    shown = attention_maps(get_translators(budget)[0])
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "model": "trained here",
-        "steps": steps_of(budget),
+        "steps": training_steps(budget),
         "comparisons": comparisons,
         "maps_seed_0": shown,
     }
@@ -114,15 +114,16 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"{exact} of {total} comparisons are exact. On the translation the self-attention map is {rows} × {rows} "
-            f"(lower triangle: the mask), the cross-attention map {rows} × {columns}. The notes' Q = K = V = X is "
-            "short for three different projections of X.",
-            f"{total}件の比較のうち{exact}件が正確に一致しました。翻訳例では、自己アテンションの重みは{rows}×{rows}（"
-            f"マスクのため下三角）、交差アテンションは{rows}×{columns}です。ノートのQ=K=V=Xは、Xの3つの異なる射影を略"
-            "した書き方です。",
+            f"{exact} of {total} comparisons are exact. For the translation, the self-attention map is {rows} × {rows} "
+            f"(lower triangle: the mask), the cross-attention map {rows} × {columns}. The notes' Q = K = V = X is an "
+            "abbreviation for three different projections of X.",
+            f"{total}件の比較のうち{exact}件が正確に一致しました。翻訳例では、自己アテンションの重みは{rows}×{rows}（マ"
+            f"スクのため下三角）、交差アテンションは{rows}×{columns}です。ノートのQ=K=V=Xは、Xの3つの異なる射影を略した"
+            "書き方です。",
         ),
         reading=Words(
-            "Left: English looks at English said so far. Right: English looks at Japanese. The same module drew both.",
+            "Left: English words attend to the English words so far. Right: English words attend to the Japanese "
+            "sentence. Both use the same module.",
             "左：英語がそれまでの英語を見ています。右：英語が日本語を見ています。どちらも同じモジュールです。",
         ),
     )
@@ -130,9 +131,9 @@ def run(budget: Budget) -> Outcome:
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     shown = outcome.numbers["maps_seed_0"]
-    left, right = panels(figure, 2, height=4.4, width=9.2)
-    heat(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
-    heat(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
+    left, right = make_panels(figure, 2, height=4.4, width=9.2)
+    plot_heatmap(left, shown["self"], rows=shown["said"], columns=shown["fed"], low=0, high=1)
+    plot_heatmap(right, shown["cross"], rows=shown["said"], columns=shown["units"], low=0, high=1)
     left.tick_params(axis="x", labelrotation=60)
     left.set_title("self  自己アテンション", fontsize=9)
     right.set_title("cross  交差アテンション", fontsize=9)

@@ -8,30 +8,29 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, times
-from chumoku.lab.figures import BLUE, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
+from chumoku.lab.figures import BLUE, make_panels
 from chumoku.nn.feedforward import FeedForward
 
 CLAIM = Claim(
     id="sgd",
     notes=("000",),
-    title=Words("One step downhill", "勾配降下の一歩"),
+    title=Words("One step of gradient descent", "勾配降下の一歩"),
     stated=Words(
         "Training repeats θ ← θ − α∇L(θ), and the loss falls.",
         "学習は θ ← θ − α∇L(θ) の繰り返しで、損失は減っていきます。",
     ),
     tried=Words(
-        "Fifty steps on a feed-forward layer, by hand with the formula and with the library's SGD from the same start; "
-        "the "
-        "parameters are compared after each.",
-        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、"
-        "毎回パラメータを比べます。",
+        "Train a feed-forward layer for fifty steps with the formula and with the library's SGD from the same initial "
+        "values, and compare the parameters after each step.",
+        "同じ初期値のフィードフォワード層を、式どおりの手計算とライブラリの SGD で 50 歩ずつ進め、毎回パラメータを比べ"
+        "ます。",
     ),
     refutes=Words(
-        "Parameters that differ, or a loss that does not fall.", "パラメータが食い違う、または損失が減らないこと。"
+        "The parameters differ, or the loss does not decrease.", "パラメータが食い違う、または損失が減らないこと。"
     ),
     rule=Words(
-        "Holds when no step's parameters differ by more than 10⁻⁶ and the last loss is below the first.",
+        "Holds if the parameters never differ by more than 10⁻⁶ and the last loss is below the first.",
         "どの一歩でも差が 10⁻⁶ 以下で、最後の損失が最初より小さければ「成り立つ」。",
     ),
 )
@@ -39,8 +38,8 @@ RATE, STEPS = 0.1, 50
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    x, y = torch.randn(2, 64, 5, generator=dice)
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(2, 64, 5, generator=generator)
     ours, theirs = _layer(1), _layer(1)
     optimizer = torch.optim.SGD(theirs.parameters(), lr=RATE)
     losses, worst = [], 0.0
@@ -58,34 +57,33 @@ def run(budget: Budget) -> Outcome:
         losses.append(loss.item())
     numbers: dict[str, Any] = {"worst": worst, "losses": losses, "rate": RATE, "seeds": [0, 1]}
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"After {STEPS} steps the parameters differ by {times(worst)} at most; the loss went from {losses[0]:.3f} "
-            "to "
-            f"{losses[-1]:.3f}.",
-            f"{STEPS} 歩後のパラメータの差は最大 {times(worst)} で、損失は {losses[0]:.3f} から {losses[-1]:.3f} "
-            "に減りました。",
+            f"After {STEPS} steps the parameters differ by at most {format_number(worst)}; the loss decreased from "
+            f"{losses[0]:.3f} to {losses[-1]:.3f}.",
+            f"{STEPS} 歩後のパラメータの差は最大 {format_number(worst)} で、損失は {losses[0]:.3f} から "
+            f"{losses[-1]:.3f} に減りました。",
         ),
         reading=Words(
-            "The loss, step by step, along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
+            "The loss decreases step by step along the negative gradient.", "勾配の逆方向に進むたびに損失が減ります。"
         ),
     )
 
 
 def _layer(seed: int) -> FeedForward:
-    """A small feed-forward layer, filled from its own dice."""
-    layer, dice = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
+    """A small feed-forward layer with seeded weights."""
+    layer, generator = FeedForward(5, 7, kind="relu"), torch.Generator().manual_seed(seed)
     for theta in layer.parameters():
-        torch.nn.init.normal_(theta, std=0.4, generator=dice)
+        torch.nn.init.normal_(theta, std=0.4, generator=generator)
     return layer
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if numbers["worst"] <= 1e-6 and numbers["losses"][-1] < numbers["losses"][0] else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=5.6, height=3.0)[0]
+    axis = make_panels(figure, 1, width=5.6, height=3.0)[0]
     axis.plot(outcome.numbers["losses"], color=BLUE, marker="o", markersize=2.5)
     axis.set(xlabel="step 更新回数", ylabel="L(θ)")

@@ -9,13 +9,13 @@ from matplotlib.figure import Figure
 from torch.overrides import TorchFunctionMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, panels
+from chumoku.lab.figures import BLUE, GREY, INK, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.tap import record
 
 FIRST = "decoder.blocks.0."
-SAID = {
+NOTE_VALUES = {
     "decoder.embedding": [2, 4, 768],
     FIRST + "attention.queries, viewed": [2, 4, 12, 64],
     FIRST + "attention.queries": [2, 12, 4, 64],
@@ -25,24 +25,24 @@ SAID = {
 CLAIM = Claim(
     id="shapes",
     notes=("004",),
-    title=Words("The walk through the shapes", "形状の移り変わり"),
+    title=Words("The shapes in a forward pass", "形状の移り変わり"),
     stated=Words(
-        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and in the end logits of [2,4,50257].",
+        "In GPT-2, [2,4,768] becomes [2,4,12,64], [2,12,4,64], … and finally logits of [2,4,50257].",
         "GPT-2 では [2,4,768] が [2,4,12,64]、[2,12,4,64] … となり、最後に [2,4,50257] のロジットになります。",
     ),
     tried=Words(
-        "A real forward pass of the GPT-2 preset on 2 texts of 4 tokens, recorded at every address. The view between "
-        "projection and transpose has no address: the tensor itself is caught as it is transposed.",
+        "Run a forward pass of the GPT-2 preset on 2 texts of 4 tokens and record every address. The view between "
+        "projection and transpose has no address, so the calls of transpose are recorded too.",
         "GPT-2 のプリセットに 2 文 × 4 トークンを実際に通し、すべてのアドレスで形状を記録します。射影と転置の間の view "
         "にはアドレスがないため、転置される瞬間のテンソルを捕らえます。",
     ),
-    refutes=Words("A shape that is another at one of the stated places.", "述べられた箇所で形状が異なること。"),
-    rule=Words("Holds when all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
+    refutes=Words("A different shape at one of the stated points.", "述べられた箇所で形状が異なること。"),
+    rule=Words("Holds if all four stated shapes are found.", "述べられた四つの形状がすべて一致すれば「成り立つ」。"),
 )
 
 
-class Transposed(TorchFunctionMode):
-    """Inside, the shape of every tensor that is transposed is written down as it was before."""
+class RecordTransposes(TorchFunctionMode):
+    """Records the shape of every tensor before it is transposed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,31 +58,38 @@ def run(budget: Budget) -> Outcome:
     layers = 12 if budget.scale >= 1 else 1
     model = build(preset("gpt2", layers=layers), seed=0).eval()
     tokens = torch.randint(50257, (2, 4), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad(), record(model) as tape, Transposed() as transposed:
+    with torch.no_grad(), record(model) as tape, RecordTransposes() as transposed:
         model(tokens)
         walk = {"tokens": [2, 4], **{address: list(tensor.shape) for address, tensor in tape.items()}}
-    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[0]  # a pass begins with the first block's queries
-    numbers: dict[str, Any] = {"said": SAID, "walk": walk, "layers": layers, "addresses": len(tape), "seeds": [0]}
+    walk[FIRST + "attention.queries, viewed"] = transposed.shapes[
+        0
+    ]  # the first transpose is that of the first block's queries
+    numbers: dict[str, Any] = {
+        "said": NOTE_VALUES,
+        "walk": walk,
+        "layers": layers,
+        "addresses": len(tape),
+        "seeds": [0],
+    }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view that is "
-            f"transposed; between them lie the scores {walk[FIRST + 'attention.scores']} and the FFN's "
+            f"All stated shapes are found in the {layers}-layer pass, at {len(tape)} addresses and in the view before "
+            f"the transpose; between them are the scores {walk[FIRST + 'attention.scores']} and the FFN's "
             f"{walk[FIRST + 'feedforward.hidden']}.",
             f"{layers} 層の順伝播で {len(tape)} 個のアドレスと転置前の view を記録し、述べられた形状はすべて一致しまし"
-            "た。"
-            f"途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 {walk[FIRST + 'feedforward.hidden']} が"
-            "あります。",
+            f"た。途中にはスコア {walk[FIRST + 'attention.scores']} や FFN の中間層 "
+            f"{walk[FIRST + 'feedforward.hidden']} があります。",
         ),
         reading=Words(
-            "One block's walk, address by address; blue: what the note states.",
+            "Shapes of one block, address by address; blue: stated in the note.",
             "一つのブロックをアドレス順にたどったもの。青がノートの述べる形状です。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(numbers["walk"].get(name) == shape for name, shape in numbers["said"].items()) else FAILS
 
 
@@ -94,7 +101,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     )
     names = [name for name in walk if name.startswith(shown) and name != viewed]
     names.insert(names.index(FIRST + "attention.queries"), viewed)
-    axis = panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
+    axis = make_panels(figure, 1, width=6.8, height=0.27 * len(names) + 0.3)[0]
     axis.axis("off")
     for row, name in enumerate(names):
         stated = name in outcome.numbers["said"]

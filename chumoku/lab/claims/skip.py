@@ -1,4 +1,4 @@
-"""A skip connection starts near the identity.
+"""Learning the identity with and without a skip connection.
 
 plain   y = f(x)
 skip    y = x + f(x)          f: 10 → 128 → 10
@@ -14,9 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, curves, panels
-from chumoku.lab.toy_models import told
-from chumoku.lab.training import fit, seeded, thinned
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
+from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.training import downsample, fit, fixed_seed
 from chumoku.nn.feedforward import FeedForward
 
 if TYPE_CHECKING:
@@ -25,24 +25,24 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="skip",
     notes=("001",),
-    title=Words("The identity, learned with and without a skip", "スキップ接続と恒等写像"),
+    title=Words("Skip connections and the identity", "スキップ接続と恒等写像"),
     stated=Words(
-        "With a skip connection the identity is learned faster (10,000 samples, 10 → 128 → 10).",
+        "With a skip connection, the identity is learned faster (10,000 samples, 10 → 128 → 10).",
         "スキップ接続があると、恒等写像をより早く学習できます (10,000 個のデータ、10 → 128 → 10)。",
     ),
     tried=Words(
-        "The note's two networks learn the identity from the note's data, with Adam. As a counter-test they learn a "
-        "random rotation, for which a skip is no head start.",
-        "ノートの二つのネットワークに、ノートと同じデータで恒等写像を Adam で学習させます。対照として、スキップ接続が"
-        "有利にならないはずのランダムな回転も学習させます。",
+        "The note's two networks learn the identity from the note's data, with Adam. As a control, they learn a random "
+        "rotation, for which a skip connection should give no advantage.",
+        "ノートの二つのネットワークに、ノートと同じデータで恒等写像を Adam で学習させます。対照として、スキップ接続が有"
+        "利にならないはずのランダムな回転も学習させます。",
     ),
     refutes=Words(
-        "The network without a skip reaches an error of 0.01 first.",
+        "The network without a skip connection reaches an error of 0.01 first.",
         "スキップ接続のないネットワークが先に誤差 0.01 に達すれば、反証されます。",
     ),
     rule=Words(
-        "Holds when, for the identity, the skip reaches a mean squared error of 0.01 in fewer steps in every seed; "
-        "holds only in some seeds when in one at least; otherwise it does not hold.",
+        "Holds if, for the identity, the network with a skip connection reaches a mean squared error of 0.01 in fewer "
+        "steps in every seed; holds only in some seeds if in at least one; otherwise does not hold.",
         "恒等写像で、すべてのシードにおいてスキップ接続ありの方が少ないステップで平均二乗誤差 0.01 に達すれば「成り立"
         "つ」、一部のシードだけなら「条件つきで成り立つ」、それ以外は「成り立たない」。",
     ),
@@ -64,40 +64,40 @@ class Skip(nn.Module):
 
 
 def run(budget: Budget) -> Outcome:
-    steps = budget.steps(700, least=400)
+    steps = budget.steps(700, minimum=400)
     numbers: dict[str, Any] = {"steps": steps, "goal": GOAL}
     for task in ("identity", "rotation"):
         for way in ("plain", "skip"):
-            runs = [trained(task, way, seed, steps) for seed in range(budget.seeds)]
+            runs = [train_model(task, way, seed, steps) for seed in range(budget.seeds)]
             numbers[f"{task}_{way}"] = {
-                "losses": [thinned(one) for one in runs],
-                "reached": [first(one) for one in runs],
+                "losses": [downsample(one) for one in runs],
+                "reached": [first_step_at_goal(one) for one in runs],
             }
     verdict = judge(numbers)
     at = {key: [one or math.inf for one in numbers[key]["reached"]] for key in numbers if "_" in key}
-    said = {key: told(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
+    said = {key: format_seeds(values, "{:.0f}").replace("inf", "∞") for key, values in at.items()}
     return Outcome(
         verdict,
         numbers,
         Words(
-            f"The identity is learned to an error of {GOAL} after {said['identity_skip']} steps with a skip and "
+            f"The identity reaches an error of {GOAL} after {said['identity_skip']} steps with a skip connection and "
             f"{said['identity_plain']} without; a random rotation after {said['rotation_skip']} and "
             f"{said['rotation_plain']}.",
-            f"恒等写像は、スキップ接続ありでは {said['identity_skip']} ステップ、なしでは {said['identity_plain']} ス"
-            f"テップで誤差 {GOAL} に達します。ランダムな回転では {said['rotation_skip']} と {said['rotation_plain']} "
-            "です。",
+            f"恒等写像は、スキップ接続ありでは {said['identity_skip']} ステップ、なしでは {said['identity_plain']} ステ"
+            f"ップで誤差 {GOAL} に達します。ランダムな回転では {said['rotation_skip']} と {said['rotation_plain']} で"
+            "す。",
         ),
         when=Words("In some seeds only.", "一部のシードでのみ成り立ちます。") if verdict == PARTLY else None,
         reading=Words(
-            "The error over training with and without a skip (dotted: the goal). Left: the identity. Right: a random "
-            "rotation.",
+            "Error during training with and without a skip connection (dotted: the goal). Left: the identity. Right: a "
+            "random rotation.",
             "スキップ接続あり・なしの学習中の誤差です (点線は目標)。左は恒等写像、右はランダムな回転です。",
         ),
     )
 
 
-def trained(task: str, way: str, seed: int, steps: int) -> list[float]:
-    with seeded(seed) as generator:
+def train_model(task: str, way: str, seed: int, steps: int) -> list[float]:
+    with fixed_seed(seed) as generator:
         data = torch.randn(SAMPLES, WIDTH, generator=generator)
         turn, _ = torch.linalg.qr(torch.randn(WIDTH, WIDTH, generator=generator))
         inner = FeedForward(WIDTH, HIDDEN, kind="relu")
@@ -111,8 +111,8 @@ def trained(task: str, way: str, seed: int, steps: int) -> list[float]:
     return fit(model, loss, steps=steps, seed=seed, rate=1e-3)
 
 
-def first(losses: list[float]) -> int | None:
-    """The first step whose loss is at the goal."""
+def first_step_at_goal(losses: list[float]) -> int | None:
+    """The first step whose loss reaches the goal, or None."""
     return next((step for step, loss in enumerate(losses, 1) if loss <= GOAL), None)
 
 
@@ -125,11 +125,11 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     numbers = outcome.numbers
     titles = {"identity": "identity (恒等写像)", "rotation": "random rotation (回転)"}
-    for axis, (task, title) in zip(panels(figure, 2), titles.items(), strict=True):
+    for axis, (task, title) in zip(make_panels(figure, 2), titles.items(), strict=True):
         runs = {way: numbers[f"{task}_{way}"]["losses"] for way in ("skip", "plain")}
         points = len(runs["skip"][0])
         at = [(place + 0.5) * numbers["steps"] / points for place in range(points)]
         named = {"skip (スキップ接続あり)": runs["skip"], "plain (なし)": runs["plain"]}
-        curves(axis, at, named, colors=(BLUE, RED))
+        plot_curves(axis, at, named, colors=(BLUE, RED))
         axis.axhline(numbers["goal"], color="#1c2733", linewidth=0.8, linestyle=":")
         axis.set(title=title, xlabel="step", ylabel="mean squared error", yscale="log")

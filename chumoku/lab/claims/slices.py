@@ -1,4 +1,4 @@
-"""Head h: Q_h = X W_h with X [T, D] whole and W_h [D, K]; not X[:, slice h]"""
+"""Head h: Q_h = X W_h with all of X [T, D] and W_h [D, K], not X[:, slice h]"""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, RED, heat, panels
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_heatmap
 from chumoku.nn.attention import Attention
 
 WIDTH, HEADS = 48, 6
@@ -24,33 +24,31 @@ CLAIM = Claim(
         "Multi-head self-attention は input をスライスし、それぞれを独立に self-attention します。",
     ),
     tried=Words(
-        f"Which of {WIDTH} input features move the queries of head 0, by their derivative: in this project's attention "
-        "with "
-        f"{HEADS} heads, and in one whose matrices are cut into blocks so that it does slice.",
-        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} "
-        "ヘッドのアテンションと、"
-        "行列をブロック対角にして本当にスライスする版を比べます。",
+        f"Find by differentiation which of {WIDTH} input features affect the queries of each head: in this project's "
+        f"attention with {HEADS} heads, and in a version with block-diagonal matrices, which does slice.",
+        f"{WIDTH} 個の入力特徴のうちヘッド 0 のクエリを動かすものを、微分で数えます。本プロジェクトの {HEADS} ヘッドの"
+        "アテンションと、行列をブロック対角にして本当にスライスする版を比べます。",
     ),
-    refutes=Words("A head that sees features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
+    refutes=Words("A head depends on features outside its slice.", "スライスの外の特徴を見るヘッドがあること。"),
     rule=Words(
-        f"Holds when every head depends on {HEAD} of the {WIDTH} features only.",
+        f"Holds if every head depends on only {HEAD} of the {WIDTH} features.",
         f"どのヘッドも {WIDTH} 個中 {HEAD} 個の特徴だけに依存すれば「成り立つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     whole, cut = Attention(WIDTH, HEADS, bias=False), Attention(WIDTH, HEADS, bias=False)
     blocks = torch.block_diag(*[torch.ones(HEAD, HEAD)] * HEADS)  # type: ignore[no-untyped-call]
-    x = torch.randn(WIDTH, generator=dice)
+    x = torch.randn(WIDTH, generator=generator)
     with torch.no_grad():
         for ours, theirs in zip(whole.parameters(), cut.parameters(), strict=True):
-            torch.nn.init.normal_(ours, std=WIDTH**-0.5, generator=dice)
+            torch.nn.init.normal_(ours, std=WIDTH**-0.5, generator=generator)
             theirs.copy_(ours)
         for part in (cut.query, cut.key, cut.value):
             part.weight.mul_(blocks)
-    seen = {"whole": features(whole, x), "sliced": features(cut, x)}
+    seen = {"whole": count_features(whole, x), "sliced": count_features(cut, x)}
     weights = WIDTH * WIDTH
     numbers: dict[str, Any] = {
         "features_seen": seen,
@@ -60,19 +58,16 @@ def run(budget: Budget) -> Outcome:
     }
     sizes: Any = numbers["parameters"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; sliced it would be "
-            f"{max(seen['sliced'])}. Slices would "
-            f"need {sizes['sliced']:,} parameters instead of {sizes['whole']:,}, which is where the note's saving "
-            "comes from. What is cut "
-            "into heads is the projection, not the input.",
+            f"Every head depends on all {min(seen['whole'])} of {WIDTH} features; with slices it would be "
+            f"{max(seen['sliced'])}. Slices would need {sizes['sliced']:,} parameters instead of {sizes['whole']:,}, "
+            "which is the saving that the note describes. The projection is split into heads, not the input.",
             f"どのヘッドも {WIDTH} 個中 {min(seen['whole'])} 個すべての特徴に依存します。スライスなら "
-            f"{max(seen['sliced'])} 個だけです。"
-            f"スライス版のパラメータは {sizes['whole']:,} 個ではなく {sizes['sliced']:,} 個で、"
-            "ノートの言う節約はここから来ます。"
-            "ヘッドに分けられるのは入力ではなく、射影した後のベクトルです。",
+            f"{max(seen['sliced'])} 個だけです。スライス版のパラメータは {sizes['whole']:,} 個ではなく "
+            f"{sizes['sliced']:,} 個で、ノートの言う節約はここから来ます。ヘッドに分けられるのは入力ではなく、射影した"
+            "後のベクトルです。",
         ),
         correction=Correction(
             "ヘッド h が見るのは X[:, slice h] (head h sees a slice)",
@@ -83,26 +78,26 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "|W_Q|: a full matrix in real attention; only blocks if the input were sliced.",
+            "|W_Q|: a full matrix in real attention; only diagonal blocks with slices.",
             "|W_Q| の図。実際のアテンションでは全体が、スライスなら対角ブロックだけが使われます。",
         ),
     )
 
 
-def features(attention: Attention, x: Tensor) -> list[int]:
+def count_features(attention: Attention, x: Tensor) -> list[int]:
     """For each head, how many input features its queries depend on."""
     slopes = torch.autograd.functional.jacobian(attention.query, x)  # type: ignore[no-untyped-call]
     return [int((head.abs().amax(0) > 0).sum()) for head in slopes.view(HEADS, HEAD, WIDTH)]
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     return HOLDS if all(seen <= HEAD for seen in numbers["features_seen"]["whole"]) else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     titles = {"whole": ("X W_Q  (real 実際)", BLUE), "sliced": ("slices スライス (note)", RED)}
-    for axis, (kind, (title, color)) in zip(panels(figure, 2, height=3.6), titles.items(), strict=True):
-        heat(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
+    for axis, (kind, (title, color)) in zip(make_panels(figure, 2, height=3.6), titles.items(), strict=True):
+        plot_heatmap(axis, outcome.numbers["query_weights"][kind], high=0.4, low=0)
         axis.set_title(title, fontsize=10, color=color)
         axis.set(xlabel="input features 入力の特徴", ylabel=f"query numbers, {HEADS} heads")
         for edge in range(1, HEADS):

@@ -7,46 +7,46 @@ from typing import Any
 
 import torch
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, as_printed, listed
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_list, matches_rounded
 
-SAID = (0.032, 0.087, 0.237, 0.644)
+NOTE_VALUES = (0.032, 0.087, 0.237, 0.644)
 
 CLAIM = Claim(
     id="softmax-1234",
     notes=("002",),
     title=Words("Exercise: a softmax", "練習問題:Softmax"),
-    stated=Words(f"softmax[1,2,3,4] = {list(SAID)}.", f"softmax[1,2,3,4] = {list(SAID)} です。"),
-    tried=Words("By the formula and by the library.", "定義式とライブラリの両方で計算します。"),
-    refutes=Words("A value that rounds to another.", "丸めた値が異なること。"),
+    stated=Words(f"softmax[1,2,3,4] = {list(NOTE_VALUES)}.", f"softmax[1,2,3,4] = {list(NOTE_VALUES)} です。"),
+    tried=Words("Compute it with the formula and with the library.", "定義式とライブラリの両方で計算します。"),
+    refutes=Words("A value that rounds to another number.", "丸めた値が異なること。"),
     rule=Words(
-        "Holds when all four round to the note's three digits and sum to 1.",
+        "Holds if all four round to the note's three digits and sum to 1.",
         "四つとも小数三桁で一致し、合計が 1 なら「成り立つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    plainly = [math.exp(x) / sum(math.exp(y) for y in (1, 2, 3, 4)) for x in (1, 2, 3, 4)]
+    by_formula = [math.exp(x) / sum(math.exp(y) for y in (1, 2, 3, 4)) for x in (1, 2, 3, 4)]
     found = torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=torch.float64).softmax(0).tolist()
-    gap = max(abs(a - b) for a, b in zip(plainly, found, strict=True))
+    gap = max(abs(a - b) for a, b in zip(by_formula, found, strict=True))
     total = sum(math.exp(x) for x in (1, 2, 3, 4))
     numbers: dict[str, Any] = {
-        "said": list(SAID),
+        "said": list(NOTE_VALUES),
         "found": found,
         "sum": sum(found),
         "gap": gap,
         "sum_of_exponentials": total,
     }
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"softmax[1,2,3,4] = {listed(found)}, and the exponentials sum to {total:.2f}.",
-            f"softmax[1,2,3,4] = {listed(found)} で、指数の和は {total:.2f} です。",
+            f"softmax[1,2,3,4] = {format_list(found)}, and the exponentials sum to {total:.2f}.",
+            f"softmax[1,2,3,4] = {format_list(found)} で、指数の和は {total:.2f} です。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    whole = abs(numbers["sum"] - 1) < 1e-12 and numbers["gap"] < 1e-12
-    return HOLDS if as_printed(numbers["said"], numbers["found"], 3) and whole else FAILS
+def judge(numbers: dict[str, Any]) -> str:
+    sums_to_one = abs(numbers["sum"] - 1) < 1e-12 and numbers["gap"] < 1e-12
+    return HOLDS if matches_rounded(numbers["said"], numbers["found"], 3) and sums_to_one else FAILS

@@ -1,4 +1,4 @@
-"""A = softmax over j of q_i·k_j/√d: every row, one query's weights, sums to 1"""
+"""A = softmax over j of q_i·k_j/√d: every row (the weights of one query) sums to 1"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from matplotlib.figure import Figure
 
-from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, times
-from chumoku.lab.figures import heat, panels
+from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words, format_number
+from chumoku.lab.figures import make_panels, plot_heatmap
 from chumoku.nn.attention import compute_attention_weights
 
 CLAIM = Claim(
@@ -21,26 +21,26 @@ CLAIM = Claim(
         "self-attention は QKᵀ/√d の各列に softmax をとり、V を掛けます。",
     ),
     tried=Words(
-        "Both softmaxes of one 5×5 matrix of scores: how much each query gives away in all, and whether the output is "
-        "that of "
-        "PyTorch's own attention.",
-        "同じ 5×5 のスコア行列に両方の softmax を適用し、各クエリの重みの合計と、PyTorch "
-        "自身のアテンションの出力との差を調べます。",
+        "Apply both softmaxes to one 5×5 matrix of scores; check the sum of the weights of each query and compare the "
+        "output with PyTorch's own attention.",
+        "同じ 5×5 のスコア行列に両方の softmax を適用し、各クエリの重みの合計と、PyTorch 自身のアテンションの出力との差"
+        "を調べます。",
     ),
     refutes=Words(
-        "Queries whose weights do not sum to 1, or another output.",
+        "Queries whose weights do not sum to 1, or a different output.",
         "重みの合計が 1 にならないクエリや、異なる出力があること。",
     ),
     rule=Words(
-        "Holds when over columns every query's weights sum to 1 and the output differs by less than 10⁻⁵.",
+        "Holds if with the softmax over columns the weights of every query sum to 1 and the output differs by less "
+        "than 10⁻⁵.",
         "列方向の softmax で各クエリの重みの合計が 1 になり、出力の差が 10⁻⁵ 未満なら「成り立つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(1)
-    query, key, value = (torch.randn(1, 1, 5, 7, generator=dice) for _ in range(3))
+    generator = torch.Generator().manual_seed(1)
+    query, key, value = (torch.randn(1, 1, 5, 7, generator=generator) for _ in range(3))
     scores, rows = compute_attention_weights(query, key)
     columns = scores.softmax(-2)
     theirs = F.scaled_dot_product_attention(query, key, value)
@@ -55,18 +55,15 @@ def run(budget: Budget) -> Outcome:
     }
     least, most = min(numbers["sums_columns"]), max(numbers["sums_columns"])
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"Over rows every query's weights sum to 1 and the output is PyTorch's (to {times(numbers['gap_rows'])}). "
-            "Over columns a "
-            f"query gives away between {least:.2f} and {most:.2f}, and the output is off by "
-            f"{numbers['gap_columns']:.2f}. The note's "
-            "first formula has 各行, rightly.",
-            f"行方向なら各クエリの重みの合計は 1 で、出力も PyTorch と一致します(差 {times(numbers['gap_rows'])})。"
-            "列方向では合計が "
-            f"{least:.2f}〜{most:.2f} とばらつき、出力は {numbers['gap_columns']:.2f} ずれます。"
-            "ノートの最初の式では正しく「各行」です。",
+            "Over rows every query's weights sum to 1 and the output is PyTorch's (to "
+            f"{format_number(numbers['gap_rows'])}). Over columns the sums are between {least:.2f} and {most:.2f}, and "
+            f"the output differs by {numbers['gap_columns']:.2f}. The note's first formula correctly says 各行.",
+            "行方向なら各クエリの重みの合計は 1 で、出力も PyTorch と一致します(差 "
+            f"{format_number(numbers['gap_rows'])})。列方向では合計が {least:.2f}〜{most:.2f} とばらつき、出力は "
+            f"{numbers['gap_columns']:.2f} ずれます。ノートの最初の式では正しく「各行」です。",
         ),
         correction=Correction(
             "softmax 各列 (over each column)",
@@ -74,23 +71,23 @@ def run(budget: Budget) -> Outcome:
             Words("a row is a query, and its weights sum to 1", "行がクエリで、その重みの合計が 1 になります"),
         ),
         reading=Words(
-            "Σ at the right: what each query gives away in all; it must be 1.",
+            "Σ at the right is the sum of the weights of each query; it must be 1.",
             "右端の Σ は各クエリの重みの合計で、1 でなければなりません。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    whole = all(abs(total - 1) < 1e-5 for total in numbers["sums_columns"])
-    return HOLDS if whole and numbers["gap_columns"] < 1e-5 else FAILS
+def judge(numbers: dict[str, Any]) -> str:
+    sums_to_one = all(abs(total - 1) < 1e-5 for total in numbers["sums_columns"])
+    return HOLDS if sums_to_one and numbers["gap_columns"] < 1e-5 else FAILS
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
     kinds = (("rows", "each row 各行"), ("columns", "each column 各列 (note)"))
-    for axis, (kind, title) in zip(panels(figure, 2, height=3.5), kinds, strict=True):
+    for axis, (kind, title) in zip(make_panels(figure, 2, height=3.5), kinds, strict=True):
         matrix, totals = outcome.numbers[kind], outcome.numbers[f"sums_{kind}"]
         names = [f"k{j}" for j in range(5)], [f"q{i}" for i in range(5)]
-        heat(axis, matrix, columns=names[0], rows=names[1], form="{:.2f}", low=0, high=1)
+        plot_heatmap(axis, matrix, columns=names[0], rows=names[1], form="{:.2f}", low=0, high=1)
         for row, total in enumerate(totals):
             axis.text(
                 4.65,

@@ -8,11 +8,22 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.decoding.sampling import apply_temperature
-from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words, as_printed, listed
-from chumoku.lab.figures import BLUE, RED, bars, panels
+from chumoku.lab.experiment import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    Budget,
+    Claim,
+    Correction,
+    Outcome,
+    Words,
+    format_list,
+    matches_rounded,
+)
+from chumoku.lab.figures import BLUE, RED, make_panels, plot_bars
 
 INPUT = (1.0, 2.0, 3.0)
-SAID = {0.5: (0.02, 0.14, 0.84), 1.0: (0.09, 0.24, 0.67), 2.0: (0.19, 0.29, 0.52)}
+NOTE_VALUES = {0.5: (0.02, 0.14, 0.84), 1.0: (0.09, 0.24, 0.67), 2.0: (0.19, 0.29, 0.52)}
 
 CLAIM = Claim(
     id="temperature",
@@ -21,60 +32,59 @@ CLAIM = Claim(
     stated=Words(
         "softmax([1,2,3]/T): T=0.5 → [0.02,0.14,0.84], T=1 → [0.09,0.24,0.67], T=2 → [0.19,0.29,0.52]; larger T is "
         "flatter.",
-        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T "
-        "が大きいほど平坦です。",
+        "softmax([1,2,3]/T) は T=0.5 で [0.02,0.14,0.84]、T=1 で [0.09,0.24,0.67]、T=2 で [0.19,0.29,0.52]。T が大きい"
+        "ほど平坦です。",
     ),
     tried=Words(
-        "The three, with the function that this project samples with.",
+        "Compute all three with the function that this project uses for sampling.",
         "本プロジェクトがサンプリングに使う関数で三つとも計算します。",
     ),
     refutes=Words(
-        "Values that round to others, or entropies that do not grow with T.",
+        "Values that round to other numbers, or entropies that do not increase with T.",
         "丸めた値が異なる、または T とともにエントロピーが増えないこと。",
     ),
     rule=Words(
-        "Holds when all three round to the note's and entropy grows with T; holds only when, where some do.",
-        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。"
-        "一部だけ一致すれば「条件つきで成り立つ」。",
+        "Holds if all three round to the note's values and the entropy increases with T; holds only when … if some do.",
+        "三つとも丸めて一致し、エントロピーが T とともに増えれば「成り立つ」。一部だけ一致すれば「条件つきで成り立"
+        "つ」。",
     ),
 )
 
 
 def run(budget: Budget) -> Outcome:
     x = torch.tensor(INPUT, dtype=torch.float64)
-    found = {t: apply_temperature(x, temperature=t).softmax(-1) for t in SAID}
+    found = {t: apply_temperature(x, temperature=t).softmax(-1) for t in NOTE_VALUES}
     numbers: dict[str, Any] = {
-        "temperatures": list(SAID),
-        "said": [list(s) for s in SAID.values()],
+        "temperatures": list(NOTE_VALUES),
+        "said": [list(s) for s in NOTE_VALUES.values()],
         "found": [s.tolist() for s in found.values()],
         "entropies": [float(-(s * s.log()).sum()) for s in found.values()],
     }
     cold, one, hot = numbers["found"]
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"T=0.5 gives {listed(cold)}, T=1 {listed(one)}, T=2 {listed(hot)}. Only T=1 is as printed; that larger T "
-            "is "
-            "flatter is right.",
-            f"T=0.5 で {listed(cold)}、T=1 で {listed(one)}、T=2 で {listed(hot)} です。数値が合うのは T=1 だけですが、"
-            "T が大きいほど平坦になることは正しいです。",
+            f"T=0.5 gives {format_list(cold)}, T=1 {format_list(one)}, T=2 {format_list(hot)}. Only T=1 matches the "
+            "note; it is correct that a larger T is flatter.",
+            f"T=0.5 で {format_list(cold)}、T=1 で {format_list(one)}、T=2 で {format_list(hot)} です。数値が合うのは "
+            "T=1 だけですが、T が大きいほど平坦になることは正しいです。",
         ),
         when=Words("T = 1", "T = 1 のとき"),
         correction=Correction(
-            f"T=0.5: {listed(SAID[0.5], 2)}; T=2: {listed(SAID[2.0], 2)}",
-            f"T=0.5: {listed(cold)}; T=2: {listed(hot)}",
+            f"T=0.5: {format_list(NOTE_VALUES[0.5], 2)}; T=2: {format_list(NOTE_VALUES[2.0], 2)}",
+            f"T=0.5: {format_list(cold)}; T=2: {format_list(hot)}",
             Words("softmax[2,4,6] and softmax[0.5,1,1.5]", "softmax[2,4,6] と softmax[0.5,1,1.5]"),
         ),
         reading=Words(
-            "Flatter from left to right; only the middle one is as the note prints it.",
+            "Flatter from left to right; only the middle one matches the note.",
             "左から右へ平坦になります。ノートの数値どおりなのは中央だけです。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
-    right = [as_printed(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
+def judge(numbers: dict[str, Any]) -> str:
+    right = [matches_rounded(said, found, 2) for said, found in zip(numbers["said"], numbers["found"], strict=True)]
     grows = numbers["entropies"] == sorted(numbers["entropies"])
     if all(right) and grows:
         return HOLDS
@@ -84,7 +94,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     n = outcome.numbers
     for axis, t, said, found in zip(
-        panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["said"], n["found"], strict=True
+        make_panels(figure, 3, height=2.9, width=8.6), n["temperatures"], n["said"], n["found"], strict=True
     ):
-        bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
+        plot_bars(axis, ["1", "2", "3"], {"note ノート": said, "true 正": found}, colors=(RED, BLUE), form="{:.2f}")
         axis.set(title=f"T = {t:g}", ylim=(0, 1.0))

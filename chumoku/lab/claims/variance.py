@@ -8,38 +8,38 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, panels
+from chumoku.lab.figures import BLUE, GREY, RED, make_panels
 
 CLAIM = Claim(
     id="variance",
     notes=("002",),
-    title=Words("How far inner products scatter", "内積の分散"),
+    title=Words("The variance of inner products", "内積の分散"),
     stated=Words(
-        "For two random unit vectors, Var(q·k) = d_k (64 for d_k = 64), which is why one divides by √d_k.",
+        "For two random unit vectors, Var(q·k) = d_k (64 for d_k = 64), which is why scores are divided by √d_k.",
         "二つのランダムな単位ベクトルの内積の分散は d_k(d_k = 64 なら 64)で、だから √d_k で割ります。",
     ),
     tried=Words(
-        "Thousands of random pairs for d from 4 to 512: vectors of length 1, and vectors whose components have "
-        "variance 1.",
+        "Measure the variance for thousands of random pairs with d from 4 to 512: vectors of length 1, and vectors "
+        "whose components have variance 1.",
         "d = 4〜512 で多数の乱数の組を作り、長さ 1 のベクトルと、各成分の分散が 1 のベクトルで内積の分散を測ります。",
     ),
     refutes=Words("A variance other than d for unit vectors.", "単位ベクトルの内積の分散が d でないこと。"),
     rule=Words(
-        "Holds when unit vectors give d to within 10 % for every d; holds only when, where vectors of unit variance "
-        "do.",
-        "すべての d で単位ベクトルの分散が d の ±10 % なら「成り立つ」。成分の分散が 1 "
-        "のときだけそうなら「条件つきで成り立つ」。",
+        "Holds if unit vectors give d within 10 % for every d; holds only when … if vectors with components of "
+        "variance 1 do.",
+        "すべての d で単位ベクトルの分散が d の ±10 % なら「成り立つ」。成分の分散が 1 のときだけそうなら「条件つきで成"
+        "り立つ」。",
     ),
 )
 SIZES = (4, 16, 64, 128, 512)
 
 
 def run(budget: Budget) -> Outcome:
-    dice = torch.Generator().manual_seed(0)
-    pairs = budget.steps(20_000, least=6_000)
+    generator = torch.Generator().manual_seed(0)
+    pairs = budget.steps(20_000, minimum=6_000)
     unit, spread = [], []
     for size in SIZES:
-        q, k = torch.randn(2, pairs, size, generator=dice)
+        q, k = torch.randn(2, pairs, size, generator=generator)
         spread.append(float((q * k).sum(-1).var()))
         q, k = q / q.norm(dim=-1, keepdim=True), k / k.norm(dim=-1, keepdim=True)
         unit.append(float((q * k).sum(-1).var()))
@@ -52,17 +52,16 @@ def run(budget: Budget) -> Outcome:
     }
     at = SIZES.index(64)
     return Outcome(
-        verdict(numbers),
+        judge(numbers),
         numbers,
         Words(
-            f"At d = 64 unit vectors give {unit[at]:.4f} (1/64 = {1 / 64:.4f}), and vectors whose components have "
-            "variance 1 "
-            f"give {spread[at]:.1f}. Dividing by √d_k brings the second kind to 1.",
+            f"At d = 64 the variance is {unit[at]:.4f} for unit vectors (1/64 = {1 / 64:.4f}) and {spread[at]:.1f} for "
+            "vectors whose components have variance 1. Division by √d_k gives variance 1 for the latter.",
             f"d = 64 では、単位ベクトルの分散は {unit[at]:.4f}(1/64 = {1 / 64:.4f})、各成分の分散が 1 のベクトルでは "
             f"{spread[at]:.1f} でした。√d_k で割って 1 になるのは後者です。",
         ),
         when=Words(
-            "the components have variance 1, not the vectors length 1",
+            "the components have variance 1, instead of the vectors having length 1",
             "ベクトルの長さではなく、各成分の分散が 1 のとき",
         ),
         correction=Correction(
@@ -74,13 +73,13 @@ def run(budget: Budget) -> Outcome:
             ),
         ),
         reading=Words(
-            "Only components of variance 1 follow the note's line d; unit vectors fall as 1/d.",
+            "Only components of variance 1 follow the note's line d; unit vectors decrease as 1/d.",
             "成分の分散が 1 のときだけノートの直線 d に乗り、単位ベクトルでは 1/d で減ります。",
         ),
     )
 
 
-def verdict(numbers: dict[str, Any]) -> str:
+def judge(numbers: dict[str, Any]) -> str:
     def follows(variances: list[float]) -> bool:
         return all(abs(v / d - 1) <= 0.1 for v, d in zip(variances, numbers["sizes"], strict=True))
 
@@ -90,7 +89,7 @@ def verdict(numbers: dict[str, Any]) -> str:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axis = panels(figure, 1, width=6.2, height=3.3)[0]
+    axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     sizes = outcome.numbers["sizes"]
     axis.plot(sizes, sizes, color=GREY, linestyle=":", label="d  (note ノート)")
     axis.plot(sizes, [1 / d for d in sizes], color=GREY, linestyle="--", linewidth=0.9, label="1/d")

@@ -1,10 +1,10 @@
-"""word-vectors: skip-gram with negative samples on real text, and what stands near a word before and after.
+"""word-vectors: skip-gram with negative sampling on real text, and the neighbors of words before and after training.
 
-L = −log σ(u_c · v_w) − Σ_k log σ(−u_k · v_w)        c within 4 words of w, k drawn by frequency^0.75
+L = −log σ(u_c · v_w) − Σ_k log σ(−u_k · v_w)        c within 4 words of w, k sampled by frequency^0.75
 
-text     the manual of the Python language, which comes with every Python: 65,000 words of prose
-groups   words that belong together by what they mean, written down below before anything was trained
-alike    P(cosine of two of one group > cosine of two of different groups): 0.5 when vectors know nothing
+text     the Python manual, which is part of every Python: 65,000 words of prose
+groups   words with related meanings, chosen before any training
+alike    P(cosine of two words of one group > cosine of two words of different groups): 0.5 for random vectors
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, heat, panels
-from chumoku.lab.toy_models import only_when, told
+from chumoku.lab.figures import BLUE, GREY, make_panels, plot_heatmap
+from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 
 if TYPE_CHECKING:
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 CLAIM = Claim(
     id="word-vectors",
     notes=("000",),
-    title=Words("Training turns random vectors into meaning", "学習で乱数のベクトルが意味を持つ"),
+    title=Words("Random vectors acquire meaning in training", "学習で乱数のベクトルが意味を持つ"),
     stated=Words(
-        "The embedding matrix starts with random values and comes to carry meaning in training.",
+        "The embedding matrix starts with random values and represents meaning after training.",
         "埋め込み行列は最初はランダムな初期値から始まり、学習を通じて意味を表す値になります。",
     ),
     tried=Words(
-        "Skip-gram on the manual of the Python language (real prose of 65,000 words). Words of six groups written down "
-        "beforehand are compared: are two of one group nearer to each other than two of different groups?",
-        "Python言語のマニュアル（実際の英文、約6万5千語）でskip-gramを学習します。あらかじめ決めた6つのグループの単"
-        "語について、同じグループの2語が違うグループの2語より近いかどうかを、学習の前後で比べます。",
+        "Train skip-gram on the Python manual (real prose of 65,000 words). For words of six groups chosen beforehand, "
+        "test whether two words of one group are closer than two words of different groups.",
+        "Python言語のマニュアル（実際の英文、約6万5千語）でskip-gramを学習します。あらかじめ決めた6つのグループの単語に"
+        "ついて、同じグループの2語が違うグループの2語より近いかどうかを、学習の前後で比べます。",
     ),
     refutes=Words(
-        "After training, words of one group are hardly nearer to each other than chance.",
+        "After training, words of one group are hardly closer to each other than by chance.",
         "学習後も、同じグループの単語の近さが偶然とほとんど変わらないこと。",
     ),
     rule=Words(
-        "Holds when in every seed the share of comparisons won is below 0.6 before and at least 0.75 after; does "
-        "not hold when in none.",
-        "すべてのシードで、同じグループの方が近い割合が学習前は0.6未満、学習後は0.75以上なら「成り立つ」。どのシード"
-        "でもそうでなければ「成り立たない」。",
+        "Holds if in every seed the share of comparisons in which the same group is closer is below 0.6 before "
+        "training and at least 0.75 after; does not hold if in none.",
+        "すべてのシードで、同じグループの方が近い割合が学習前は0.6未満、学習後は0.75以上なら「成り立つ」。どのシードで"
+        "もそうでなければ「成り立たない」。",
     ),
 )
 GROUPS = {
@@ -61,18 +61,18 @@ GROUPS = {
     "names": ("module", "package", "import", "imported", "modules"),
 }
 SHOWN = ("tuple", "must", "integer", "except", "module")
-WIDTH, NEAR, FEWEST, NEGATIVES, PAIRS = 24, 4, 8, 5, 1024
+WIDTH, NEAR, MIN_COUNT, NEGATIVES, PAIRS = 24, 4, 8, 5, 1024
 STEPS = 1500
 
 
 @functools.cache
-def text() -> tuple[list[str], Tensor]:
-    """The vocabulary, and the text as its numbers; rare words are left out."""
+def load_text() -> tuple[list[str], Tensor]:
+    """The vocabulary and the text as ids, without rare words."""
     from pydoc_data.topics import topics
 
     words = re.findall(r"[a-z]+", " ".join(topics.values()).lower())
     times = Counter(words)
-    known = sorted((word for word, count in times.items() if count >= FEWEST), key=lambda word: (-times[word], word))
+    known = sorted((word for word, count in times.items() if count >= MIN_COUNT), key=lambda word: (-times[word], word))
     ids = {word: number for number, word in enumerate(known)}
     return known, torch.tensor([ids[word] for word in words if word in ids])
 
@@ -90,45 +90,45 @@ class SkipGram(nn.Module):
         return -(F.logsigmoid(beside) + F.logsigmoid(-apart).sum(-1)).mean()
 
 
-def trained(seed: int, steps: int) -> tuple[Tensor, Tensor]:
-    """The vectors before and after."""
-    known, stream = text()
+def train_model(seed: int, steps: int) -> tuple[Tensor, Tensor]:
+    """The vectors before and after training."""
+    known, stream = load_text()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = SkipGram(len(known))
     before = model.inside.weight.detach().clone()
     share = torch.bincount(stream, minlength=len(known)).float()
-    odds = share**0.75
-    # Words as frequent as "the" say little about their neighbors, and are drawn less often.
-    kept = (1e-3 * share.sum() / share).sqrt().clamp(max=1)[stream]
+    negative_weights = share**0.75
+    # Frequent words such as "the" carry little information and are sampled less often.
+    sample_weights = (1e-3 * share.sum() / share).sqrt().clamp(max=1)[stream]
 
     def loss(generator: torch.Generator) -> Tensor:
-        place = torch.multinomial(kept, PAIRS, replacement=True, generator=generator)
+        place = torch.multinomial(sample_weights, PAIRS, replacement=True, generator=generator)
         away = torch.randint(1, NEAR + 1, (PAIRS,), generator=generator)
         side = torch.randint(2, (PAIRS,), generator=generator) * 2 - 1
         near = stream[(place + side * away).clamp(0, len(stream) - 1)]
-        others = torch.multinomial(odds, PAIRS * NEGATIVES, replacement=True, generator=generator)
+        others = torch.multinomial(negative_weights, PAIRS * NEGATIVES, replacement=True, generator=generator)
         return model(stream[place], near, others.view(PAIRS, NEGATIVES))  # type: ignore[no-any-return]
 
     fit(model, loss, steps=steps, seed=seed, rate=2e-2, cosine=True)
     return before, model.inside.weight.detach()
 
 
-def grouped() -> list[tuple[str, ...]]:
-    known = set(text()[0])
+def known_groups() -> list[tuple[str, ...]]:
+    known = set(load_text()[0])
     return [tuple(word for word in group if word in known) for group in GROUPS.values()]
 
 
 def cosines(vectors: Tensor) -> Tensor:
-    """Between all words of all groups, in their order."""
-    ids = {word: number for number, word in enumerate(text()[0])}
-    chosen = F.normalize(vectors[[ids[word] for group in grouped() for word in group]] - vectors.mean(0), dim=-1)
+    """Cosines between all words of all groups, in their order."""
+    ids = {word: number for number, word in enumerate(load_text()[0])}
+    chosen = F.normalize(vectors[[ids[word] for group in known_groups() for word in group]] - vectors.mean(0), dim=-1)
     return chosen @ chosen.T
 
 
-def alike(table: Tensor) -> float:
-    """How often two of one group are nearer than two of different groups."""
-    owner = [number for number, group in enumerate(grouped()) for _ in group]
+def same_group_share(table: Tensor) -> float:
+    """How often two words of one group are closer than two words of different groups."""
+    owner = [number for number, group in enumerate(known_groups()) for _ in group]
     pairs = list(itertools.combinations(range(len(owner)), 2))
     same, other = (
         torch.tensor([float(table[a, b]) for a, b in pairs if (owner[a] == owner[b]) is wanted])
@@ -137,10 +137,10 @@ def alike(table: Tensor) -> float:
     return (same[:, None] > other).float().mean().item()
 
 
-def neighbors(vectors: Tensor, word: str, number: int = 5) -> list[str]:
-    known = text()[0]
-    all_of_them = F.normalize(vectors - vectors.mean(0), dim=-1)
-    near = (all_of_them @ all_of_them[known.index(word)]).topk(number + 1).indices.tolist()
+def nearest_words(vectors: Tensor, word: str, number: int = 5) -> list[str]:
+    known = load_text()[0]
+    normalized = F.normalize(vectors - vectors.mean(0), dim=-1)
+    near = (normalized @ normalized[known.index(word)]).topk(number + 1).indices.tolist()
     return [known[other] for other in near if known[other] != word][:number]
 
 
@@ -152,19 +152,21 @@ def judge(numbers: dict[str, Any]) -> str:
 
 def run(budget: Budget) -> Outcome:
     seeds, steps = list(range(budget.seeds)), budget.steps(STEPS, 400)
-    found = [trained(seed, steps) for seed in seeds]
+    found = [train_model(seed, steps) for seed in seeds]
     tables = [[cosines(vectors) for vectors in pair] for pair in found]
-    before, after = ([alike(pair[turn]) for pair in tables] for turn in (0, 1))
-    near = {word: {"before": neighbors(found[0][0], word), "after": neighbors(found[0][1], word)} for word in SHOWN}
+    before, after = ([same_group_share(pair[turn]) for pair in tables] for turn in (0, 1))
+    near = {
+        word: {"before": nearest_words(found[0][0], word), "after": nearest_words(found[0][1], word)} for word in SHOWN
+    }
     numbers: dict[str, Any] = {
         "seeds": seeds,
         "steps": steps,
-        "words_in_text": len(text()[1]),
-        "vocabulary": len(text()[0]),
+        "words_in_text": len(load_text()[1]),
+        "vocabulary": len(load_text()[0]),
         "alike_before": before,
         "alike_after": after,
         "neighbors_seed_0": near,
-        "groups": [list(group) for group in grouped()],
+        "groups": [list(group) for group in known_groups()],
         "cosines_seed_0": [table.tolist() for table in tables[0]],
     }
     example = ", ".join(near["tuple"]["after"])
@@ -172,16 +174,16 @@ def run(budget: Budget) -> Outcome:
         verdict=judge(numbers),
         numbers=numbers,
         summary=Words(
-            f"Two words of one group are nearer than two of different groups in {told(before)} of the comparisons "
-            f"before training and in {told(after)} after. Nearest to “tuple” then: {example} (before: "
-            f"{', '.join(near['tuple']['before'])}).",
-            f"同じグループの2語の方が近い割合は、学習前{told(before)}、学習後{told(after)}です。学習後、「tuple」に最"
-            f"も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
+            f"Two words of one group are closer than two words of different groups in {format_seeds(before)} of the "
+            f"comparisons before training and {format_seeds(after)} after. Nearest to “tuple” after training: "
+            f"{example} (before: {', '.join(near['tuple']['before'])}).",
+            f"同じグループの2語の方が近い割合は、学習前{format_seeds(before)}、学習後{format_seeds(after)}です。学習"
+            f"後、「tuple」に最も近いのは{example}です（学習前は{', '.join(near['tuple']['before'])}）。",
         ),
-        when=only_when(judge(numbers), Words("training runs long enough", "学習が十分に長いとき")),
+        when=when_partly(judge(numbers), Words("training is long enough", "学習が十分に長いとき")),
         reading=Words(
-            "Cosines between the words of six groups (seed 0), before and after training. Groups that have found "
-            "together show as squares along the diagonal.",
+            "Cosines between the words of six groups (seed 0), before and after training. Groups that became similar "
+            "are squares along the diagonal.",
             "6つのグループの単語どうしのコサイン類似度（シード0、学習前と学習後）。グループがまとまれば、対角線に沿って"
             "四角い模様になります。",
         ),
@@ -189,7 +191,7 @@ def run(budget: Budget) -> Outcome:
 
 
 def draw(outcome: Outcome, figure: Figure) -> None:
-    axes = panels(figure, 2, height=4.6, width=9.4)
+    axes = make_panels(figure, 2, height=4.6, width=9.4)
     words = [word for group in outcome.numbers["groups"] for word in group]
     for axis, table, title, share in zip(
         axes,
@@ -198,9 +200,9 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         ("alike_before", "alike_after"),
         strict=True,
     ):
-        heat(axis, table, rows=words, cmap="RdBu_r", low=-1, high=1)
+        plot_heatmap(axis, table, rows=words, cmap="RdBu_r", low=-1, high=1)
         axis.tick_params(labelsize=6)
-        axis.set_title(f"{title}: {mean(outcome.numbers[share]):.2f} of comparisons won", fontsize=9, color=BLUE)
+        axis.set_title(f"{title}: {mean(outcome.numbers[share]):.2f} closer within a group", fontsize=9, color=BLUE)
         edge = -0.5
         for group in outcome.numbers["groups"]:
             edge += len(group)
