@@ -55,7 +55,7 @@ def doctor(
 def print_check(console: Console, check: Check, findings: list[Finding], skipped: str | None) -> None:
     """Print a line for a finished check, and its findings below."""
     sign = "–" if skipped is not None else "✗" if findings else "✓"
-    console.print(f"{sign} {check.name:<13} {f'skipped: {skipped}' if skipped else check.about}", markup=False)
+    console.print(f"{sign} {check.name:<13} {f'skipped: {skipped}' if skipped else check.description}", markup=False)
     for finding in findings:
         console.print(f"    {finding.what}", markup=False)
         console.print(f"    where: {finding.where} · sure: {finding.sure:.0%}", markup=False)
