@@ -173,7 +173,9 @@ def test_output_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
 def test_probes_fit_the_context(context: int) -> None:
     """First and last token, several lengths, and no position beyond the context."""
     config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
-    asked = make_probes(build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta"))  # type: ignore[attr-defined]
+    asked = make_probes(
+        build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta")
+    )  # type: ignore[attr-defined]
     reach = min(context, MAX_PROBE_TOKENS)
     assert max(len(probe.tokens) for probe in asked) == max(len(probe.source) for probe in asked) == reach - 1
     for side, size in ((0, 29), (1, 31)):

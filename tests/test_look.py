@@ -62,7 +62,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(run_look(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json"))
+    told = json.loads(
+        run_look(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
+    )
     pipeline = chumoku.load(folders["encoder-decoder"])
     assert told["said"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
     assert [one[0] for one in told["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
@@ -103,11 +105,15 @@ def test_look_at_a_given_target(folders: dict[str, Path], tmp_path: Path) -> Non
 
 @pytest.mark.usefixtures("without_plots")
 def test_decoder_generates_as_generate_does(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json"))
+    told = json.loads(
+        run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json")
+    )
     pipeline = chumoku.load(folders["decoder"])
     assert told["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
     assert len(told["words"]) in (7, 8)
-    bare = json.loads(run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json"))
+    bare = json.loads(
+        run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json")
+    )
     assert [word["word"] for word in bare["words"]] == [None], "only the next token"
 
 

@@ -353,7 +353,12 @@ def check_tree(nodes: list[dict], best: list[dict]) -> None:
         ("completions", {"model": "encoder", "prompt": "a"}, "model", "/v1/embeddings"),
         ("chat/completions", {"messages": []}, "messages", "at least 1 item"),
         ("chat/completions", {"messages": [{"role": "tool", "content": "x"}]}, "messages", "messages[0].role"),
-        ("chat/completions", {"messages": [{"role": "assistant", "content": "x"}]}, "messages", "must be from the user"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": "x"}]},
+            "messages",
+            "must be from the user",
+        ),
         (
             "chat/completions",
             {"messages": [{"role": "user", "content": "x"}], "tools": []},

@@ -286,7 +286,9 @@ def test_requests_are_bounded(fields: dict[str, Any]) -> None:
         schemas.Look(**body(**fields))
 
 
-def test_tokens_without_a_forward_pass(decoder: Pipeline, translator: Pipeline, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tokens_without_a_forward_pass(
+    decoder: Pipeline, translator: Pipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for one in (decoder, translator):
         monkeypatch.setattr(type(one.model), "forward", None)
     result = views.tokens(decoder, schemas.PromptRequest(**body()))

@@ -100,7 +100,9 @@ class Runs:
         )
         depth = min(depth for depth in (pipeline.config.encoder_depth, pipeline.config.decoder_depth) if depth)
         only_layer = request.layer if request.layer < depth else None
-        snapshot = take_snapshot(pipeline.model, prompt, layer=only_layer, with_lens=False, check_interrupt=check_interrupt)
+        snapshot = take_snapshot(
+            pipeline.model, prompt, layer=only_layer, with_lens=False, check_interrupt=check_interrupt
+        )
         full_map = snapshot.map(request.map)
         layer = 0 if len(full_map.weights) == 1 else request.layer
         head_map = full_map._replace(weights=full_map.weights[layer, request.head][None, None])

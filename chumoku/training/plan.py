@@ -48,7 +48,10 @@ PAIR_LENGTH = 24  # assumed tokens per sentence
 def plan(recipe: Recipe) -> dict[str, Any]:
     """The size, memory, disk space and time of a run, by name."""
     files = [
-        path for files in (recipe.data.files, recipe.data.validation_files) if files for path in find_files(as_list(files))
+        path
+        for files in (recipe.data.files, recipe.data.validation_files)
+        if files
+        for path in find_files(as_list(files))
     ]
     sizes = vocabulary_sizes(recipe.model, recipe.tokenizer)
     config = recipe.config(sizes.target or recipe.model.get("vocabulary"), sizes.source)

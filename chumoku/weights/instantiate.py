@@ -66,7 +66,9 @@ def assign_tensors(model: Model, tensors: Mapping[str, MaybeQuantized], device: 
         parameter.requires_grad_(True)
 
 
-def install_quantized(modules: Mapping[str, nn.Module], path: str, stored: StoredWeight, floats: dict[str, Tensor]) -> None:
+def install_quantized(
+    modules: Mapping[str, nn.Module], path: str, stored: StoredWeight, floats: dict[str, Tensor]
+) -> None:
     """Replace the module at `path` by a quantized one; its bias moves from `floats` into that module."""
     parent, _, name = path.rpartition(".")
     module, model = modules[path], modules[""]

@@ -28,7 +28,9 @@ from chumoku.server.look.shared import check_head, check_layer, json_number, pro
 BEST = 5  # candidates shown
 
 
-def ablate(pipeline: Pipeline, request: schemas.Ablate, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def ablate(
+    pipeline: Pipeline, request: schemas.Ablate, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """Text and candidates with all parts, and with some switched off."""
     changes = {address: _zero_heads(heads) for address, heads in _find_ablated(pipeline, request.off).items()}
     model = pipeline.model
@@ -41,7 +43,9 @@ def ablate(pipeline: Pipeline, request: schemas.Ablate, check_interrupt: CheckIn
     has_logits = before.ndim == 3
     bits = (change.effects[0] / (math.log(2) if has_logits else 1)).reshape(-1).tolist()
     masked = isinstance(model, EncoderModel)
-    places = (list(prompt.masked_positions) or [0]) if masked else list(range(prompt.prompt_length - 1, len(prompt.tokens)))
+    places = (
+        (list(prompt.masked_positions) or [0]) if masked else list(range(prompt.prompt_length - 1, len(prompt.tokens)))
+    )
     effects = [bits[place] for place in places] if has_logits else bits
     candidates_at = places[0] if masked or prompt.prompt_length > 0 else 0
     return {

@@ -29,7 +29,9 @@ SHOWN = 64  # values of a vector
 NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 
 
-def block(pipeline: Pipeline, request: schemas.Block, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def block(
+    pipeline: Pipeline, request: schemas.Block, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """Everything that one block computes at one position."""
     check_layer(pipeline, request.layer, request.part)
     check_head(pipeline, request.head)
@@ -98,7 +100,9 @@ def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Blo
     }
 
 
-def _cross_attention(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, prompt: LookInput) -> dict[str, Any]:
+def _cross_attention(
+    pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, prompt: LookInput
+) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
     return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}

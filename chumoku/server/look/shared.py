@@ -28,7 +28,11 @@ NAN_NOTICE: Notice = (
 
 
 def prompt_from_request(
-    pipeline: Bundle, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt, *, most: int | None = None
+    pipeline: Bundle,
+    request: schemas.PromptRequest,
+    check_interrupt: CheckInterrupt = never_interrupt,
+    *,
+    most: int | None = None,
 ) -> tuple[LookInput, list[Notice]]:
     """The tokens to inspect, at most `most` of them, and notices for the user."""
     most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES) if most is None else most
@@ -38,7 +42,13 @@ def prompt_from_request(
 
 
 def prompt_from_text(
-    pipeline: Bundle, text: str, target: Target, new: int | None, *, most: int, check_interrupt: CheckInterrupt = never_interrupt
+    pipeline: Bundle,
+    text: str,
+    target: Target,
+    new: int | None,
+    *,
+    most: int,
+    check_interrupt: CheckInterrupt = never_interrupt,
 ) -> tuple[LookInput, list[Notice]]:
     """The same for a text; if the model's logits are NaN, the prompt alone is inspected."""
     check_target(pipeline, target)

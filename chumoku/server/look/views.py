@@ -48,7 +48,9 @@ from chumoku.server.token_text import label_tokens
 SIDE = 64  # maximal number of rows and columns shown
 
 
-def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def look(
+    pipeline: Pipeline, request: schemas.Look, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """Everything that the page draws for one prompt."""
     if request.layer is None:
         room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
@@ -56,7 +58,9 @@ def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: CheckInterr
         check_layer(pipeline, request.layer)
         room = longest(pipeline, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt, most=room)
-    snapshot = take_snapshot(pipeline.model, prompt, layer=request.layer, with_lens=request.lens, check_interrupt=check_interrupt)
+    snapshot = take_snapshot(
+        pipeline.model, prompt, layer=request.layer, with_lens=request.lens, check_interrupt=check_interrupt
+    )
     data = page.to_json(snapshot)
     data["maps"] = [
         {**map_data, "first_layer": request.layer or 0, "nan": nan_bitmap(one)}
@@ -68,7 +72,9 @@ def look(pipeline: Pipeline, request: schemas.Look, check_interrupt: CheckInterr
     return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
 
 
-def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def tokens(
+    pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """Tokens of the text and of its continuation, without running the model."""
     own, other = pipeline.tokenizer, pipeline.source_tokenizer
     notices: list[Notice] = []
@@ -82,11 +88,15 @@ def tokens(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: 
     return {"tokens": label_tokens(prompt.tokens, own), "source": [], "notices": notices}
 
 
-def addresses(pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def addresses(
+    pipeline: Pipeline, request: schemas.PromptRequest, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     return {"addresses": tap.addresses(pipeline.model)}
 
 
-def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def tensor(
+    pipeline: Pipeline, request: schemas.Tensor, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """The first numbers of the tensor at an address, its shape and statistics."""
     known = tap.addresses(pipeline.model)
     if request.address not in known:
@@ -118,7 +128,9 @@ def tensor(pipeline: Pipeline, request: schemas.Tensor, check_interrupt: CheckIn
     }
 
 
-def next_tokens(pipeline: Pipeline, request: schemas.Next, check_interrupt: CheckInterrupt = never_interrupt) -> dict[str, Any]:
+def next_tokens(
+    pipeline: Pipeline, request: schemas.Next, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
     """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
     kind = pipeline.config.kind
     if isinstance(pipeline.model, EncoderModel):

@@ -81,7 +81,9 @@ class EmbeddingJob(Job):
             for numbers in batches_by_length([len(row) for row in rows], most=BATCH):
                 yield_turn()
                 if connected := [number for number in numbers if not owners[number].disconnected]:
-                    vectors[connected] = embed.embed_batch(self.model, [rows[number] for number in connected]).float().cpu()
+                    vectors[connected] = (
+                        embed.embed_batch(self.model, [rows[number] for number in connected]).float().cpu()
+                    )
         parts = torch.split(vectors, [len(job.rows) for job in jobs])
         return [encode_json(job.response(part)) for job, part in zip(jobs, parts, strict=True)]
 
