@@ -490,7 +490,7 @@ def test_gradients_are_unscaled(corpora: Path, tmp_path: Path) -> None:
     """Plain descent shows a gradient 65,536 times too long, where AdamW would hide it."""
     changes: dict[str, Any] = {"optimizer": {"kind": "sgd", "learning_rate": 0.1, "momentum": 0.0}}
     for bits in ("float32", "fp16"):
-        settings = {"precision": bits, "max_grad_norm": 0.0, "log_every": 1}
+        settings = {"precision": bits, "max_grad_norm": 0.0, "log_every": 1, "steps": 11, "batch_size": 13}
         go(recipe_for("decoder", corpora, tmp_path / bits, train=settings, **changes))
     assert losses(tmp_path / "fp16") == pytest.approx(losses(tmp_path / "float32"), rel=0.01)
 
@@ -660,7 +660,8 @@ def test_mixed_precision_trains_and_keeps_float32_weights(
 ) -> None:
     shared = {"model": {"share_embeddings": True, "context": 128}} if kind == "encoder-decoder" else {}
     for name, bits in (("half", precision), ("whole", "float32")):
-        tables = recipe_for(kind, corpora, tmp_path / name, **shared, train={"precision": bits, "log_every": 1})
+        settings = {"precision": bits, "log_every": 1, "steps": 11, "batch_size": 13, "batch_tokens": 131}
+        tables = recipe_for(kind, corpora, tmp_path / name, **shared, train=settings)
         tables["tokenizer"] = {"kind": "byte"}
         go(tables)
     half, whole = losses(tmp_path / "half"), losses(tmp_path / "whole")

@@ -23,7 +23,6 @@ def demo(
     """Train a small Japanese-English translator (two minutes on two cores), score it, and show its attention."""
     import chumoku
     from chumoku.data.grammar import split
-    from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import score_translations
     from chumoku.probe.plot_style import draw_attention_maps
     from chumoku.training.recipe import load_recipe
@@ -36,24 +35,18 @@ def demo(
     if not trained.finished:
         raise typer.Exit(trained.exit_code)
 
-    bundle = chumoku.load(trained.last)
+    pipeline = chumoku.load(trained.last)
     test = split(recipe.data.count).test
     print(f"\nTranslating {len(test):,} held-out sentences: known words in new combinations.")
-    translations = translate(
-        bundle.model,
-        [pair.source for pair in test],
-        source_tokenizer=bundle.source_tokenizer,
-        tokenizer=bundle.tokenizer,
-        beam=1,
-    )
+    translations = pipeline.translate([pair.source for pair in test], beam=1)
     scores = score_translations(translations, [pair.target for pair in test], language="en")
     right = sum(one == pair.target for one, pair in zip(translations, test, strict=True)) / len(test)
     print(f"BLEU {scores.bleu:.1f}, chrF {scores.chrf:.1f}, {right:.0%} exact matches.   ({scores.bleu_signature})")
 
-    words, weights = translate_with_attention(bundle, SOURCE)
-    print(f"\n{SOURCE} → {bundle.tokenizer.decode(words)}")
-    names = [bundle.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
-    keys = [*bundle.source_tokenizer.pieces(SOURCE), "(end)"]
+    words, weights = translate_with_attention(pipeline, SOURCE)
+    print(f"\n{SOURCE} → {pipeline.tokenizer.decode(words)}")
+    names = [pipeline.tokenizer.decode([word]).strip() for word in words] + ["(end)"]
+    keys = [*pipeline.source_tokenizer.pieces(SOURCE), "(end)"]
     for name, row in zip(names, weights[-1], strict=True):
         most = row.topk(2)
         places = " and ".join(f"{keys[int(place)]} ({value:.0%})" for value, place in zip(*most, strict=True))
@@ -116,5 +109,5 @@ def translate_with_attention(bundle: Bundle, source: str) -> tuple[list[int], Te
     model, roles = bundle.model, bundle.tokenizer.roles
     end = bundle.source_tokenizer.roles.end
     ids = torch.tensor([[*bundle.source_tokenizer.encode(source), *([end] if end is not None else [])]])
-    best = search(model, ids, begin=roles.begin, end=roles.end, look=True)[0][0]  # type: ignore[arg-type]
+    best = search(model, ids, begin=roles.begin, end=roles.end, return_attention=True)[0][0]  # type: ignore[arg-type]
     return best.tokens, best.attention.mean(1)  # type: ignore[union-attr]

@@ -45,7 +45,7 @@ def tokenize(
 def _tokenize(text: str, paths: list[str], as_json: bool) -> None:
     from chumoku.text import load
 
-    rows = []
+    rows: list[dict[str, Any]] = []
     for path in paths:
         tokenizer = load(path)
         ids = tokenizer.encode(text)
@@ -114,7 +114,7 @@ def measure(tokenizer: Tokenizer, texts: list[str]) -> dict[str, Any]:
     batch = tokenizer.encode_batch(texts)
     seconds = time.perf_counter() - start
     tokens = sum(map(len, batch))
-    unknown = sum(ids.count(tokenizer.roles.unknown) for ids in batch)
+    unknown = sum(token == tokenizer.roles.unknown for ids in batch for token in ids)
     return {
         "vocabulary": tokenizer.size,
         "tokens_per_character": round(tokens / max(1, characters), 4),

@@ -23,7 +23,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
-from chumoku.data.text_files import BOM, MAX_LINE_BYTES, open_members, read_lines
+from chumoku.data import text_files
+from chumoku.data.text_files import BOM, MAX_LINE_BYTES
 from chumoku.errors import BusyError, CorpusError, DamagedError, LengthError, StorageError, UsageError
 
 CHUNK = 256
@@ -98,8 +99,8 @@ def check_paths(source: Path, out: Path) -> None:
 
 def read_lines(path: Path) -> Iterator[str]:
     """The lines of a file, plain, gzipped or zipped."""
-    for member in open_members(path):
-        for line in read_lines(member.stream):
+    for member in text_files.open_members(path):
+        for line in text_files.read_lines(member.stream):
             if line.problem is not None:
                 raise CorpusError(f"{member.name}, line {line.number:,} {PROBLEMS[line.problem]}.")
             yield line.text

@@ -56,7 +56,9 @@ class Translator(NamedTuple):
 
     def translate(self, source: Tensor, *, look: bool = False) -> list[Hypothesis]:
         """Greedy translation of every row."""
-        found = search(self.model, source, source_mask=source != PAD, begin=BEGIN, end=END, limit=MAX_LENGTH, look=look)
+        found = search(
+            self.model, source, source_mask=source != PAD, begin=BEGIN, end=END, limit=MAX_LENGTH, return_attention=look
+        )
         return [best for best, *_ in found]
 
 

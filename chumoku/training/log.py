@@ -23,6 +23,7 @@ from chumoku.training.state import State
 
 METRICS = "metrics.jsonl"
 LINE_SECONDS = 10.0  # between printed lines if there is no bar
+SLOW_PRODUCT = 0.1  # seconds
 
 
 def start_progress_bar(console: Console, *, total: int, done: int) -> Progress:
@@ -139,17 +140,23 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """The peak FLOP/s of the device: the best of a few square matrix products."""
-    size = 8192 if device.type == "cuda" else 1024
-    a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    best = math.inf
-    for _ in range(6):
-        _synchronize(device)
-        start = time.perf_counter()
-        a @ b
-        _synchronize(device)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
+    """The peak FLOP/s of the device: the best of a few square matrix products.
+
+    A CPU without instructions for a 16-bit type is so slow that the larger products are left out.
+    """
+    best = 0.0
+    for size in (8192,) if device.type == "cuda" else (128, 256, 512, 1024):
+        a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
+        for _ in range(6):
+            _synchronize(device)
+            start = time.perf_counter()
+            a @ b
+            _synchronize(device)
+            seconds = time.perf_counter() - start
+            best = max(best, 2 * size**3 / seconds)
+            if seconds > SLOW_PRODUCT:
+                return best
+    return best
 
 
 def _synchronize(device: torch.device) -> None:

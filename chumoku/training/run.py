@@ -37,7 +37,7 @@ from chumoku.training.loop import Run
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
-from chumoku.training.precision import DTYPES
+from chumoku.training.precision import DTYPES, fast_kernels
 from chumoku.training.recipe import RECIPE_FILE, Recipe, load_recipe, read_recipe, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
@@ -102,6 +102,7 @@ def train(
         log = Log(folder, recipe.train, shown)
         stack.callback(log.close)
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
+        stack.enter_context(fast_kernels(recipe.train.precision))
         return _train(recipe, folder, world, log, resume=resume, examine=examine)
 
 

@@ -150,7 +150,7 @@ def sampling_of(body: schemas.GenerationOptions) -> SamplingOptions:
         top_p=TOP_P if body.top_p is None else None if body.top_p == 1 else body.top_p,
         min_p=body.min_p,
         repetition_penalty=1.0 if body.repetition is None else body.repetition,
-        frequency_penalty=asked.frequency_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
         bias=parse_logit_bias(body.logit_bias or {}),
         seed=secrets.randbits(48) if body.seed is None else body.seed,
     )
