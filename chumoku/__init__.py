@@ -16,6 +16,13 @@ _HOME = {
     "build": "chumoku.models.build",
     "count": "chumoku.models.count",
     "load": "chumoku.pipeline",
+    "save": "chumoku.pipeline",
+    "Pipeline": "chumoku.pipeline",
+    "Tokenizer": "chumoku.text.tokenizer",
+    "SamplingOptions": "chumoku.decoding.sampling",
+    "Cache": "chumoku.nn.cache",
+    "Tape": "chumoku.nn.tap",
+    "TrainResult": "chumoku.training.run",
     "convert": "chumoku.weights.convert",
     "train": "chumoku.training.run",
     "plain": "chumoku.nn.plain",
@@ -27,9 +34,17 @@ _HOME = {
     "ablate": "chumoku.probe.patching",
     "ChumokuError": "chumoku.errors",
 }
+# Subpackages that `import chumoku` gives access to, as in chumoku.nn.Attention.
+_PACKAGES = ("data", "decoding", "errors", "evaluation", "lora", "models", "nn", "probe", "text", "training", "weights")
 __all__ = [
+    "Cache",
     "ChumokuError",
     "ModelConfig",
+    "Pipeline",
+    "SamplingOptions",
+    "Tape",
+    "Tokenizer",
+    "TrainResult",
     "ablate",
     "addresses",
     "attention_rollout",
@@ -42,30 +57,36 @@ __all__ = [
     "plain",
     "preset",
     "record",
+    "save",
     "train",
 ]
 
 if TYPE_CHECKING:
+    from chumoku.decoding.sampling import SamplingOptions
     from chumoku.errors import ChumokuError
     from chumoku.models.build import build
     from chumoku.models.config import ModelConfig
     from chumoku.models.count import count
     from chumoku.models.presets import preset
+    from chumoku.nn.cache import Cache
     from chumoku.nn.plain import plain
-    from chumoku.nn.tap import addresses, record
-    from chumoku.pipeline import load
+    from chumoku.nn.tap import Tape, addresses, record
+    from chumoku.pipeline import Pipeline, load, save
     from chumoku.probe.attention import attention_rollout
     from chumoku.probe.lens import logit_lens
     from chumoku.probe.patching import ablate, patch
-    from chumoku.training.run import train
+    from chumoku.text.tokenizer import Tokenizer
+    from chumoku.training.run import TrainResult, train
     from chumoku.weights.convert import convert
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return importlib.import_module(f"chumoku.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'chumoku' has no attribute '{name}'; it offers {', '.join(__all__)}.")
     return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *_PACKAGES])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,15 +22,20 @@ from torch import Tensor
 
 from chumoku import lora
 from chumoku.decoding import chat, embed, generate, translate
+from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.engines.native.call import prepare
+from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.decoding.sampling import SamplingOptions
 from chumoku.errors import UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
 from chumoku.nn.quantized import Quantized
+from chumoku.probe.forward_pass import unwrap_compiled
+from chumoku.text import Tokenizer
 from chumoku.weights import open_model
-from chumoku.weights.bundle import CONFIG, Bundle
+from chumoku.weights.bundle import CONFIG, Bundle, Tokenizers, tensors_of, write_bundle
+from chumoku.weights.checksums import atomic_folder
 from chumoku.weights.families import transformers_rows
 from chumoku.weights.formats.hub import HUB
 from chumoku.weights.in_memory import copy_into_memory
@@ -39,7 +45,6 @@ ABILITIES = {
     "decoder": "it continues texts (generate, stream) and replies (chat)",
     "encoder": "it turns texts into vectors (embed)",
 }
-LENGTHS = ("max_new_tokens", "min_new_tokens", "stop")
 OTHER_NAMES = {  # names used earlier, or elsewhere
     "new": "max_new_tokens",
     "max_tokens": "max_new_tokens",
@@ -57,7 +62,13 @@ Texts = TypeVar("Texts", str, list[str])
 
 
 class Pipeline(Bundle):
-    """A model and its tokenizers. Each kind of model has its own methods (see the table above)."""
+    """A model and its tokenizers. Each kind of model has its own methods (see the table above).
+
+    `load` returns one; to make one of your own parts:
+
+        pipeline = Pipeline(model, tokenizer)
+        pipeline.save("my-model")
+    """
 
     def __repr__(self) -> str:
         config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, Quantized)}
@@ -87,14 +98,28 @@ class Pipeline(Bundle):
         max_new_tokens: int = 128,
         min_new_tokens: int = 0,
         stop: str | Sequence[str] = (),
-        **sampling: Any,
+        temperature: float = TEMPERATURE,
+        top_k: int | None = None,
+        top_p: float | None = TOP_P,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+        seed: int = 0,
+        **unknown: Any,
     ) -> Texts:
         """The text that follows a prompt, or each prompt in a list.
 
-        stop        text ends before any of these strings
-        sampling    fields of `SamplingOptions`: temperature, top_k, top_p, min_p, repetition_penalty, seed …
+        stop          text ends before any of these strings
+        temperature   0 always takes the most likely token
+        seed          the same seed gives the same text
+        The other arguments are those of `SamplingOptions`.
+
+            pipeline.generate("Once upon a time", max_new_tokens=50, temperature=0.8, top_p=0.95)
         """
         model = self._model_as(DecoderModel, "generate")
+        sampling = sampling_options(self.generate, locals())
         texts = generate.generate_texts(
             model,
             as_list(text),
@@ -102,7 +127,7 @@ class Pipeline(Bundle):
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
             stop=as_list(stop),
-            sampling=sampling_options("generate", sampling),
+            sampling=sampling,
         )
         return texts[0] if isinstance(text, str) else texts
 
@@ -113,9 +138,19 @@ class Pipeline(Bundle):
         max_new_tokens: int = 128,
         min_new_tokens: int = 0,
         stop: str | Sequence[str] = (),
-        **sampling: Any,
+        temperature: float = TEMPERATURE,
+        top_k: int | None = None,
+        top_p: float | None = TOP_P,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+        seed: int = 0,
+        **unknown: Any,
     ) -> Iterator[str]:
         """The same as `generate` for one prompt, as an iterator over pieces of text."""
+        sampling = sampling_options(self.stream, locals())
         return generate.stream(
             self._model_as(DecoderModel, "stream"),
             text,
@@ -123,7 +158,7 @@ class Pipeline(Bundle):
             max_new_tokens=max_new_tokens,
             min_new_tokens=min_new_tokens,
             stop=as_list(stop),
-            sampling=sampling_options("stream", sampling),
+            sampling=sampling,
         )
 
     def chat(
@@ -132,21 +167,31 @@ class Pipeline(Bundle):
         *,
         max_new_tokens: int = 512,
         format: str | None = None,
-        **sampling: Any,
+        temperature: float = TEMPERATURE,
+        top_k: int | None = None,
+        top_p: float | None = TOP_P,
+        min_p: float | None = None,
+        repetition_penalty: float = 1.0,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        bias: Mapping[int, float] | None = None,
+        seed: int = 0,
+        **unknown: Any,
     ) -> str:
         """The assistant's reply to a conversation.
 
         messages    a user's text, or messages such as Message("system", "Be brief.")
         format      chatml, llama3 or plain; by default the one that the tokenizer has tokens for
-        sampling    fields of `SamplingOptions`
+        The other arguments are those of `SamplingOptions`.
         """
+        sampling = sampling_options(self.chat, locals())
         reply = chat.reply(
             self._model_as(DecoderModel, "chat"),
             messages,
             tokenizer=self.tokenizer,
             max_new_tokens=max_new_tokens,
             format=format,
-            sampling=sampling_options("chat", sampling),
+            sampling=sampling,
         )
         if reply.dropped:
             warnings.warn(reply.dropped_notice, stacklevel=2)
@@ -163,6 +208,14 @@ class Pipeline(Bundle):
         """The cosine similarity of each pair of texts [n, n]."""
         return embed.similarities(self.embed(as_list(texts)))
 
+    def save(self, path: Path | str, *, overwrite: bool = False) -> Path:
+        """Write the model and its tokenizers to a folder that `load` opens; the arguments are those of `save`."""
+        return save(path, self.model, self.tokenizer, source_tokenizer=self.source_tokenizer, overwrite=overwrite)
+
+    def to(self, device: torch.device | str) -> Pipeline:
+        """Move the model to a device, such as "cuda"."""
+        return Pipeline(self.model.to(check_device(device)), self.tokenizer, self.source_tokenizer)
+
     def _model_as(self, kind: type[M], method: str) -> M:
         if not isinstance(self.model, kind):
             found = self.config.kind
@@ -170,22 +223,77 @@ class Pipeline(Bundle):
         return self.model
 
 
-def sampling_options(method: str, given: Mapping[str, Any]) -> SamplingOptions:
-    check_arguments(method, given, SamplingOptions.__dataclass_fields__, known=LENGTHS)
-    return SamplingOptions(**given)
+def sampling_options(method: Callable[..., Any], arguments: Mapping[str, Any]) -> SamplingOptions:
+    """The sampling options among the arguments of a method; refuses its unknown keyword arguments."""
+    check_arguments(method.__name__, arguments["unknown"], inspect.signature(method).parameters)
+    names = [name for name in SamplingOptions.__dataclass_fields__ if name in arguments]
+    return SamplingOptions(**{name: arguments[name] for name in names if name != "bias" or arguments[name]})
 
 
-def check_arguments(method: str, given: Iterable[str], allowed: Iterable[str], known: Iterable[str] = ()) -> None:
+def check_arguments(method: str, given: Iterable[str], parameters: Iterable[str]) -> None:
     """Refuse a keyword argument that does not exist, and suggest the right one."""
-    allowed = {*allowed} - {"model", "tokenizer", "source_tokenizer", "texts"}
+    allowed = {*parameters} - {"model", "tokenizer", "source_tokenizer", "texts", "text", "messages", "unknown"}
     for name in given:
         if name not in allowed:
-            close = difflib.get_close_matches(name, sorted({*allowed, *known}), n=1)
+            close = difflib.get_close_matches(name, sorted(allowed), n=1)
             right = OTHER_NAMES.get(name) or (close[0] if close else None)
-            hint = (
-                f"did you mean {right}?" if right in {*allowed, *known} else f"there are {', '.join(sorted(allowed))}."
-            )
+            hint = f"did you mean {right}?" if right in allowed else f"there are {', '.join(sorted(allowed))}."
             raise UnknownArgumentError(f"{method}() has no argument '{name}'; {hint}")
+
+
+def save(
+    path: Path | str,
+    model: Model,
+    tokenizer: Tokenizer,
+    *,
+    source_tokenizer: Tokenizer | None = None,
+    overwrite: bool = False,
+) -> Path:
+    """Write a model and its tokenizer to a folder that `load` opens, and return the folder.
+
+        model = chumoku.build(chumoku.ModelConfig(vocabulary=tokenizer.size))
+        chumoku.save("my-model", model, tokenizer)
+        chumoku.load("my-model").generate("Once upon a time")
+
+    source_tokenizer    of an encoder-decoder whose source has another vocabulary
+    overwrite           replace a model that was saved there before
+    """
+    folder, model = Path(path), unwrap_compiled(model)
+    tokenizers = Tokenizers(tokenizer, source_tokenizer or tokenizer)
+    check_savable(model, tokenizers)
+    saved = open_model.is_bundle(folder)
+    empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
+    if not empty and not (saved and overwrite):
+        hint = "Pass overwrite=True to replace it" if saved else "It is not a saved model"
+        raise UsageError(f"{folder} already exists. {hint}, or choose another folder.")
+    with atomic_folder(folder) as working:
+        write_bundle(working, model.config, tensors_of(model), tokenizers)
+    return folder
+
+
+def check_savable(model: Model, tokenizers: Tokenizers) -> None:
+    """Refuse a model that would not be the same after `load`."""
+    if kinds := {part.kind for part in model.modules() if isinstance(part, Quantized)}:
+        raise UsageError(
+            f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
+            "model it was made from; load(path, precision=…) quantizes it again."
+        )
+    if changed := changed_module(model):
+        hint = "Merge adapters first (chumoku.lora.merge), or save" if lora.list_adapters(model) else "Save"
+        raise UsageError(
+            f"This model differs from its config: {changed}. A saved model is a config and its weights, so it would be "
+            f"another model after load. {hint} its weights yourself, with safetensors."
+        )
+    config = model.config
+    for name, tokenizer, size in (
+        ("tokenizer", tokenizers.target, config.vocabulary),
+        ("source tokenizer", tokenizers.source, config.source_vocabulary or config.vocabulary),
+    ):
+        if tokenizer.size > size:
+            raise UsageError(
+                f"The {name} has {tokenizer.size:,} tokens and the model's vocabulary {size:,}. Build the model with "
+                f"vocabulary={tokenizer.size}, or more."
+            )
 
 
 def load(

@@ -25,7 +25,7 @@ from chumoku.training import checkpoint
 from chumoku.training.checkpoint_files import read_state, read_tensors
 from chumoku.training.interrupt import first_non_finite_tensor
 from chumoku.training.log import read_metrics
-from chumoku.training.run import TrainedRun, train
+from chumoku.training.run import TrainResult, train
 from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 from chumoku.weights.checksums import write_checksums
@@ -38,7 +38,7 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainedRun, str]:
+def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainResult, str]:
     said = io.StringIO()
     return train(recipe, resume=resume, console=Console(file=said, width=300)), said.getvalue()
 

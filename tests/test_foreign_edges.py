@@ -948,7 +948,7 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     def made_of(settings: Any, seed: int = 5) -> Any:
         where: Any = {"init": init, "device": torch.device("cpu")}
-        return outputs.made(recipe("base", settings, seed), init.config, both_of, **where)
+        return outputs.create_result(recipe("base", settings, seed), init.config, both_of, **where)
 
     whole = made_of(None)
     assert isinstance(whole, outputs.ModelResult)

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 import chumoku
 from chumoku.decoding import chat
 from chumoku.decoding.chat import Message
-from chumoku.decoding.generate import DEFAULT_SAMPLING, request
+from chumoku.decoding.generate import DEFAULT_SAMPLING, make_request
 from chumoku.errors import UsageError
 from chumoku.text import KINDS, Tokenizer, load, pretokenizers, train
 from chumoku.text.backend import set_prefix_and_suffix
@@ -106,10 +106,10 @@ def test_prompt_begins_with_the_prefix(tmp_path: Path) -> None:
     tokenizer, plain = tokenizer_with_prefix(), bytewise()
     pipeline = chumoku.load(made(tmp_path / "m", "decoder", tokenizer))
     options: Any = {"max_new_tokens": 5, "min_new_tokens": 0, "sampling": DEFAULT_SAMPLING}
-    asked = request(pipeline.model, "cat", tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+    asked = make_request(pipeline.model, "cat", tokenizer=tokenizer, **options)  # type: ignore[arg-type]
     assert asked.prompt == [1, *plain.encode("cat")]
-    assert request(pipeline.model, "", tokenizer=tokenizer, **options).prompt == [1]  # type: ignore[arg-type]
-    bare = request(pipeline.model, "cat", tokenizer=plain, **options)  # type: ignore[arg-type]
+    assert make_request(pipeline.model, "", tokenizer=tokenizer, **options).prompt == [1]  # type: ignore[arg-type]
+    bare = make_request(pipeline.model, "cat", tokenizer=plain, **options)  # type: ignore[arg-type]
     assert bare.prompt == plain.encode("cat")
     assert pipeline.tokenizer.prefix_and_suffix == ((1,), ()), "a bundle saves it"
     prompt = chat.fit([Message("user", "x")], tokenizer, "plain", most=99).tokens

@@ -20,7 +20,7 @@ from chumoku.decoding.scheduler import Event
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.models.precision import at_precision
+from chumoku.models.precision import to_precision
 from chumoku.pipeline import Pipeline, check_device
 from chumoku.text.tokenizer import Tokenizer
 
@@ -410,7 +410,7 @@ def test_repr_is_one_short_line(decoder: Pipeline) -> None:
         f"Pipeline(kind=decoder, parameters={parameters:,}, vocabulary={decoder.config.vocabulary}, "
         "precision=float32, device=cpu)"
     )
-    quantized = Pipeline(at_precision(decoder.model, "bf16"), decoder.tokenizer, decoder.source_tokenizer)
+    quantized = Pipeline(to_precision(decoder.model, "bf16"), decoder.tokenizer, decoder.source_tokenizer)
     assert "precision=bf16," in repr(quantized)
 
 

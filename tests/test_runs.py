@@ -36,7 +36,7 @@ from chumoku.training.log import read_metrics
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import Cast, LossScale
 from chumoku.training.recipe import read_recipe
-from chumoku.training.run import TrainedRun, train
+from chumoku.training.run import TrainResult, train
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
 from chumoku.training.validation import Evaluator
@@ -64,7 +64,7 @@ class Heard:
         return self.file.getvalue()
 
 
-def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> TrainedRun:
+def go(recipe: dict[str, Any], *, resume: bool = False, heard: Heard | None = None) -> TrainResult:
     return train(recipe, resume=resume, console=(heard or Heard()).console)
 
 
@@ -501,9 +501,9 @@ def test_validation_data_is_not_trained_on(corpora: Path, tmp_path: Path) -> Non
     assert isinstance(train, WindowBatches)
     assert isinstance(held, WindowBatches)
     tokens = train.shards.tokens
-    assert (train._first, held._first) == (0, round(0.9 * tokens))
-    assert train._first + train._windows * train.length < held._first + 1
-    assert held._first + held._windows * held.length < tokens
+    assert (train._offset, held._offset) == (0, round(0.9 * tokens))
+    assert train._offset + train._windows * train.length < held._offset + 1
+    assert held._offset + held._windows * held.length < tokens
 
 
 def test_old_checkpoints_are_deleted_after_verifying_the_new_one(

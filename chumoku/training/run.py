@@ -50,7 +50,7 @@ Examine = Callable[[TrainingData, Model], None]  # raises an error to prevent tr
 
 
 @dataclass(frozen=True)
-class TrainedRun:
+class TrainResult:
     """The outcome of a run."""
 
     folder: Path
@@ -84,7 +84,7 @@ def train(
     resume: bool = False,
     console: Console | None = None,
     examine: Examine | None = None,
-) -> TrainedRun:
+) -> TrainResult:
     """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
     `changes` are key=value overrides. `resume` continues from the newest checkpoint in train.out. `examine` is called
@@ -108,7 +108,7 @@ def train(
 
 def _train(
     recipe: Recipe, folder: Path, world: World, log: Log, *, resume: bool, examine: Examine | None = None
-) -> TrainedRun:
+) -> TrainResult:
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
     checkpoints = Checkpoints(folder / "checkpoints", **options)
@@ -159,7 +159,7 @@ def _train(
     log.info(
         f"{ended[0].upper()}{ended[1:]} at step {state.step:,} after {state.seconds:,.0f} s of training. See {where}."
     )
-    return TrainedRun(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
+    return TrainResult(folder, ended, state.step, state.best, state.seconds, run.stopped_by)
 
 
 def build_run(

@@ -45,7 +45,11 @@ class Bundle:
 
     model: Model
     tokenizer: Tokenizer
-    source_tokenizer: Tokenizer  # the same object if source and target share one
+    source_tokenizer: Tokenizer = None  # type: ignore[assignment]  # by default `tokenizer`
+
+    def __post_init__(self) -> None:
+        if self.source_tokenizer is None:
+            object.__setattr__(self, "source_tokenizer", self.tokenizer)
 
     @property
     def config(self) -> ModelConfig:
