@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -58,6 +59,34 @@ def test_an_upward_import_is_caught() -> None:
     assert wrong_imports("probe", "def f():\n    import chumoku.decoding.beam") == {"decoding"}
     assert wrong_imports("models", "from chumoku import cli") == {"cli"}
     assert not wrong_imports("models", "from chumoku.nn import masks")
+
+
+def module_of(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(source: str, modules: set[str]) -> set[str]:
+    """Our modules that a file imports when it runs, at the top or inside functions."""
+    tree, names = ast.parse(source), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for full in (f"{node.module}.{alias.name}" for alias in node.names):
+                names.add(full if full in modules else node.module)
+        elif isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+    return names & modules
+
+
+def test_there_are_no_import_cycles() -> None:
+    modules = {module_of(file): file for file in FILES}
+    graph = {name: imported_modules(file.read_text("utf-8"), set(modules)) - {name} for name, file in modules.items()}
+    graphlib.TopologicalSorter(graph).prepare()
+    graph["chumoku.nn.masks"] = {"chumoku.cli.train"}
+    with pytest.raises(graphlib.CycleError):
+        graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_every_package_has_a_rank() -> None:

@@ -34,7 +34,7 @@ from chumoku.text.byte_chars import fix_surrogates, show_piece, unicode_to_bytes
 from chumoku.text.special_tokens import Roles, find_roles
 from chumoku.text.stream_decoder import Stream
 
-__all__ = ["Tokenizer", "load"]
+__all__ = ["Tokenizer"]
 
 # Longer texts are split before a space or line end (or anywhere if there is none), so that time grows linearly.
 MAX_PIECE_LENGTH = 1 << 13
@@ -277,14 +277,6 @@ def with_prefix_and_suffix(tokenizer: Tokenizer, before: Sequence[str], after: S
     roles = {role: tokenizer.token(token_id) for role, token_id in read_roles(backend).items()}
     set_prefix_and_suffix(backend, before, after, roles)
     return Tokenizer(backend)
-
-
-def load(path: Path | str) -> Tokenizer:
-    """Load a tokenizer from a file or folder: ours, or any format listed in `text.formats.tokenizer_files`."""
-    from chumoku.text.formats.tokenizer_files import explain_errors, open_backend
-
-    path = Path(path)
-    return explain_errors(path, lambda: Tokenizer(open_backend(path)))
 
 
 def _size(backend: tokenizers.Tokenizer) -> int:

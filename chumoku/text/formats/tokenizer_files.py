@@ -23,13 +23,20 @@ from chumoku.errors import UsageError
 from chumoku.safe_files import check_file
 from chumoku.text.formats.sentencepiece import backend_from_model
 from chumoku.text.formats.tokenizer_config import apply_settings, read_settings, write_tokenizer
+from chumoku.text.tokenizer import Tokenizer
 from chumoku.text.tokenizer_limits import load_checked_backend
 
-__all__ = ["explain_errors", "is_uncased", "open_backend", "read_limited", "write_tokenizer"]
+__all__ = ["explain_errors", "is_uncased", "load", "open_backend", "read_limited", "write_tokenizer"]
 
 MAX_FILE_BYTES = 1 << 28
 GPT2_FILES = (("encoder.json", "vocab.bpe"), ("vocab.json", "merges.txt"))
 T = TypeVar("T")
+
+
+def load(path: Path | str) -> Tokenizer:
+    """Load a tokenizer from a file or folder: ours, or any of the formats above."""
+    path = Path(path)
+    return explain_errors(path, lambda: Tokenizer(open_backend(path)))
 
 
 def open_backend(path: Path) -> tokenizers.Tokenizer:
