@@ -22,6 +22,7 @@ _HOME = {
     "SamplingOptions": "chumoku.decoding.sampling",
     "Cache": "chumoku.nn.cache",
     "Tape": "chumoku.nn.tap",
+    "TrainEvent": "chumoku.training.loop",
     "TrainResult": "chumoku.training.run",
     "convert": "chumoku.weights.convert",
     "train": "chumoku.training.run",
@@ -44,6 +45,7 @@ __all__ = [
     "SamplingOptions",
     "Tape",
     "Tokenizer",
+    "TrainEvent",
     "TrainResult",
     "ablate",
     "addresses",
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from chumoku.probe.lens import logit_lens
     from chumoku.probe.patching import ablate, patch
     from chumoku.text.tokenizer import Tokenizer
+    from chumoku.training.loop import TrainEvent
     from chumoku.training.run import TrainResult, train
     from chumoku.weights.convert import convert
 

@@ -131,6 +131,7 @@ def test_the_examples_run(tmp_path: Path) -> None:
 
     trained = run(str(EXAMPLES / "own_training_loop.py"), "model")
     assert "the cat sat on the" in trained
+    assert "step 60: validation loss" in run(str(EXAMPLES / "train_with_own_data.py"), "run")
     looked = run(str(EXAMPLES / "look_inside.py"), "model")
     assert "the last token attends most to" in looked
     assert "would predict" in looked

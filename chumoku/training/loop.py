@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -40,6 +40,21 @@ from chumoku.training.validation import Evaluator
 Batch = dict[str, Tensor]
 
 
+@dataclass(frozen=True)
+class TrainEvent:
+    """What a callback of `chumoku.train` is called with: after each step, and after each validation."""
+
+    step: int
+    model: Model  # in eval mode, with averaged weights if enabled, when there is a validation loss
+    loss: float | None = None  # mean training loss per token of this step
+    validation_loss: float | None = None
+    learning_rate: float | None = None
+    tokens: int = 0  # labels of this step
+
+
+Callback = Callable[[TrainEvent], object]
+
+
 @dataclass
 class Run:
     """A run: all parts of the training loop, and the loop itself."""
@@ -59,6 +74,7 @@ class Run:
     result: Result
     keep_best: Callable[[], None]
     samples: Callable[[], list[str]]
+    callbacks: Sequence[Callback] = ()
     stopped_by: int | None = None  # the signal that stopped the run
 
     def __post_init__(self) -> None:
@@ -122,9 +138,9 @@ class Run:
                 self.restore_buffers(buffers)
                 return False
             with gradient_sync(self.module, now=number == len(batches) - 1):
-                loss = self.module(self.world.to_device(batch))
-                (loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
-            total += loss.detach()
+                batch_loss = self.module(self.world.to_device(batch))
+                (batch_loss * (self.scale.value * self.world.size / max(1, tokens))).backward()
+            total += batch_loss.detach()
         norm = self.optimizer.grad_norm() / self.scale.value
         (total_loss,) = self.world.sum(total.item())
         state.step, state.tokens = step, state.tokens + tokens
@@ -141,8 +157,14 @@ class Run:
                 self.restore_buffers(buffers)
         seconds = time.perf_counter() - began
         state.seconds += seconds
-        self.log.step(state, loss=total_loss / max(1, tokens), norm=norm.item(), rate=rate, speed=tokens / seconds)
+        loss = total_loss / max(1, tokens)
+        self.log.step(state, loss=loss, norm=norm.item(), rate=rate, speed=tokens / seconds)
+        self.notify(TrainEvent(step, self.model, loss=loss, learning_rate=rate, tokens=tokens))
         return True
+
+    def notify(self, event: TrainEvent) -> None:
+        for callback in self.callbacks if self.world.main else ():
+            callback(event)
 
     def restore_buffers(self, buffers: list[Tensor]) -> None:
         for buffer, before in zip(self.model.buffers(), buffers, strict=True):
@@ -179,6 +201,7 @@ class Run:
                     state.best = loss
             for line in self.samples():
                 self.log.info(line)
+            self.notify(TrainEvent(state.step, self.model, validation_loss=loss))
 
     def save(self, *, final: bool = False) -> None:
         state = self.state

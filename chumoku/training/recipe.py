@@ -236,7 +236,7 @@ def config_from_init(init: Any, changes: Mapping[str, Any]) -> ModelConfig:
 def _find_conflicts(recipe: Recipe) -> Iterator[Problem]:
     """Conflicts between tables."""
     config, data, train = recipe.config(), recipe.data, recipe.train
-    if (config.kind == "encoder-decoder") == (data.kind == "text"):
+    if data.kind != "own" and (config.kind == "encoder-decoder") == (data.kind == "text"):
         fits = "pairs or embedded" if data.kind == "text" else "text"
         yield Problem("data.kind", f"'{data.kind}' does not fit a model of kind '{config.kind}'; choose {fits}.")
     if config.head_kind == "vector" and recipe.init is not None:

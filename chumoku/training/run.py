@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -33,12 +33,13 @@ from chumoku.training.dataset import TrainingData, prepare
 from chumoku.training.distributed import World, distribute_like, join_world, wrap
 from chumoku.training.interrupt import lock_folder
 from chumoku.training.log import METRICS, Log, measure_matmul_flops, read_metrics
-from chumoku.training.loop import Run
+from chumoku.training.loop import Callback, Run
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer
 from chumoku.training.outputs import Result, count_trained_parameters, create_result, hash_base_weights
+from chumoku.training.own_data import UNKNOWN_LENGTH, own_training_data
 from chumoku.training.precision import DTYPES, fast_kernels
-from chumoku.training.recipe import RECIPE_FILE, Recipe, load_recipe, read_recipe, renamed_tables
+from chumoku.training.recipe import RECIPE_FILE, Recipe, read_recipe, read_tables, renamed_tables
 from chumoku.training.samples import make_sampler
 from chumoku.training.state import State
 from chumoku.training.validation import Evaluator
@@ -82,18 +83,34 @@ def train(
     changes: Sequence[str] = (),
     *,
     resume: bool = False,
+    model: Bundle | None = None,
+    train_data: Any = None,
+    validation_data: Any = None,
+    callbacks: Sequence[Callback] = (),
     console: Console | None = None,
     examine: Examine | None = None,
 ) -> TrainResult:
     """Train the model of a recipe: a TOML file, a built-in recipe's name, a run's folder, or nested mappings.
 
-    `changes` are key=value overrides. `resume` continues from the newest checkpoint in train.out. `examine` is called
-    with the data and the model before the first step of a new run, and may raise an error.
+    changes            key=value overrides, as on the command line
+    resume             continue from the newest checkpoint in train.out
+    model              train this Pipeline instead of the recipe's [model]
+    train_data, validation_data
+                       your own batches instead of the recipe's [data]: a list, a torch Dataset or another iterable of
+                       dicts (see `training.own_data`); they need `model`, whose tokenizer is saved with the result
+    callbacks          functions that are called with a `TrainEvent` after each step and after each validation
+    examine            called with the data and the model before the first step of a new run; may raise an error
+
+        chumoku.train({"train": {"out": "runs/mine", "steps": 100}}, model=chumoku.Pipeline(model, tokenizer),
+                      train_data=batches, validation_data=held_out, callbacks=[lambda event: print(event.loss)])
     """
-    if isinstance(recipe, (str, Path)):
-        recipe = load_recipe(recipe, changes)
-    elif not isinstance(recipe, Recipe):
-        recipe = read_recipe(override(recipe, changes))
+    own = train_data is not None or validation_data is not None
+    if own and (train_data is None or validation_data is None or model is None):
+        raise UsageError("train_data, validation_data and model go together: pass all three.")
+    if not isinstance(recipe, Recipe) or changes or model is not None:
+        recipe = read_recipe(override(_own_tables(recipe, model, own=own), changes))
+    if recipe.data.kind == "own" and not own:
+        raise UsageError("data.kind = 'own' is for batches that are passed to chumoku.train(train_data=…).")
     folder = Path(recipe.train.out)
     with join_world(recipe.train) as world, ExitStack() as stack:
         if world.main:
@@ -103,11 +120,37 @@ def train(
         stack.callback(log.close)
         stack.enter_context(plain(recipe.train.plain or plain_formulas()))
         stack.enter_context(fast_kernels(recipe.train.precision))
-        return _train(recipe, folder, world, log, resume=resume, examine=examine)
+        parts = OwnParts(model, train_data, validation_data, callbacks)
+        return _train(recipe, folder, world, log, parts, resume=resume, examine=examine)
+
+
+class OwnParts(NamedTuple):
+    """What a caller of `train` brings along instead of a recipe's parts."""
+
+    model: Bundle | None
+    train_data: Any
+    validation_data: Any
+    callbacks: Sequence[Callback]
+
+
+def _own_tables(
+    recipe: Recipe | Mapping[str, Any] | Path | str, model: Bundle | None, *, own: bool
+) -> Mapping[str, Any]:
+    """The tables of a recipe, with the config of the caller's own model, and without files if the data is own."""
+    if isinstance(recipe, (str, Path)):
+        tables: Mapping[str, Any] = read_tables(recipe)
+    else:
+        tables = recipe.as_dict() if isinstance(recipe, Recipe) else recipe
+    if model is not None:
+        config = settings_to_dict(model.config)
+        if tables.get("model") and tables["model"] != config:
+            raise UsageError("The recipe has a [model], and model=… is another one. Leave [model] out.")
+        tables = {**tables, "model": config}
+    return {**tables, "data": {"kind": "own"}} if own else tables
 
 
 def _train(
-    recipe: Recipe, folder: Path, world: World, log: Log, *, resume: bool, examine: Examine | None = None
+    recipe: Recipe, folder: Path, world: World, log: Log, parts: OwnParts, *, resume: bool, examine: Examine | None
 ) -> TrainResult:
     keep = max(recipe.train.keep_checkpoints, recipe.train.average_checkpoints)
     options: dict[str, Any] = {"keep": keep, "world": world, "notify": log.info, "sharded": recipe.train.sharded}
@@ -117,17 +160,20 @@ def _train(
             f"{folder} already contains a run, at step {checkpoints.steps()[-1]:,}. Continue it with --resume, or "
             "choose another folder with train.out=…"
         )
-    init = None if recipe.init is None else load(recipe.init)
+    init = parts.model if recipe.init is None else load(recipe.init)
     if init is not None:
         count_trained_parameters(recipe, init.config)  # reports wrong LoRA targets before the corpus is prepared
-    if world.main:
+    if recipe.data.kind == "own" and init is not None:
+        data = own_training_data(init, parts.train_data, parts.validation_data)
+    elif world.main:
         with ShowProgress(log.console) as progress:
             data = prepare(recipe, init, progress)
     world.barrier()
-    if not world.main:
+    if not world.main and recipe.data.kind != "own":
         data = prepare(recipe, init)
     check_batch_share(data, world)
     run = build_run(recipe, data, world, log, checkpoints, init, examine if world.main and not resume else None)
+    run.callbacks = parts.callbacks
     if world.main:
         for place in ("best", "last"):
             recover_interrupted_write(folder / place)
@@ -144,7 +190,8 @@ def _train(
     log.info(
         f"{data.config.kind}, {run.result.description}, on {world.device}"
         f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{counted(len(data.train), 'batch', 'batches')} per epoch, vocabulary {data.tokenizer.size:,}; "
+        f"{'' if len(data.train) == UNKNOWN_LENGTH else counted(len(data.train), 'batch', 'batches') + ' per epoch, '}"
+        f"vocabulary {data.tokenizer.size:,}; "
         f"runs {describe_mode()}."
     )
     log.open(run.state)

@@ -41,7 +41,7 @@ class TokenizerSettings(Settings):
 class DataSettings(Settings):
     """[data]: the training and validation text."""
 
-    kind: Literal["text", "pairs", "embedded"] = "text"
+    kind: Literal["text", "pairs", "embedded", "own"] = "text"  # own: batches passed to chumoku.train
     files: Files | None = None  # files, folders, patterns; for pairs a table, or a source file and a target file
     validation_files: Files | None = None  # used instead of a share of `files`; an empty value means not given
     validation_share: Annotated[float, Field(gt=0.0, lt=1.0)] | None = None  # default: 0.1 of a text, 0.01 of pairs
@@ -187,8 +187,8 @@ def as_list(files: Files | None) -> list[str]:
 
 
 def _files_required(c: Any) -> str | None:
-    if c.kind == "embedded":
-        return "the embedded corpus needs no files; leave this key out." if c.files is not None else None
+    if c.kind in ("embedded", "own"):
+        return f"data of kind '{c.kind}' needs no files; leave this key out." if c.files is not None else None
     return None if c.files and all(c.files) else "this key is needed: name the training files."
 
 
