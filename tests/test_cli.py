@@ -226,7 +226,7 @@ def test_tokenize_shows_tokenizers_side_by_side(tmp_path: Path) -> None:
             cwd=tmp_path,
         )
         assert trained.returncode == 0, trained.stderr
-        assert f"A {kind} tokenizer of" in trained.stdout
+        assert f"A {kind} tokenizer with" in trained.stdout
     both = ("--with", "character.json", "--with", "bpe.json")
     shown = json.loads(run("tokenize", "サンディーが走る", *both, "--json", cwd=tmp_path).stdout)
     assert [row["kind"] for row in shown] == ["character", "bpe"]
@@ -244,9 +244,7 @@ def test_tokenize_compares_all_kinds(tmp_path: Path) -> None:
     by_kind = {row["kind"]: row for row in found}
     assert by_kind["byte"]["tokens_per_character"] > by_kind["character"]["tokens_per_character"] > 0.9
     assert by_kind["bpe"]["unknown"] == by_kind["byte"]["unknown"] == by_kind["unigram"]["unknown"] == 0
-    assert (
-        "tokens per character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
-    )
+    assert "tokens/character" in run("tokenize", "--compare", "text.txt", "--vocabulary", "700", cwd=tmp_path).stdout
 
 
 def test_prepare_text_and_pairs(tmp_path: Path) -> None:
@@ -299,7 +297,10 @@ def test_prepare_text_and_pairs(tmp_path: Path) -> None:
         (["tokenize", "--train", "bpe"], "Name the files to train on with --from"),
         (["tokenize", "--train", "poem", "--from", "pyproject.toml"], "There is no tokenizer kind 'poem'"),
         (["prepare", "absent.txt", "--out", "x"], "No file matches absent.txt"),
-        (["prepare", "pyproject.toml", "--pairs", "--columns", "1", "--out", "x"], "--columns takes two values"),
+        (
+            ["prepare", "pyproject.toml", "--pairs", "--columns", "1", "--out", "x"],
+            "--columns takes two comma-separated values",
+        ),
     ],
 )
 def test_wrong_use_of_text_commands_gives_a_message(words: list[str], message: str) -> None:

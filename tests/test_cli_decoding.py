@@ -153,7 +153,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in said), ""]
     again = ask("translate", "translator", *words)
     assert again.code == 2
-    assert "is there already" in again.err
+    assert "already exists and is not an unfinished translation" in again.err
     out.unlink()
     found = ask("translate", "translator", *words, "--json")
     assert json.loads(found.out)["lines"] == 33

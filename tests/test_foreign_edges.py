@@ -969,7 +969,7 @@ def test_a_run_keeps_both_tokenizers(tmp_path: Path) -> None:
     config = small(kind="encoder-decoder", source_vocabulary=269)
     target, source = bytewise(), chatty()
     init = Bundle(random_model(config), target, source)
-    made_of = outputs.made(
+    made_of = outputs.create_result(
         recipe("base", None), config, Tokenizers(target, source), init=init, device=torch.device("cpu")
     )
     tmp_path.joinpath("out").mkdir()

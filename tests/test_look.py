@@ -297,5 +297,5 @@ def test_unknown_tokens_give_a_notice(tmp_path: Path) -> None:
 
 
 def test_encoder_refuses_new_tokens(folders: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--new does not apply"):
+    with pytest.raises(UsageError, match="--max-new-tokens does not apply"):
         run_look(str(folders["encoder"]), "abc", "--max-new-tokens", "3", "--out", str(tmp_path))

@@ -143,7 +143,7 @@ def test_adapted_module_has_no_weight() -> None:
     assert not hasattr(module, "weight")
     assert not hasattr(module, "bias")
     assert (module.in_features, module.out_features) == (3, 2)
-    with pytest.raises(ShapeError, match="rank 0"):
+    with pytest.raises(ShapeError, match="An adapter needs a rank, inputs and outputs of 1 or more, not 0"):
         LowRank(3, 2, 0, alpha=1.0)
 
 

@@ -260,6 +260,6 @@ def test_dry_run_estimates_if_a_sample_takes_long(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(planning, "wrap", None)
-    monkeypatch.setattr(planning, "_product_rate", lambda dtype: 1e6)
+    monkeypatch.setattr(planning, "_matmul_flops", lambda dtype: 1e6)
     planning.show(quick_recipe(tmp_path, "muon"))
     assert "(estimated from one small matrix product, because a sample of tokens" in capsys.readouterr().out

@@ -22,7 +22,7 @@ from chumoku.training.log import Log, read_metrics
 from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
 from chumoku.training.state import State
-from chumoku.weights.checksums import seal
+from chumoku.weights.checksums import write_checksums
 
 TABLE: dict[str, Any] = {
     "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 32},
@@ -157,7 +157,7 @@ def test_a_run_stored_with_old_keys_resumes(ask: Ask, runs: Path) -> None:
     origin = with_old_names({**state["origin"], "tokenizer": {}}) | {"tokenizer": state["origin"]["tokenizer"]}
     assert {"batch", "length", "tokens", "accumulate"} <= origin["train"].keys()
     (checkpoint / "state.json").write_text(json.dumps({**state, "origin": origin}), "utf-8")
-    seal(checkpoint)
+    write_checksums(checkpoint)
     ended = ask("train", "old", "train.steps=5", "--resume")
     assert ended.code == 0, ended.err
     assert "Finished at step 5" in ended.out

@@ -133,7 +133,7 @@ def _print(rows: list[dict[str, Any]], as_json: bool, *, title: str) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    columns = ("kind", "vocabulary", "tokens per character", "characters per second", "unknown", "note")
+    columns = ("kind", "vocabulary", "tokens/character", "characters/s", "unknown", "note")
     for column in columns if any("note" in row for row in rows) else columns[:-1]:
         table.add_column(column, justify="left" if column in ("kind", "note") else "right")
     for row in rows:
