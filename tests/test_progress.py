@@ -262,4 +262,4 @@ def test_dry_run_estimates_if_a_sample_takes_long(
     monkeypatch.setattr(planning, "wrap", None)
     monkeypatch.setattr(planning, "_matmul_flops", lambda dtype: 1e6)
     planning.show(quick_recipe(tmp_path, "muon"))
-    assert "(estimated from one small matrix product, because a sample of tokens" in capsys.readouterr().out
+    assert "(estimated from one small matrix product, because a sample would take too long" in capsys.readouterr().out

@@ -134,7 +134,7 @@ def test_languages_of_one_script_are_distinguished() -> None:
     assert not seems_swapped(["", ""], sources=["a"], references=["b"])
 
 
-OLD_NAMES = {new: old for table in TABLES.values() for old, new in table.FORMER.items()}
+OLD_NAMES = {new: old for table in TABLES.values() for old, new in table.FORMER_NAMES.items()}
 
 
 def with_old_names(tables: dict[str, Any]) -> dict[str, Any]:
@@ -166,10 +166,11 @@ def test_a_run_stored_with_old_keys_resumes(ask: Ask, runs: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "old", "new"), [(name, old, new) for name, table in TABLES.items() for old, new in table.FORMER.items()]
+    ("table", "old", "new"),
+    [(name, old, new) for name, table in TABLES.items() for old, new in table.FORMER_NAMES.items()],
 )
 def test_an_old_key_in_a_recipe_is_refused_with_the_new_name(table: str, old: str, new: str, ask: Ask) -> None:
     Path("old.toml").write_text(f"[model]\npreset = 'tiny-decoder'\n[{table}]\n{old} = 1\n", "utf-8")
     ended = ask("train", "old.toml")
     assert ended.code == 2
-    assert f"{table}.{old}: there is no such key; here this is called {table}.{new}." in ended.err
+    assert f"{table}.{old}: there is no such key; it is called {table}.{new} here." in ended.err

@@ -30,7 +30,7 @@ class TokenizerSettings(Settings):
     target_kind: Kind | None = None  # … or trained
     target_vocabulary: Annotated[int, Field(ge=1, le=1 << 22)] | None = None
 
-    FORMER: ClassVar[Mapping[str, str]] = {"multiple": "pad_to_multiple"}
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"multiple": "pad_to_multiple"}
 
     @property
     def has_target(self) -> bool:
@@ -59,7 +59,7 @@ class DataSettings(Settings):
         Rule(("languages",), lambda c: _exactly_two(c.languages)),
         Rule(("validation_share", "validation_files"), lambda c: _one_way_to_validate(c)),
     )
-    FORMER: ClassVar[Mapping[str, str]] = {
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {
         "validation": "validation_share",
         "separate": "separate_documents",
         "hidden": "mask_probability",
@@ -112,7 +112,7 @@ class TrainSettings(Settings):
     tensorboard: bool = False
 
     RULES = (Rule(("ema", "average_checkpoints"), lambda c: _one_average(c)),)
-    FORMER: ClassVar[Mapping[str, str]] = {
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {
         "batch": "batch_size",
         "length": "sequence_length",
         "tokens": "batch_tokens",
@@ -152,7 +152,7 @@ class OptimizerSettings(Settings):
     weight_decay: Amount = 0.1  # matrices only; biases, norms and position tables do not decay
     momentum: Share = 0.95  # sgd and muon
 
-    FORMER: ClassVar[Mapping[str, str]] = {"rate": "learning_rate"}
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"rate": "learning_rate"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("lr", "max_lr"), "learning_rate"),
         **dict.fromkeys(("eps",), "epsilon"),
@@ -168,7 +168,7 @@ class ScheduleSettings(Settings):
     decay: Many = 0  # wsd: steps of the final decrease
     min_ratio: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0  # final learning rate divided by the peak
 
-    FORMER: ClassVar[Mapping[str, str]] = {"floor": "min_ratio"}
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"floor": "min_ratio"}
     ALIASES: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("warmup_steps", "warmup_iters"), "warmup"),
         **dict.fromkeys(("min_lr", "minimum", "min_lr_ratio"), "min_ratio"),
