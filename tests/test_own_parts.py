@@ -16,9 +16,12 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import chumoku
+from chumoku.data.batches import Share
 from chumoku.errors import CorpusError, UsageError
+from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
 from chumoku.training.loop import TrainEvent
+from chumoku.training.own_data import OwnBatches
 from chumoku.weights.bundle import tensors_of
 
 Batch = dict[str, Tensor]
@@ -93,6 +96,31 @@ def test_lists_datasets_and_iterables_train_alike(kind: str, tokenizer: Tokenize
         assert losses == results[0][1]
         assert all(torch.equal(tensor, results[0][0][name]) for name, tensor in weights.items())
         assert any(not torch.equal(tensor, start[name]) for name, tensor in weights.items())
+
+
+def test_processes_divide_the_rows_of_a_batch(tokenizer: Tokenizer) -> None:
+    batch = batches_for("decoder", tokenizer.size, 1)[0]
+    data = OwnBatches([batch], pipeline_of("decoder", tokenizer).config, "train_data")
+    parts = [data.batch(0, 0, Share(rank, 2))["labels"] for rank in range(2)]
+    assert [len(part) for part in parts] == [3, 2]
+    assert torch.equal(torch.stack([*parts[0], *parts[1]]), batch["labels"][[0, 2, 4, 1, 3]])
+
+
+def test_the_model_that_is_passed_stays_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    pipeline, batches = pipeline_of("decoder", tokenizer), batches_for("decoder", tokenizer.size, 3)
+    before = {name: tensor.clone() for name, tensor in tensors_of(pipeline.model).items()}
+    run(tmp_path / "run", pipeline, batches, batches)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in tensors_of(pipeline.model).items())
+
+
+def test_models_that_differ_from_their_config_are_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    batches = batches_for("decoder", tokenizer.size, 3)
+    changed, quantized = pipeline_of("decoder", tokenizer), pipeline_of("decoder", tokenizer)
+    changed.model.decoder.blocks[0].register_forward_hook(lambda module, given, out: -out)  # type: ignore[union-attr]
+    quantized = chumoku.Pipeline(to_precision(quantized.model, "int8"), tokenizer)
+    for pipeline, why in ((changed, "has a forward hook"), (quantized, "its weights are quantized")):
+        with pytest.raises(UsageError, match=why):
+            run(tmp_path / "run", pipeline, batches, batches)
 
 
 def test_own_runs_resume(tokenizer: Tokenizer, tmp_path: Path) -> None:

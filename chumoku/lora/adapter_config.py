@@ -113,7 +113,7 @@ def _read_pattern(path: Path, values: Mapping[str, Any], key: str) -> list[tuple
 
 
 def _find_key(table: Iterable[str], module: str) -> str:
-    """The first key that is the module's name or the end of it; "" if there is none."""
+    """The first key that is the module's name or the end of it, or ""."""
     for key in table:
         name = key.replace("\\.", ".")
         if name.removeprefix("^") == module or (name[0] != "^" and module.endswith(f".{name}")):

@@ -134,7 +134,7 @@ def list_adapters(model: Model) -> list[str]:
 
 
 def active_adapter(model: Model) -> str | None:
-    """The name of the active adapter; None if there is none."""
+    """The name of the active adapter, or None."""
     return next((module.active for module in adapted_modules(model).values()), None)
 
 

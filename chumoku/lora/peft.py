@@ -203,7 +203,7 @@ def _parts(
 def _check_parts(parts: Sequence[Part], found: FileEntry, config: AdapterConfig) -> None:
     rank, alpha = config.rank_of(found.module), config.alpha_of(found.module)
     if not parts or len({part.number for part in parts}) != len(parts):
-        raise ValueError("a matrix is listed twice, or there is none")
+        raise ValueError("the list of matrices is empty or has a matrix twice")
     for part in parts:
         typed = all(type(number) is int for number in part[:3]) and type(part.alpha) is float
         if not typed or not 0 <= part.number < len(found.mapping.ours):

@@ -60,7 +60,7 @@ class PredictedToken(NamedTuple):
     """The prediction at one position."""
 
     place: int  # the row of the maps
-    name: str | None  # the generated token, or None if there is none yet
+    name: str | None  # the generated token, or None before it is generated
     probability: float | None
     rank: int | None  # 1 is the most likely token
     candidates: list[Candidate]

@@ -110,7 +110,7 @@ def list_checkpoints(run: Path) -> dict[int, Path]:
 
 
 def identity(path: Path) -> Identity | None:
-    """Identity of the checkpoint at a path, or None if there is none."""
+    """Identity of the checkpoint at a path, or None if the path does not exist."""
     try:
         folder, manifest = path.lstat(), (path / "manifest.json").lstat()
     except OSError:

@@ -133,7 +133,7 @@ def require_kind(served: ServedModel, kind: type[M], cannot: str) -> M:
 
 
 def find_model(models: Mapping[str, ServedModel], name: str) -> ServedModel:
-    """The model with this name; raises RequestError if there is none."""
+    """The model with this name; raises RequestError if it is not served."""
     if name not in models:
         message = f"There is no model with this name. Available: {', '.join(models)}."
         raise RequestError(404, message, param="model", code="model_not_found")

@@ -85,7 +85,7 @@ class EventStream(Response):
             self._resources.close()
 
     async def _next(self, disconnect: asyncio.Task[None]) -> bytes | None:
-        """The next event, a comment line if there is none for a while, or None at the end."""
+        """The next event, a comment line after some seconds without an event, or None at the end."""
         if self._next_event is None:
             self._next_event = asyncio.create_task(self._pull())
         tasks = {self._next_event, disconnect}

@@ -36,7 +36,7 @@ from chumoku.text.stream_decoder import Stream
 
 __all__ = ["Tokenizer"]
 
-# Longer texts are split before a space or line end (or anywhere if there is none), so that time grows linearly.
+# Longer texts are split before a space or line end (without either, anywhere), so that time grows linearly.
 MAX_PIECE_LENGTH = 1 << 13
 MAX_SPLITS_TRIED = 100
 MAX_TOKEN_ID = 1 << 23

@@ -102,9 +102,9 @@ def count_trained_parameters(recipe: Recipe, config: ModelConfig) -> int:
 
 
 def prepare_init_model(model: Model, config: ModelConfig, device: torch.device) -> Model:
-    """The initial model in float32, with the dropout and context of the recipe's config."""
+    """A copy of the initial model in float32, with the dropout and context of the recipe's config."""
     fresh = build(config, device="meta")
-    weights = {name: tensor.detach().to(device, torch.float32) for name, tensor in tensors_of(model).items()}
+    weights = {name: tensor.detach().to(device, torch.float32, copy=True) for name, tensor in tensors_of(model).items()}
     fresh.load_state_dict(weights, strict=False, assign=True)  # strict would require a tied table twice
     for parameter in fresh.parameters():
         parameter.requires_grad_(True)

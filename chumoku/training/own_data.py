@@ -6,6 +6,7 @@ A batch is a dict of tensors:
     encoder-decoder     source [B, S], source_mask [B, S] (False for padding), target [B, T], labels [B, T]
 
 Labels are token ids; −100 marks positions without a loss. For a decoder, labels[:, i] is the token after tokens[:, i].
+A resumed run reads the same places again; it cannot notice that the data has changed.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ The cast is part of the graph, so the optimizer, checkpoints and the moving aver
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -20,11 +21,16 @@ from chumoku.training.state import State
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def fast_kernels(precision: str) -> contextlib.AbstractContextManager[None]:
+@contextlib.contextmanager
+def fast_kernels(precision: str) -> Iterator[None]:
     """A context without oneDNN where it has only its reference kernel for fp16, 40 times slower than PyTorch's own."""
-    if precision != "fp16" or torch.ops.mkldnn._is_mkldnn_fp16_supported():
-        return contextlib.nullcontext()
-    return torch.backends.mkldnn.flags(enabled=False)
+    before = torch._C._get_mkldnn_enabled()
+    slow = precision == "fp16" and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    torch._C._set_mkldnn_enabled(before and not slow)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
 
 
 class Cast(nn.Module):

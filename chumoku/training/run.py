@@ -19,10 +19,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from chumoku.config import override, settings_to_dict
+from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.errors import UsageError, counted
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
+from chumoku.nn.quantized import Quantized
 from chumoku.probe.plot_style import draw_loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
@@ -94,7 +96,7 @@ def train(
 
     changes            key=value overrides, as on the command line
     resume             continue from the newest checkpoint in train.out
-    model              train this Pipeline instead of the recipe's [model]
+    model              train a copy of this Pipeline's model instead of the recipe's [model]
     train_data, validation_data
                        your own batches instead of the recipe's [data]: a list, a torch Dataset or another iterable of
                        dicts (see `training.own_data`); they need `model`, whose tokenizer is saved with the result
@@ -107,6 +109,8 @@ def train(
     own = train_data is not None or validation_data is not None
     if own and (train_data is None or validation_data is None or model is None):
         raise UsageError("train_data, validation_data and model go together: pass all three.")
+    if model is not None:
+        check_trainable(model.model)
     if not isinstance(recipe, Recipe) or changes or model is not None:
         recipe = read_recipe(override(_own_tables(recipe, model, own=own), changes))
     if recipe.data.kind == "own" and not own:
@@ -122,6 +126,18 @@ def train(
         stack.enter_context(fast_kernels(recipe.train.precision))
         parts = OwnParts(model, train_data, validation_data, callbacks)
         return _train(recipe, folder, world, log, parts, resume=resume, examine=examine)
+
+
+def check_trainable(model: Model) -> None:
+    """Refuse a model that its config does not describe completely: the run builds its own from the config."""
+    changed = changed_module(model)
+    if changed is None and any(isinstance(part, Quantized) for part in model.modules()):
+        changed = "its weights are quantized"
+    if changed is not None:
+        raise UsageError(
+            f"This model differs from its config: {changed}. A run builds its model from the config, so the difference "
+            "would be lost. Train it in a loop of your own (examples/own_training_loop.py)."
+        )
 
 
 class OwnParts(NamedTuple):

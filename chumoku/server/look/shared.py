@@ -95,6 +95,6 @@ def json_numbers(tensor: Tensor) -> Any:
 
 
 def nan_bitmap(one: AttentionMap) -> str | None:
-    """Which weights of a map are NaN: one bit each, lowest first, in base64; None if there are none."""
+    """Which weights of a map are NaN: one bit each, lowest first, in base64; None without NaN."""
     is_nan = one.weights.isnan().numpy()
     return base64.b64encode(np.packbits(is_nan, bitorder="little").tobytes()).decode() if is_nan.any() else None

@@ -29,7 +29,7 @@ constexpr float LEVELS = 32512;  // inputs are quantized to integers −LEVELS �
 constexpr float TINY = 1e-30f;   // a group whose largest input is not above this becomes zeros
 
 // The inputs of a product in the format of its weights: floats, or x ≈ step · (256 high + low) for each group
-// (the formula is in nn/quantized.py). The high halves of EIGHT rows come before their low halves, as tiles need them.
+// (the formula is in nn/quantized.py). The high halves of TILE_TOKENS rows come before their low halves, as tiles need them.
 struct Inputs {
     int stride = 0, groups = 0;
     std::vector<float> floats, step, shift;
@@ -39,7 +39,7 @@ struct Inputs {
     void reserve(int count, int inputs) {
         stride = pad_to_64(inputs);
         groups = stride / GROUP;
-        size_t rows = (count + EIGHT - 1) / EIGHT * EIGHT;  // whole tiles are read
+        size_t rows = (count + TILE_TOKENS - 1) / TILE_TOKENS * TILE_TOKENS;  // whole tiles are read
         floats.resize(rows * stride);
         halves.resize(2 * floats.size());
         step.resize(rows * groups);
@@ -47,8 +47,8 @@ struct Inputs {
         for (auto* part : {&from_high, &from_low}) part->resize(step.size());
     }
     float* row(int r) { return floats.data() + size_t(r) * stride; }
-    const int8_t* high(int r) const { return halves.data() + size_t(r / EIGHT * 2 * EIGHT + r % EIGHT) * stride; }
-    const int8_t* low(int r) const { return high(r) + EIGHT * stride; }
+    const int8_t* high(int r) const { return halves.data() + size_t(r / TILE_TOKENS * 2 * TILE_TOKENS + r % TILE_TOKENS) * stride; }
+    const int8_t* low(int r) const { return high(r) + TILE_TOKENS * stride; }
 
     void form(int r, const Product& product) {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
@@ -305,10 +305,10 @@ void tiles_begin(bool groups) {
     _tile_loadconfig(groups ? &narrow : &wide);
 }
 
-// A tile of sums: the products of EIGHT rows' high halves, then of their low halves.
-typedef int32_t TileSums[2][EIGHT][LANES];
+// A tile of sums: the products of TILE_TOKENS rows' high halves, then of their low halves.
+typedef int32_t TileSums[2][TILE_TOKENS][LANES];
 
-// EIGHT rows times four blocks of outputs.
+// TILE_TOKENS rows times four blocks of outputs.
 void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
     int stride = in.stride;
     const uint8_t* w[4];
@@ -347,13 +347,13 @@ void multiply_tiles(const Product& p, int block, int blocks, const Inputs& in, i
     }
 }
 
-// EIGHT rows times two blocks, group by group.
+// TILE_TOKENS rows times two blocks, group by group.
 template <bool FOUR>
 void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs& in, int first, int rows, const Output& out) {
     const uint8_t *w = Group<FOUR>::of(p, block), *v = Group<FOUR>::of(p, block + blocks - 1);
     const int8_t* x = in.high(first);
     alignas(64) TileSums dots[2];
-    Floats sums[2][EIGHT] = {};
+    Floats sums[2][TILE_TOKENS] = {};
     for (int g = 0; g < p.inputs / GROUP; g++) {
         alignas(64) const Group<FOUR> group[2] = {Group<FOUR>(w + size_t(g) * Group<FOUR>::SIZE),
                                                   Group<FOUR>(v + size_t(g) * Group<FOUR>::SIZE)};
@@ -368,7 +368,7 @@ void multiply_group_tiles(const Product& p, int block, int blocks, const Inputs&
         _tile_stored(0, dots[0], 64);
         _tile_stored(1, dots[1], 64);
 #pragma GCC unroll 8
-        for (int r = 0; r < EIGHT; r++)
+        for (int r = 0; r < TILE_TOKENS; r++)
             for (int b = 0; b < 2; b++) {
                 size_t place = size_t(first + r) * in.groups + g;
                 Ints high = load<Ints>(dots[b][0][r]), low = load<Ints>(dots[b][1][r]);
@@ -391,7 +391,7 @@ bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.
 
 // Rows per kernel call: as many sums as fit in registers.
 int rows_at_once(const Product& p, bool tiles) {
-    if (tiles) return EIGHT;
+    if (tiles) return TILE_TOKENS;
     return p.kind == INT8 ? ROWS / 2 : ROWS;
 }
 
