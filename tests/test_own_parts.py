@@ -106,6 +106,13 @@ def test_processes_divide_the_rows_of_a_batch(tokenizer: Tokenizer) -> None:
     assert torch.equal(torch.stack([*parts[0], *parts[1]]), batch["labels"][[0, 2, 4, 1, 3]])
 
 
+def test_an_iterable_is_read_again_from_its_start(tokenizer: Tokenizer) -> None:
+    batches = batches_for("decoder", tokenizer.size, 3)
+    data = OwnBatches(Endless(batches), pipeline_of("decoder", tokenizer).config, "train_data")
+    for index in (4, 4, 1, 2, 0):
+        assert torch.equal(data.batch(0, index)["tokens"], batches[index % 3]["tokens"])
+
+
 def test_the_model_that_is_passed_stays_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
     pipeline, batches = pipeline_of("decoder", tokenizer), batches_for("decoder", tokenizer.size, 3)
     before = {name: tensor.clone() for name, tensor in tensors_of(pipeline.model).items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +21,8 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.text import Tokenizer, train
-from chumoku.weights.bundle import tensors_of
+from chumoku.weights.bundle import CONFIG, tensors_of
+from chumoku.weights.checksums import MANIFEST, write_checksums
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 KINDS = ("encoder", "decoder", "encoder-decoder")
@@ -48,6 +50,18 @@ def test_saved_models_open_with_the_same_weights(kind: str, tokenizer: Tokenizer
     assert all(torch.equal(tensor, expected[name]) for name, tensor in tensors_of(opened.model).items())
     again = opened.save(tmp_path / "again")
     assert chumoku.load(again).config == model.config
+
+
+def test_models_with_keys_of_earlier_versions_open(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    model = model_for("encoder", tokenizer, initialization="xavier")
+    folder = chumoku.save(tmp_path / "model", model, tokenizer)
+    values = json.loads((folder / CONFIG).read_text("utf-8"))
+    for new, old in (("initialization", "initialisation"), ("normalize", "normalise")):
+        values["model"][old] = values["model"].pop(new)
+    (folder / CONFIG).write_text(json.dumps(values), "utf-8")
+    (folder / MANIFEST).unlink()
+    write_checksums(folder)
+    assert chumoku.load(folder).config == model.config
 
 
 def test_a_source_tokenizer_is_saved_too(tokenizer: Tokenizer, tmp_path: Path) -> None:
