@@ -46,7 +46,16 @@ from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, Quantized, round_inputs
+from chumoku.nn.quantized import (
+    GROUP,
+    Int4,
+    Int8Channels,
+    Int8Groups,
+    Quantized,
+    round_inputs,
+    to_int8_channels,
+    to_int8_groups,
+)
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
 
@@ -154,18 +163,12 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
-def in_groups(weight: Tensor) -> Int8Groups:
-    groups = weight.view(len(weight), -1, GROUP)
-    scale = (groups.abs().amax(-1) / 127).half()
-    return Int8Groups((groups / scale.float()[..., None]).round().clamp(-128, 127).to(torch.int8), scale)
-
-
 @given(st.integers(1, 53), st.integers(1, 53), st.integers(1, 5), st.integers(0, 999))
 def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int, seed: int) -> None:
     """The same from weights that lie scattered, as in a file."""
     random = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, GROUP * groups, generator=random) * 3
-    stored = in_groups(torch.randn(outputs, GROUP * groups, generator=random))
+    stored = to_int8_groups(torch.randn(outputs, GROUP * groups, generator=random))
     file = torch.cat([stored.scale.view(torch.uint8).view(outputs, groups, 2), stored.q.view(torch.uint8)], -1)
     scattered = Int8Groups(file[..., 2:].view(torch.int8), file.view(torch.float16)[..., 0])
     assert torch.equal(scattered.dequantize(), stored.dequantize())
@@ -174,14 +177,14 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
         torch.testing.assert_close(product(Quantized.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
-KINDS = ("float32", "bf16", "int8", "int4", "int8-groups")
+KINDS = ("float32", "bf16", "int8-channels", "int4", "int8-groups")
 
 
 def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | Quantized:
-    if kind == "int8-groups":
-        return Quantized.of(in_groups(weight), bias)
+    if kind == "int8-channels":
+        return Quantized.of(to_int8_channels(weight), bias)
     if kind != "float32":
-        return Quantized(weight, bias, kind)  # type: ignore[arg-type]
+        return Quantized(weight, bias, kind.removesuffix("-groups"))  # type: ignore[arg-type]
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)
     linear.bias = None if bias is None else nn.Parameter(bias)
@@ -591,7 +594,9 @@ def test_a_folder_others_can_write_is_not_run_from(fresh: Path) -> None:
 
 
 def test_stored_kinds_know_their_formula() -> None:
-    assert Int8(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantize().tolist() == [[1.5, -2.5]]
+    assert Int8Channels(torch.tensor([[3, -5]], dtype=torch.int8), torch.tensor([0.5])).dequantize().tolist() == [
+        [1.5, -2.5]
+    ]
     packed = torch.zeros(1, 1, 16, dtype=torch.uint8)
     packed[0, 0, 1] = 2 + 16 * 7
     found = Int4(packed, torch.tensor([[0.5]]).half(), torch.tensor([[-1.0]]).half()).dequantize()

@@ -16,7 +16,16 @@ from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, to_precision
-from chumoku.nn.quantized import GROUP, Quantized, QuantizedLogits, quantize, round_inputs, to_int4, to_int8
+from chumoku.nn.quantized import (
+    GROUP,
+    Quantized,
+    QuantizedLogits,
+    quantize,
+    round_inputs,
+    to_int4,
+    to_int8_channels,
+    to_int8_groups,
+)
 
 KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
@@ -29,11 +38,26 @@ def random_matrix(outputs: int, inputs: int, seed: int) -> torch.Tensor:
 
 
 @given(*SIZES)
-def test_int8_is_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
+def test_int8_channels_are_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
     weight = random_matrix(outputs, 13 * groups, seed)
-    stored = to_int8(weight)
+    stored = to_int8_channels(weight)
     assert ((stored.dequantize() - weight).abs() <= stored.scale[:, None] * 0.5001).all()
     assert stored.q.abs().amax(1).tolist() == [127] * outputs, "the largest weight of every output uses all there is"
+
+
+@given(*SIZES)
+def test_int8_groups_are_within_half_a_step(outputs: int, groups: int, seed: int) -> None:
+    weight = random_matrix(outputs, GROUP * groups, seed)
+    stored = to_int8_groups(weight)
+    error = (stored.dequantize() - weight).abs().view(outputs, groups, GROUP)
+    # Half a step, and the error of the largest weights from rounding s to 16 bits.
+    assert (error <= stored.scale.float()[..., None] * (0.5 + 127 * 2**-11) + 1e-6).all()
+    assert (stored.q.int().abs().amax(-1) >= 126).all(), "the largest weight of every group uses all there is"
+
+
+def test_int8_means_groups_where_they_fit() -> None:
+    assert Quantized(torch.ones(5, 3 * GROUP), None, "int8").kind == "int8-groups"
+    assert Quantized(torch.ones(5, 3 * GROUP - 1), None, "int8").kind == "int8-channels"
 
 
 @given(*SIZES)
@@ -54,19 +78,23 @@ def test_representable_weights_are_exact() -> None:
         assert torch.equal(to_int4(weight).dequantize(), weight)
         assert torch.equal(to_int4(weight).unpack()[0], q.to(torch.uint8))
     whole = torch.tensor([[127.0, -127.0, 5.0, 0.0]]) / 8
-    assert torch.equal(to_int8(whole).dequantize(), whole)
+    assert torch.equal(to_int8_channels(whole).dequantize(), whole)
+    many = torch.arange(-31.0, 33.0)[None]
+    many[0, 0], many[0, -1] = -127, 127
+    assert torch.equal(to_int8_groups(many / 8).dequantize(), many / 8)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.375, -2.0])
 def test_equal_weights_are_exact(value: float) -> None:
     weight = torch.full((3, GROUP), value)
-    for stored in (to_int8(weight), to_int4(weight)):
+    for stored in (to_int8_channels(weight), to_int4(weight)):
         torch.testing.assert_close(stored.dequantize(), weight)
+    torch.testing.assert_close(to_int8_groups(weight).dequantize(), weight, rtol=2**-11, atol=0)  # s has 16 bits
 
 
 def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
     """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group or for a token."""
-    group = x.shape[-1] if module.kind == "int8" else GROUP
+    group = x.shape[-1] if module.kind == "int8-channels" else GROUP
     rows = []
     for row in x.reshape(-1, x.shape[-1]):
         parts = []
@@ -142,11 +170,12 @@ def test_dequantized_matrix_is_cached_while_referenced() -> None:
 
 def test_quantized_from_stored_weights_copies_nothing() -> None:
     weight = random_matrix(7, 3 * GROUP, 5)
-    for stored in (quantize(weight, "bf16"), to_int8(weight), to_int4(weight)):
+    for precision in KINDS:
+        stored = quantize(weight, precision)
         layer = Quantized.of(stored, torch.arange(7) * 1.0)
         assert all(a is b for a, b in zip(layer.stored_weight, stored, strict=True))
         assert (layer.out_features, layer.in_features) == (7, 3 * GROUP)
-        same = Quantized(weight, torch.arange(7) * 1.0, layer.kind)
+        same = Quantized(weight, torch.arange(7) * 1.0, precision)
         assert torch.equal(layer(weight[:2]), same(weight[:2]))
     assert type(QuantizedLogits.of(to_int4(weight))) is QuantizedLogits
 

@@ -16,7 +16,7 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 
-BYTES = {"float32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0, "int4": 0.5625}  # int4: with one float16 scale per 32
+BYTES = {"float32": 4.0, "bf16": 2.0, "fp16": 2.0, "int8": 1.0625, "int4": 0.625}  # with scales
 
 Term = tuple[int, ...]  # factors of a product
 

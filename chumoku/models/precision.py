@@ -1,7 +1,7 @@
 """Convert a model to another precision; nn/quantized.py has the formulas.
 
-    float32   4 bytes per weight    int8   1 byte,      one scale per output
-    bf16      2 bytes               int4   ½ + ⅛ byte,  one scale and one offset per 32 weights
+    float32   4 bytes per weight    int8   1 + 1/16 byte,   one scale per 32 weights
+    bf16      2 bytes               int4   1/2 + 1/8 byte,  one scale and one offset per 32 weights
 
 Matrices, which hold nearly all weights, are converted (for bf16 also the token table). Experts and the activations
 between matrices stay float32. On a GPU everything that is not a quantized weight is bf16, for its tensor cores.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chumoku.decoding.engines.gpu import attention, kernels
 from chumoku.decoding.engines.gpu.weights import Matrix, Norm
-from chumoku.nn.quantized import GROUP, Int4, Int8
+from chumoku.nn.quantized import GROUP, Int4, Int8Channels, Int8Groups
 
 FEW_ROWS = 2
 KEY_BLOCK = 64  # keys in one block
@@ -26,6 +26,7 @@ ALONE = 512  # a past of up to this many keys is not split into parts, because j
 PROGRAMS, MOST_PARTS = 264, 32  # programs of all parts together: two for each multiprocessor of an H200
 PART = 4096  # logits compared by one program
 INT4_BYTES = 16384  # most bytes of weights of one program
+SCALES: dict[type, str] = {Int8Channels: "channels", Int8Groups: "groups"}  # how the weights of `product` are scaled
 
 
 class Launcher(NamedTuple):
@@ -120,7 +121,7 @@ def multiply(
     if isinstance(matrix.weight, Int4):
         x = x if norm is None else normalize(launcher, x, norm)
         return multiply_int4(launcher, x, matrix, activation=activation, gated=gated, residual=residual, first=first)
-    weight, scale = matrix.weight if isinstance(matrix.weight, Int8) else (matrix.weight, matrix.weight)
+    weight, scale = (matrix.weight, matrix.weight) if isinstance(matrix.weight, Tensor) else matrix.weight
     outputs = matrix.outputs // (2 if gated else 1)
     out = x.new_empty(len(x), outputs)
     block, inputs, many = tile_sizes(outputs, x.shape[1], gated=gated, with_norm=norm is not None)
@@ -137,7 +138,7 @@ def multiply(
         INPUTS=x.shape[1],
         OUTPUTS=outputs,
         ROWS=len(x),
-        SCALED=isinstance(matrix.weight, Int8),
+        SCALES=SCALES.get(type(matrix.weight), "none"),
         NORM="none" if norm is None else norm.kind,
         KIND=activation,
         GATED=gated,

@@ -19,14 +19,14 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import LayerNorm, RMSNorm
-from chumoku.nn.quantized import Int4, Int8, Quantized
+from chumoku.nn.quantized import Int4, Int8Channels, Int8Groups, Quantized
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST, WIDEST_HEAD = 1 << 15, 256  # a program holds whole rows of weights, and whole keys
 
 
 class Matrix(NamedTuple):
-    weight: Tensor | Int8 | Int4  # [N, K]
+    weight: Tensor | Int8Channels | Int8Groups | Int4  # [N, K]
     bias: Tensor | None  # [N]
 
     @property
@@ -66,8 +66,7 @@ def unsupported(model: nn.Module) -> str | None:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
     kinds = {part.kind if isinstance(part, Quantized) else type(part).__name__ for part in parts}
-    head = model.head.kind if isinstance(model.head, Quantized) else None
-    known = kinds in ({"Linear"}, {"int8"}, {"int4"}) and head != "int8-groups"
+    known = kinds in ({"Linear"}, {"int4"}) or kinds <= {"int8-channels", "int8-groups"}
     return None if known else f"its matrices are {', '.join(sorted(kinds))}"
 
 

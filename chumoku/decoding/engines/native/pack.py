@@ -26,10 +26,10 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantized import GROUP, Bf16, Int8, Quantized, StoredWeight
+from chumoku.nn.quantized import GROUP, Bf16, Int8Channels, Quantized, StoredWeight
 
 INPUTS = 64  # int8 inputs are padded to a multiple of this
-KINDS = {"float32": 0, "bf16": 1, "int8": 2, "int8-groups": 3, "int4": 4}
+KINDS = {"float32": 0, "bf16": 1, "int8-channels": 2, "int8-groups": 3, "int4": 4}
 SIGNS = 0x80808080  # the sign bits of four int8; inverting them gives q + 128, which some processors need
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu_tanh": 2, "silu": 3, "geglu": 1, "swiglu": 3}
 
@@ -216,7 +216,7 @@ class Packed:
         return Source(*pointers, *[None] * (3 - len(fields)), *steps, *[0] * (6 - len(steps)), len(q))
 
     def _scale(self, weights: Sequence[Weight]) -> int | None:
-        scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8)]
+        scales = [weight.scale.float() for weight in weights if isinstance(weight, Int8Channels)]
         return self._copy(torch.cat(scales)) if len(scales) == len(weights) else None
 
     def clear_packings(self) -> None:
@@ -271,7 +271,7 @@ class Layout(NamedTuple):
 LAYOUTS = {
     "float32": lambda inputs: Layout(1, 4 * inputs, inputs),
     "bf16": lambda inputs: Layout(1, 2 * inputs, -(-inputs // 2)),
-    "int8": lambda inputs: Layout(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
+    "int8-channels": lambda inputs: Layout(1, inputs, -(-inputs // INPUTS) * INPUTS // 4, flip=SIGNS),
     "int8-groups": lambda inputs: Layout(inputs // GROUP, GROUP, GROUP // 4, 1, SIGNS),
     "int4": lambda inputs: Layout(inputs // GROUP, GROUP // 2, GROUP // 8, 2),
 }

@@ -4,7 +4,7 @@
 // one sum for each output and no sum across a register is needed:
 //
 //     float32, bf16   [N/n][K][n]                multiplied as floats
-//     int8            [N/n][K/4][n][4]           q; one step for all inputs of a row
+//     int8-channels   [N/n][K/4][n][4]           q; one step for all inputs of a row
 //     int8-groups     [N/n][K/32], of each       q [8][n][4] and s [n]; a step for 32 inputs
 //     int4            [N/n][K/32], of each       two q in a byte [4][n][4], s [n] and m [n]; a step for 32 inputs
 #pragma once
@@ -52,8 +52,8 @@ struct Inputs {
 
     void form(int r, const Product& product) {
         std::fill(row(r) + product.inputs, row(r) + stride, 0.0f);
-        if (product.kind < INT8) return;
-        int group = product.kind == INT8 ? stride : GROUP;
+        if (product.kind < INT8_CHANNELS) return;
+        int group = product.kind == INT8_CHANNELS ? stride : GROUP;
         for (int g = 0; g < stride / group; g++) quantize(r, g, group);
     }
     // The same for inputs `from` … `to` of a row, for rows that several threads convert in parts.
@@ -141,7 +141,7 @@ inline Floats scale_sums(Ints high, Ints low, Floats channel, float step) {
     return dots * channel * step;
 }
 
-template <int R, int B> void multiply_int8(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
+template <int R, int B> void multiply_channels(const Product& p, int block, const Inputs& in, int first, Sums<R, B>& sums) {
     int parts = in.stride / 4;
     const Bytes* w[B];
     for (int b = 0; b < B; b++) w[b] = static_cast<const Bytes*>(p.weight) + size_t(block + b) * parts;
@@ -272,7 +272,7 @@ template <int R, int B> void multiply_rows(const Product& p, int block, const In
         if (p.kind == INT8_GROUPS) multiply_groups<R, B, false>(p, block, in, first, sums);
     }
     if constexpr (R <= ROWS / 2)
-        if (p.kind == INT8) multiply_int8<R, B>(p, block, in, first, sums);
+        if (p.kind == INT8_CHANNELS) multiply_channels<R, B>(p, block, in, first, sums);
     if (p.kind == BF16) multiply_bf16<R, B>(p, block, x, in.stride, sums);
     if (p.kind == FLOAT32) multiply_float32<R, B>(p, block, x, in.stride, sums);
     for (int b = 0; b < B; b++)
@@ -386,17 +386,17 @@ void multiply_tiles(const Product&, int, int, const Inputs&, int, int, const Out
 template <bool> void multiply_group_tiles(const Product&, int, int, const Inputs&, int, int, const Output&) {}
 #endif
 
-// Whether a row of inputs can be converted in parts of this size: int8 needs the maximum of the whole row first.
-bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8 || (p.kind > INT8 && part % GROUP == 0); }
+// Whether a row of inputs can be converted in parts of this size: channels need the maximum of the whole row first.
+bool can_form_in_parts(const Product& p, int part) { return p.kind < INT8_CHANNELS || (p.kind > INT8_CHANNELS && part % GROUP == 0); }
 
 // Rows per kernel call: as many sums as fit in registers.
 int rows_at_once(const Product& p, bool tiles) {
     if (tiles) return TILE_TOKENS;
-    return p.kind == INT8 ? ROWS / 2 : ROWS;
+    return p.kind == INT8_CHANNELS ? ROWS / 2 : ROWS;
 }
 
 void multiply(ThreadPool& pool, const Product& p, const Inputs& in, int count, const Output& out) {
-    bool tiles = p.kind >= INT8 && count > 1 && tiles_available(), grouped = p.kind >= INT8_GROUPS;
+    bool tiles = p.kind >= INT8_CHANNELS && count > 1 && tiles_available(), grouped = p.kind >= INT8_GROUPS;
     int blocks = (p.outputs + LANES - 1) / LANES, rows = rows_at_once(p, tiles);
     // Several blocks per item: taking an item costs more than computing a small block.
     int each = std::max(1, std::min(2, blocks / (pool.size * 16 * BLOCKS))) * 2 * BLOCKS;

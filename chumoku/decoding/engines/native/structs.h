@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-enum Kind { FLOAT32, BF16, INT8, INT8_GROUPS, INT4 };
+enum Kind { FLOAT32, BF16, INT8_CHANNELS, INT8_GROUPS, INT4 };
 struct Product {
     int32_t kind, outputs, inputs;
     const void* weight;
