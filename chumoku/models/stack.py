@@ -53,7 +53,7 @@ class Memory(NamedTuple):
 class Stack(nn.Module):
     """An encoder or decoder of `depth` blocks; `cross` adds cross-attention to each block."""
 
-    TAPS = ("embedding", "norm")
+    TAPS = ("token_embedding", "position", "embedding", "norm")
 
     def __init__(self, config: ModelConfig, embedding: Embedding, *, depth: int, causal: bool, cross: bool) -> None:
         super().__init__()
@@ -114,9 +114,9 @@ class Stack(nn.Module):
         return tuple(attention.project(states) for attention in attentions if attention is not None)
 
     def embed(self, tokens: Tensor, positions: Tensor, end: int, segments: Tensor | None) -> Tensor:
-        x = self.embedding(tokens)
+        x = tap(self, "token_embedding", self.embedding(tokens))
         if self.position is not None:
-            x = x + self.position(positions, end, x.dtype)
+            x = x + tap(self, "position", self.position(positions, end, x.dtype).expand_as(x))
         if segments is not None and (self.segment is None or segments.shape != tokens.shape):
             raise ShapeError("Segments must have the shape of the tokens, and need a model whose config has segments.")
         if self.segment is not None:
