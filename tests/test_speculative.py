@@ -132,7 +132,7 @@ def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: 
     assert sampled(SamplingOptions(temperature=1.0, top_p=None, seed=1), samples=1000) < 1e-6
 
 
-@pytest.mark.parametrize("position", ["rotary", "learned", "relative"])
+@pytest.mark.parametrize("position", ["rotary", "learned", "relative", "alibi"])
 def test_greedy_speculation_is_greedy(position: str) -> None:
     """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""
     model, draft = lively("decoder", position), lively("decoder", "none", layers=1)
