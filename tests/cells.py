@@ -1,4 +1,7 @@
-"""Every combination ("cell") of kind × position × norm × placement × feed-forward × kv_heads, as small models."""
+"""Every combination ("cell") of kind × position × norm × placement × feed-forward × kv_heads, as small models.
+
+Every kind × position × kv_heads also has a cell with an attention window.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,14 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 
 KINDS = ("encoder", "decoder", "encoder-decoder")
-POSITIONS = ("sinusoidal", "learned", "relative", "rotary", "none")
+POSITIONS = ("sinusoidal", "learned", "relative", "alibi", "rotary", "none")
 NORMS = ("layer", "rms", "batch")
 PLACEMENTS = ("pre", "post")
 FEEDFORWARDS = ("relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu", "experts")
 KV_HEADS = (3, 1)
 
 VOCABULARY, WIDTH, HEADS, HIDDEN, CONTEXT = 29, 30, 3, 37, 23
+WINDOW = 3  # shorter than the lengths of the tests
 
 
 class Cell(NamedTuple):
@@ -29,9 +33,10 @@ class Cell(NamedTuple):
     placement: str = "pre"
     feedforward: str = "gelu"
     kv_heads: int = 3
+    window: int | None = None
 
     def __str__(self) -> str:
-        return "-".join(map(str, self))
+        return "-".join(map(str, self[:6] if self.window is None else self))
 
     def config(self, **changes: object) -> ModelConfig:
         expert = self.feedforward == "experts"
@@ -48,6 +53,7 @@ class Cell(NamedTuple):
             "experts": 5 if expert else 0,
             "position": self.position,
             "relative_clip": 4,
+            "attention_window": self.window,
             "norm": self.norm,
             "placement": self.placement,
             "initialization": "xavier",
@@ -56,6 +62,10 @@ class Cell(NamedTuple):
 
 
 CELLS = [Cell(*values) for values in itertools.product(KINDS, POSITIONS, NORMS, PLACEMENTS, FEEDFORWARDS, KV_HEADS)]
+CELLS += [
+    Cell(kind, position, kv_heads=kv_heads, window=WINDOW)
+    for kind, position, kv_heads in itertools.product(KINDS, POSITIONS, KV_HEADS)
+]
 
 
 @functools.lru_cache(maxsize=16)

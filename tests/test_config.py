@@ -35,6 +35,8 @@ NUMBERS = (
 HOSTILE: list[dict[str, object]] = [
     *({key: bad} for key in NUMBERS for bad in (0, -1, 10**30, NAN, "7", 2.5, True, [4])),
     {"vocabulary": None},
+    *({"attention_window": bad} for bad in (0, -1, 10**30, NAN, "7", 2.5, True)),
+    {"sliding_window": 7},
     {"kv_heads": 0},
     {"kv_heads": 5},
     {"kv_heads": 8},

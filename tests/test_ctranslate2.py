@@ -173,6 +173,9 @@ def test_smaller_types_are_smaller_and_close(tmp_path: Path) -> None:
     assert sizes["int8"] < 0.6 * sizes["float16"] < 0.35 * sizes["float32"]
     with pytest.raises(UsageError, match="cannot be written as 'q8_0'"):
         export(tmp_path, model, kind="q8_0")
+    for changes in ({"position": "alibi"}, {"attention_window": 5}):
+        with pytest.raises(UsageError, match=rf"cannot be written for CTranslate2: model\.{next(iter(changes))}"):
+            export(tmp_path, random_model("decoder", **changes))
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", "int4"])

@@ -122,7 +122,9 @@ def test_beam_search_equals_the_plain_one(
     position: str, beam: int, penalty: float, best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources_module, "SPARE", 2)
-    assert not beam_noticed(lively("encoder-decoder", position), beam=beam, penalty=penalty, best=best)
+    for window in (None, 3):
+        model = lively("encoder-decoder", position, attention_window=window)
+        assert not beam_noticed(model, beam=beam, penalty=penalty, best=best)
 
 
 @pytest.mark.parametrize("penalty", [2.0, -1.0, 0.6])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from cells import POSITIONS, Cell, model_of, tokens
+from cells import POSITIONS, WINDOW, Cell, model_of, tokens
 from torch import Tensor, nn
 from torch.export import Dim, export
 
@@ -56,6 +56,8 @@ def make_program(model: Model, masked: bool) -> torch.export.ExportedProgram:
         (Cell("decoder", "learned", "rms", "post", "swiglu"), True),
         (Cell("encoder", "sinusoidal", "batch"), False),
         (Cell("encoder", "relative"), True),
+        (Cell("encoder", "alibi", window=WINDOW), True),
+        (Cell("decoder", kv_heads=1, window=WINDOW), False),
         (Cell("encoder-decoder", "rotary", kv_heads=1), False),
         (Cell("encoder-decoder", "learned"), True),
     ],
@@ -89,7 +91,7 @@ class Step(nn.Module):
         return output
 
 
-@pytest.mark.parametrize("position", ["learned", "relative", "rotary"])
+@pytest.mark.parametrize("position", ["learned", "relative", "alibi", "rotary"])
 def test_cached_step_exports(position: str) -> None:
     """With lengths per row, no length is a constant of the program; batch and capacity are dynamic."""
     model = model_of(Cell("decoder", position, kv_heads=1), layers=1)

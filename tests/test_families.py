@@ -78,7 +78,8 @@ def test_gpt2() -> None:
     assert_close(ours(ids).logits, theirs(ids).logits)
 
 
-def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
+def llama(scaling: str, tied: bool, window: int | None = None) -> tuple[Model, nn.Module]:
+    """A Llama, or with a window a Mistral: the same tensors, with sliding-window attention."""
     rope: dict[str, object] = {"rope_type": "default", "rope_theta": 777.0}
     rotary = RotarySettings(base=777.0)
     if scaling == "linear":
@@ -88,9 +89,13 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
         rope |= {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
         rope["original_max_position_embeddings"] = 16
         rotary = RotarySettings(base=777.0, scaling="llama3", factor=8.0, original=16)
+    model_class, config_class, more = transformers.LlamaForCausalLM, transformers.LlamaConfig, {}
+    if window is not None:
+        model_class, config_class = transformers.MistralForCausalLM, transformers.MistralConfig
+        more = {"sliding_window": window}
     theirs = randomize(
-        transformers.LlamaForCausalLM(
-            transformers.LlamaConfig(
+        model_class(
+            config_class(
                 vocab_size=29,
                 hidden_size=36,
                 intermediate_size=41,
@@ -101,6 +106,7 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
                 rms_norm_eps=1e-2,
                 rope_parameters=rope,
                 tie_word_embeddings=tied,
+                **more,
             )
         )
     )
@@ -118,6 +124,7 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
             bias=False,
             pairing="half",
             rotary=rotary,
+            attention_window=window,
             tie_output=tied,
         )
     )
@@ -139,6 +146,13 @@ def llama(scaling: str, tied: bool) -> tuple[Model, nn.Module]:
 @pytest.mark.parametrize("tied", [True, False])
 def test_llama(scaling: str, tied: bool) -> None:
     ours, theirs = llama(scaling, tied)
+    ids = torch.randint(29, (2, 31))
+    assert_close(ours(ids).logits, theirs(ids).logits)
+
+
+@pytest.mark.parametrize("window", [1, 5, 37])
+def test_mistral(window: int) -> None:
+    ours, theirs = llama("none", False, window)
     ids = torch.randint(29, (2, 31))
     assert_close(ours(ids).logits, theirs(ids).logits)
 

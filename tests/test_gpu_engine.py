@@ -147,7 +147,8 @@ def test_weights_are_joined_without_a_copy() -> None:
 def test_which_models_are_supported() -> None:
     assert available(model_of()) == (DEVICE.type == "cuda")
     assert unsupported(model_of()) is None
-    assert "relative" in str(unsupported(model_of(position="relative")))
+    for changes in ({"position": "relative"}, {"position": "alibi"}, {"attention_window": 5}):
+        assert "position" in str(unsupported(model_of(**changes)))
     with pytest.raises(UsageError, match="experts"):
         GpuEngine(model_of(experts=2), rows=1, capacity=8)
     assert [bucket(rows) for rows in (1, 3, 64, 65, 200)] == [1, 4, 64, 128, 256]

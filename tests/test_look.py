@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from bundles import bytewise, chatty, made
-from cells import Cell, model_of, tokens
+from cells import POSITIONS, Cell, model_of, tokens
 from typer.testing import CliRunner
 
 import chumoku
@@ -223,7 +223,7 @@ def test_every_label_has_both_languages() -> None:
     assert ids <= set(re.findall(r'id="([\w-]+)"', html)), "every element the script asks for is there"
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
+@pytest.mark.parametrize("position", POSITIONS)
 def test_plots_of_every_position_and_of_hostile_names(position: str, tmp_path: Path) -> None:
     seen = hostile_snapshot(position=position)
     assert (seen.positions.table is None) == (position == "none")

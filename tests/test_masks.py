@@ -31,6 +31,15 @@ def test_causal_rows_at_different_positions() -> None:
     assert masks.format_mask(seen[1]) == "1 1 1 0 0\n1 1 1 1 0"
 
 
+def test_window_of_each_kind() -> None:
+    distances = torch.arange(4)[:, None] - torch.arange(4)
+    assert masks.format_mask(masks.window(distances, 2)) == "1 1 0 0\n1 1 1 0\n0 1 1 1\n0 0 1 1"
+    assert masks.format_mask(masks.causal(4) & masks.window(distances, 2)) == "1 0 0 0\n1 1 0 0\n0 1 1 0\n0 0 1 1"
+    rows = torch.stack([distances, distances + 1])
+    assert masks.window(rows, 2).shape == (2, 1, 4, 4)
+    assert masks.format_mask(masks.window(rows, 2)[1]) == "1 1 1 0\n0 1 1 1\n0 0 1 1\n0 0 0 1"
+
+
 def test_real_tokens_and_packed_documents() -> None:
     assert masks.real_tokens(torch.tensor([2, 0, 3]), 3).int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     assert masks.format_mask(masks.same_document(torch.tensor([[7, 7, 8]]))) == "1 1 0\n1 1 0\n0 0 1"

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import transformers
-from cells import CELLS, KINDS, Cell, model_of, tokens
+from cells import CELLS, KINDS, POSITIONS, Cell, model_of, tokens
 from laws import logits_of
 
 import chumoku
@@ -126,6 +126,10 @@ def test_active_parameters_exclude_unused_experts() -> None:
         {"feedforward": "swiglu", "norm": "rms", "bias": False},
         {"position": "learned", "kv_heads": 2},
         {"position": "relative"},
+        {"position": "alibi"},
+        {"attention_window": 7},
+        {"position": "alibi", "attention_window": 7},
+        {"kind": "encoder", "position": "alibi"},
         {"experts": 4},
         {"placement": "post", "position": "none"},
         {"kind": "encoder", "position": "sinusoidal"},
@@ -341,7 +345,7 @@ def test_tiny_presets_compile_with_inductor(kind: str) -> None:
     torch.testing.assert_close(output.hidden, expected.hidden, atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
+@pytest.mark.parametrize("position", POSITIONS)
 def test_a_cached_step_compiles_as_one_graph(position: str) -> None:
     model = build(Cell("decoder", position).config())
     torch.compiler.reset()

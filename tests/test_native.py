@@ -437,6 +437,8 @@ def test_which_engine_a_model_gets() -> None:
     assert isinstance(open_engine(lively("decoder", "rotary"), **small), NativeEngine)
     for odd in (
         lively("decoder", "relative"),
+        lively("decoder", "alibi"),
+        lively("decoder", "rotary", attention_window=5),
         lively("decoder", "none", experts=3),
         copy.deepcopy(lively("decoder", "none")).double(),
     ):

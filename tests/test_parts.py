@@ -323,6 +323,6 @@ def test_dropout_applies_at_its_place_only_in_training(place: str) -> None:
     first_moved = next(address for address in one if not torch.equal(one[address], two[address]))
     # With sublayer dropout, the output of attention itself does not change.
     moved = {"embedding": "decoder.embedding", "attention": "decoder.blocks.0.attention.heads"}
-    assert first_moved == moved.get(place, "decoder.blocks.0.feedforward_norm")
+    assert first_moved == moved.get(place, "decoder.blocks.0.after_attention")
     if place == "embedding":
         assert 0.3 < (one["decoder.embedding"] == 0).float().mean() < 0.7

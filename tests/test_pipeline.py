@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import bytewise, chatty, made
+from cells import POSITIONS
 
 import chumoku
 from chumoku import text
@@ -54,7 +55,7 @@ def test_one_text_is_a_vector_and_a_list_is_a_table(encoder: Pipeline) -> None:
     torch.testing.assert_close(table.norm(dim=-1), torch.ones(6))
 
 
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "relative", "rotary", "none"])
+@pytest.mark.parametrize("position", POSITIONS)
 @pytest.mark.parametrize(("pooling", "normalize"), [("mean", True), ("first", False)])
 def test_batch_mates_and_padding_change_no_vector(position: str, pooling: str, normalize: bool) -> None:
     tokenizer = bytewise()

@@ -9,10 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import LlamaConfig
+from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
 
 from chumoku.errors import LengthError, ShapeError
 from chumoku.nn import (
+    AlibiPositions,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
@@ -20,7 +22,7 @@ from chumoku.nn import (
     SinusoidalPositions,
     sinusoidal,
 )
-from chumoku.nn.positions import rotate
+from chumoku.nn.positions import alibi_slopes, rotate
 
 
 @given(position=st.integers(0, 5000), width=st.integers(1, 13))
@@ -82,6 +84,24 @@ def test_relative_equals_formula() -> None:
         for j in range(11):
             row = relative.table[max(-2, min(2, i - j)) + 2]
             torch.testing.assert_close(bias[:, :, i, j], query[:, :, i] @ row / math.sqrt(7), atol=1e-5, rtol=1e-5)
+
+
+def test_alibi_equals_formula() -> None:
+    """m_h |i−j| is subtracted from each score(i, j) of head h; m_h = 2^{−8h/H} if H is a power of 2."""
+    distances = torch.arange(5)[:, None] - torch.arange(11)[None]
+    bias = AlibiPositions(8)(distances, torch.float32)
+    assert bias.shape == (1, 8, 5, 11)
+    for h in range(8):
+        torch.testing.assert_close(bias[0, h], -(2.0 ** -(h + 1)) * distances.abs(), atol=0, rtol=1e-6)
+    rows = torch.stack([distances, distances + 3])
+    assert torch.equal(AlibiPositions(3)(rows, torch.bfloat16)[1:], AlibiPositions(3)(rows[1], torch.float32))
+
+
+@pytest.mark.parametrize("heads", [1, 2, 3, 5, 7, 8, 12, 13, 16, 20])
+def test_alibi_slopes_equal_blooms(heads: int) -> None:
+    """BLOOM adds m_h · j instead of −m_h (i − j), which differs only by a constant for each query."""
+    theirs = build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)[:, 0, 1]
+    torch.testing.assert_close(alibi_slopes(heads), theirs, atol=0, rtol=1e-6)
 
 
 @pytest.mark.parametrize("scaling", ["none", "linear", "llama3"])

@@ -121,7 +121,12 @@ def test_patching_the_stream_of_another_run_gives_its_output(cell: Cell) -> None
     source = source_of(model)
     _, tape = run_and_record(model, other, source=source)
     stack = "encoder" if cell.kind == "encoder" else "decoder"
-    for address in (f"{stack}.embedding", f"{stack}.blocks.0.output", f"{stack}.blocks.1.output"):
+    for address in (
+        f"{stack}.token_embedding",
+        f"{stack}.embedding",
+        f"{stack}.blocks.0.output",
+        f"{stack}.blocks.1.output",
+    ):
         change = patch(model, address, tape, one, source=source, debug=True)
         assert same_bits(change.after, output_of(model, other)), address
         assert same_bits(change.before, output_of(model, one))
@@ -137,7 +142,14 @@ def test_patching_with_its_own_tensors_changes_nothing(cell: Cell) -> None:
     model = model_of(cell, torch.float32)
     written, source = tokens(2, LENGTH), source_of(model)
     _, tape = run_and_record(model, written, source=source)
-    for pattern in ("**.output", "**.heads", "**.{attention,feedforward}_norm", "logits"):
+    for pattern in (
+        "**.output",
+        "**.heads",
+        "**.{attention,feedforward}_norm",
+        "**.after_*",
+        "**.token_embedding",
+        "logits",
+    ):
         change = patch(model, pattern, tape, written, source=source)
         assert same_bits(change.before, change.after), pattern
         assert change.effect == change.max_difference == 0
@@ -161,12 +173,25 @@ def test_heads_are_recomputed_from_replaced_weights_and_values(cell: Cell) -> No
     torch.testing.assert_close(inside[f"{path}.heads"], values.mean(2, keepdim=True).expand(-1, -1, LENGTH, -1))
 
 
+@pytest.mark.parametrize("feedforward", ["relu", "swiglu"])
+def test_every_tensor_that_is_passed_on_can_be_switched_off(feedforward: str) -> None:
+    model = model_of(Cell("encoder-decoder", "learned", feedforward=feedforward), torch.float32)
+    patterns = ("**.token_embedding", "**.position", "**.after_*", "**.pre_activation")
+    effects = ablate(model, tokens(2, LENGTH), *patterns, source=source_of(model), debug=True)
+    assert len(effects) == 14
+    assert all(one.effect > 0 for one in effects)
+    first = patch(
+        model, "decoder.position", torch.zeros_like, tokens(2, LENGTH), source=source_of(model), positions=[3]
+    )
+    assert ((first.before - first.after).abs() > 1e-5).any(-1).any(0).tolist() == [False] * 3 + [True] * (LENGTH - 3)
+
+
 def test_wrong_patches_are_refused() -> None:
     model = model_of(Cell("decoder", feedforward="experts"))
-    for name in ("queries", "keys", "scores"):
+    for name in ("queries", "keys", "scores", "masked_scores"):
         with pytest.raises(AddressError, match=rf"{name} can be recorded but not replaced.*\.weights, \.values"):
             patch(model, f"decoder.blocks.0.attention.{name}", torch.zeros(1), tokens(1, 3))
-    for name in ("router", "chosen", "hidden"):
+    for name in ("router", "chosen", "pre_activation", "hidden"):
         with pytest.raises(AddressError, match=r"experts have already used it.*feedforward\.output"):
             patch(model, f"decoder.blocks.0.feedforward.{name}", torch.zeros(1), tokens(1, 3))
     with pytest.raises(AddressError, match=r"Did you mean decoder\.blocks\.0\.output"):

@@ -87,8 +87,8 @@ def served(
     return [texts[numbers[i]] for i in range(len(asked))], [ends[numbers[i]] for i in range(len(asked))]
 
 
-def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7) -> bool:
-    model, asked = lively(kind, position), requests(kind)
+def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7, **changes: object) -> bool:
+    model, asked = lively(kind, position, **changes), requests(kind)
     arrivals = [0, 0, 1, 1, 3, 3, 3, 4, 7, 9, 9, 12, 20]
     cancelled = {2: 5, 6: 4, 9: 9, 11: 15}
     try:
@@ -106,9 +106,14 @@ def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
-@pytest.mark.parametrize("position", ["learned", "rotary", "relative"])
+@pytest.mark.parametrize("position", ["learned", "rotary", "relative", "alibi"])
 def test_arrivals_at_odd_steps_change_no_text(kind: str, position: str) -> None:
     assert not wrong(kind, position)
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
+def test_arrivals_at_odd_steps_change_no_text_with_a_window(kind: str) -> None:
+    assert not wrong(kind, "alibi", attention_window=3)
 
 
 @pytest.mark.parametrize(("rows", "chunk"), [(1, 3), (2, 100), (13, 1)])

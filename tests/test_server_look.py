@@ -79,6 +79,8 @@ VARIANTS = {
     "encoder": ("encoder", {"position": "sinusoidal", "norm": "rms"}),
     "relative encoder": ("encoder", {"position": "relative", "head": "vector"}),
     "translator": ("encoder-decoder", {"position": "relative"}),
+    "alibi, window": ("decoder", {"position": "alibi", "attention_window": 2}),
+    "window encoder": ("encoder", {"position": "sinusoidal", "attention_window": 2}),
     "experts": ("decoder", {"experts": 3, "position": "none", "kv_heads": 1}),
 }
 
@@ -109,9 +111,12 @@ def test_block_equals_the_forward_pass(variant: str) -> None:
             assert torch.allclose(scaled, torch.tensor(numbers["scaled"]), rtol=1e-4, atol=1e-5)
             assert len(numbers["keys"]) == len(numbers["values"]) == len(numbers["masked"]) == len(recorded)
             assert [weight == 0 for weight in numbers["weights"]] >= numbers["masked"]
-        seen = [key > place for key in range(len(result["weights"]))]
-        assert result["masked"] == (seen if part == "decoder" else [False] * len(seen))
-        assert (result["bias"] is not None) == (config.position == "relative")
+        far = config.attention_window or len(result["weights"])
+        hidden = [
+            (key > place and part == "decoder") or abs(key - place) >= far for key in range(len(result["weights"]))
+        ]
+        assert result["masked"] == hidden
+        assert (result["bias"] is not None) == (config.position in ("relative", "alibi"))
         pairs = {"input": f"{part}.embedding" if layer == 0 else f"{part}.blocks.{layer - 1}.output"}
         pairs |= {"norm1": f"{here}.attention_norm", "norm2": f"{here}.feedforward_norm", "out": f"{here}.output"}
         pairs |= {"output": f"{here}.attention.output", "feedforward": f"{here}.feedforward.output"}

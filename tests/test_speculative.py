@@ -132,10 +132,12 @@ def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: 
     assert sampled(SamplingOptions(temperature=1.0, top_p=None, seed=1), samples=1000) < 1e-6
 
 
-@pytest.mark.parametrize("position", ["rotary", "learned", "relative"])
-def test_greedy_speculation_is_greedy(position: str) -> None:
+@pytest.mark.parametrize(
+    ("position", "window"), [("rotary", None), ("learned", None), ("relative", None), ("alibi", None), ("rotary", 3)]
+)
+def test_greedy_speculation_is_greedy(position: str, window: int | None) -> None:
     """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""
-    model, draft = lively("decoder", position), lively("decoder", "none", layers=1)
+    model, draft = lively("decoder", position, attention_window=window), lively("decoder", "none", layers=1)
     expected = generate(model, prompts(), max_new_tokens=11, temperature=0, end=END, min_new_tokens=3)
     engines = {"target": TorchEngine(model, rows=1, capacity=40), "draft": TorchEngine(draft, rows=1, capacity=40)}
     for prompt, text in zip(prompts(), expected, strict=True):

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import torch
-from cells import CELLS, KINDS, Cell, model_of, tokens
+from cells import CELLS, HEADS, KINDS, Cell, model_of, tokens
 from laws import logits_of
 
 import chumoku
@@ -17,6 +17,7 @@ from chumoku.models.model import Model
 from chumoku.models.presets import PRESETS, preset
 from chumoku.nn import attention as attention_module
 from chumoku.nn import masks, tap
+from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.tap import Tape, edit, matches, record
 
 SOME = CELLS[::7]
@@ -35,7 +36,7 @@ def test_recording_changes_no_bit(cell: Cell) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("position", ["rotary", "relative", "learned"])
+@pytest.mark.parametrize("position", ["rotary", "relative", "learned", "alibi"])
 def test_recording_changes_no_bit_of_training(kind: str, position: str) -> None:
     """With dropout from the same seed, outputs and gradients equal those of a step without recording in every bit."""
     config = Cell(kind, position).config(dropout=Dropout(embedding=0.1, attention=0.2, sublayer=0.3))
@@ -85,9 +86,75 @@ def test_recorded_weights_times_values_equal_heads(cell: Cell) -> None:
         path = address.removesuffix("weights")
         values = attention_module.repeat_kv(tape[path + "values"], tape[path + "queries"])
         torch.testing.assert_close(tape[address] @ values, tape[path + "heads"], atol=1e-10, rtol=0)
-        torch.testing.assert_close(tape[address].sum(-1), torch.ones_like(tape[address][..., 0]), atol=1e-10, rtol=0)
+        sums = tape[address].sum(-1)[real[:, None].expand(-1, HEADS, -1)]
+        torch.testing.assert_close(sums, torch.ones_like(sums), atol=1e-10, rtol=0)
         if "decoder" in path and "cross" not in path:
             assert (tape[address].triu(1) == 0).all()
+
+
+@pytest.mark.parametrize("cell", CELLS[::11], ids=str)
+def test_recorded_tensors_follow_the_formulas(cell: Cell) -> None:
+    """Each recorded tensor is what the formula gives for the tensors recorded before it."""
+    model = model_of(cell)
+    real = masks.real_tokens(torch.tensor([11, 7]), 11)
+    with torch.no_grad(), record(model) as tape:
+        if cell.kind == "encoder-decoder":
+            model(tokens(2, 11), tokens(2, 11), source_mask=real, target_mask=real)
+        else:
+            model(tokens(2, 11), mask=real)
+    for name in {"encoder": ["encoder"], "decoder": ["decoder"]}.get(cell.kind, ["encoder", "decoder"]):
+        x = tape[f"{name}.token_embedding"]
+        if cell.position in ("sinusoidal", "learned"):
+            x = x + tape[f"{name}.position"]
+        close(x, tape[f"{name}.embedding"])
+        for layer, block in enumerate(getattr(model, name).blocks):
+            here = f"{name}.blocks.{layer}"
+            for attention in ("attention", "cross_attention"):
+                if f"{here}.{attention}.output" in tape:
+                    check_weights(tape, f"{here}.{attention}")
+                    x = (
+                        tape[f"{here}.{attention}_norm"]
+                        if cell.placement == "post"
+                        else x + tape[f"{here}.{attention}.output"]
+                    )
+                    close(x, tape[f"{here}.after_{attention}"])
+            check_hidden(
+                tape,
+                block.feedforward,
+                f"{here}.feedforward",
+                tape[f"{here}.feedforward_norm"] if cell.placement == "pre" else x,
+            )
+            if cell.placement == "pre":
+                close(x + tape[f"{here}.feedforward.output"], tape[f"{here}.output"])
+            x = tape[f"{here}.output"]
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=0)
+
+
+def check_weights(tape: Tape, path: str) -> None:
+    """weights = softmax(masked scores); a hidden key has weight 0, and a visible one keeps its score."""
+    scores, masked, weights = (tape[f"{path}.{name}"] for name in ("scores", "masked_scores", "weights"))
+    visible = masked != torch.finfo(masked.dtype).min
+    close(masked[visible], scores[visible])
+    assert (weights[~visible] == 0).all()
+    some = visible.any(-1)
+    close(masked.softmax(-1)[some], weights[some])
+
+
+def check_hidden(tape: Tape, module: torch.nn.Module, path: str, x: torch.Tensor) -> None:
+    """hidden = f(pre-activation), times x W_up with a gate; of experts, for each that was chosen."""
+    before, hidden = tape[f"{path}.pre_activation"], tape[f"{path}.hidden"]
+    if isinstance(module, FeedForward):
+        up, activation = module.up(x), module.activation
+        close(before, up if module.gate is None else module.gate(x))
+    else:
+        chosen, activation, experts = tape[f"{path}.chosen"], module.experts.activation, module.experts
+        up, gate = (torch.einsum("btd,btkfd->btkf", x, weight[chosen]) for weight in (experts.up, experts.gate))
+        up, gate = up + experts.up_bias[chosen], gate + experts.gate_bias[chosen]
+        close(before, gate)
+    close(activation.function(before) * (up if activation.gated else 1.0), hidden)
 
 
 def test_addresses_are_stable() -> None:
@@ -104,10 +171,18 @@ def test_addresses_are_stable() -> None:
         "decoder.blocks.0.attention.keys",
         "decoder.blocks.0.attention.values",
         "decoder.blocks.0.attention.scores",
+        "decoder.blocks.0.attention.masked_scores",
+        "decoder.blocks.0.after_attention",
+        "decoder.blocks.0.after_cross_attention",
+        "encoder.blocks.0.after_attention",
+        "encoder.blocks.0.feedforward.pre_activation",
+        "encoder.token_embedding",
     ):
         assert address in names
     post = chumoku.addresses(build(Cell("decoder", placement="post").config(), device="meta"))
     assert "decoder.norm" not in post
+    assert "decoder.position" not in post, "rotary positions are not added to the embedding"
+    assert "decoder.position" in chumoku.addresses(build(Cell("decoder", "learned").config(), device="meta"))
     assert not any("cross_attention" in address for address in post)
 
 

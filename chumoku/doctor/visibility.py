@@ -26,9 +26,10 @@ UNCHANGED = {torch.float64: 1e-10, torch.float32: 1e-6}  # differences from summ
 def run(subject: Subject) -> Iterator[Finding]:
     model = subject.require_model()
     config = model.config
-    length = min(LENGTH, config.context, config.vocabulary, config.source_tokens)
+    window = config.attention_window or LENGTH  # a longer text would have hidden tokens
+    length = min(LENGTH, config.context, config.vocabulary, config.source_tokens, window)
     if length < 4:
-        raise Skip("the context or vocabulary is too small for this check")
+        raise Skip("the context, vocabulary or attention window is too small for this check")
     stacks = [name for name in ("encoder", "decoder") if hasattr(model, name)]
     with restore_after(model), torch.no_grad():
         # Row 0: some tokens. Row 1: all but the last reversed. Row 2: a different last token.

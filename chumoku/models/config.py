@@ -1,6 +1,6 @@
 """The settings of a model: one key for every choice in the notes.
 
-kind × position × norm × placement × feed-forward (or experts) × heads and key/value heads
+kind × position × attention window × norm × placement × feed-forward (or experts) × heads and key/value heads
 """
 
 from __future__ import annotations
@@ -161,10 +161,11 @@ class ModelConfig(Settings):
     experts: Annotated[int, Field(ge=0, le=1024)] = 0  # 0: one feed-forward for all tokens
     experts_per_token: Annotated[int, Field(ge=1, le=1024)] = 2
 
-    position: Literal["sinusoidal", "learned", "relative", "rotary", "none"] = "rotary"
+    position: Literal["sinusoidal", "learned", "relative", "alibi", "rotary", "none"] = "rotary"
     pairing: Literal["interleaved", "half"] = "interleaved"  # sinusoidal and rotary: which elements form a pair
     relative_clip: Annotated[int, Field(ge=1, le=1 << 16)] = 16
     rotary: RotarySettings = RotarySettings()
+    attention_window: LargeSize | None = None  # self-attention sees only tokens less than this many positions away
 
     norm: Literal["layer", "rms", "batch"] = "layer"
     norm_epsilon: Annotated[float, Field(gt=0.0, le=0.1)] = 1e-5
@@ -201,6 +202,7 @@ class ModelConfig(Settings):
         **dict.fromkeys(("norm_first", "prenorm", "pre_norm"), "placement"),
         **dict.fromkeys(("tie_word_embeddings", "tie_weights"), "tie_output"),
         **dict.fromkeys(("cross_attention", "is_encoder_decoder", "add_cross_attention"), "kind (encoder-decoder)"),
+        **dict.fromkeys(("sliding_window", "window", "window_size", "local_window_size"), "attention_window"),
         "num_experts": "experts",
         "type_vocab_size": "segments",
     }

@@ -5,6 +5,8 @@ feed-forward   2 D·F, gated 3 D·F, times the experts
 FLOPs          2 per weight that multiplies a token, and 4·D·S per attention for scores and weighted values
 training       forward + backward = 3 × forward;  weights + gradients + two Adam moments = 16 bytes per parameter
 decoding       weights, and 2·L·G·K numbers per token for the cache
+
+An attention window hides keys but saves no FLOPs and no cache: all scores are computed and all keys are kept.
 """
 
 from __future__ import annotations
@@ -88,7 +90,7 @@ def count(config: ModelConfig, *, length: int | None = None, batch: int = 1, pre
         active=parameters - unused,
         forward_flops=2 * sizes.weights_per_token() + 4 * sizes.attentions * config.width * length,
         training_bytes=16 * parameters,
-        activation_bytes=4 * batch * length * sizes.activations_per_token(length),
+        activation_bytes=4 * (batch * length * sizes.activations_per_token(length) + sizes.stored_masks(length)),
         weight_bytes=int(parameters * BYTES[precision]),
         cache_bytes=int(sizes.cache_per_token() * batch * length * max(2.0, BYTES[precision])),
         length=length,
@@ -161,6 +163,14 @@ class Sizes:
     def cache_per_token(self) -> int:
         """Return how many numbers are cached per token in all layers; cross-attention needs as many again."""
         return (self.config.decoder_depth + self.cross_attentions) * 2 * self.kv_width
+
+    def stored_masks(self, length: int) -> int:
+        """Return how many numbers of biases and masks autograd stores, for a batch without padding."""
+        c = self.config
+        if c.position == "alibi":  # one bias for the whole stack if no key is hidden, otherwise one for each block
+            encoder = c.encoder_depth if c.attention_window else min(c.encoder_depth, 1)
+            return (encoder + c.decoder_depth) * c.heads * length * length
+        return self.depth * length * length if c.attention_window else 0
 
     def activations_per_token(self, length: int) -> int:
         """Return how many numbers autograd stores per token, without dropout (measured to within 10 %)."""

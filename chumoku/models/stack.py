@@ -23,6 +23,7 @@ from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.positions import (
+    AlibiPositions,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
@@ -53,7 +54,7 @@ class Memory(NamedTuple):
 class Stack(nn.Module):
     """An encoder or decoder of `depth` blocks; `cross` adds cross-attention to each block."""
 
-    TAPS = ("embedding", "norm")
+    TAPS = ("token_embedding", "position", "embedding", "norm")
 
     def __init__(self, config: ModelConfig, embedding: Embedding, *, depth: int, causal: bool, cross: bool) -> None:
         super().__init__()
@@ -64,6 +65,8 @@ class Stack(nn.Module):
         self.position = make_position(config)
         self.rotary = make_rotary(config)
         self.relative = config.position == "relative"
+        self.alibi = AlibiPositions(config.heads) if config.position == "alibi" else None
+        self.window = config.attention_window
         self.segment = Embedding(config.segments, config.width) if config.segments else None
         self.embedding_norm = make_norm(config) if config.embedding_norm else None
         self.blocks = nn.ModuleList(make_block(config, cross=cross) for _ in range(depth))
@@ -114,9 +117,9 @@ class Stack(nn.Module):
         return tuple(attention.project(states) for attention in attentions if attention is not None)
 
     def embed(self, tokens: Tensor, positions: Tensor, end: int, segments: Tensor | None) -> Tensor:
-        x = self.embedding(tokens)
+        x = tap(self, "token_embedding", self.embedding(tokens))
         if self.position is not None:
-            x = x + self.position(positions, end, x.dtype)
+            x = x + tap(self, "position", self.position(positions, end, x.dtype).expand_as(x))
         if segments is not None and (self.segment is None or segments.shape != tokens.shape):
             raise ShapeError("Segments must have the shape of the tokens, and need a model whose config has segments.")
         if self.segment is not None:
@@ -136,15 +139,20 @@ class Stack(nn.Module):
             allowed = None
         else:
             allowed = masks.padding(mask) if mask.ndim == 2 else mask[:, None]
-        distances = None
-        if self.relative:
+
+        def distances() -> Tensor:
             keys = positions if cache is None else torch.arange(end, device=positions.device)
-            distances = positions[..., :, None] - keys[..., None, :]
+            return positions[..., :, None] - keys[..., None, :]
+
+        if self.window is not None:
+            near = masks.window(distances(), self.window)
+            allowed = near if allowed is None else allowed & near
         return AttentionContext(
             mask=allowed,
             causal=self.causal and not ragged,
+            bias=None if self.alibi is None else self.alibi(distances(), dtype),
             rotation=None if self.rotary is None else self.rotary(positions, dtype),
-            distances=distances,
+            distances=distances() if self.relative else None,
         )
 
     def _check(self, tokens: Tensor, mask: Tensor | None, positions: Tensor | None, cache: Cache | None) -> None:

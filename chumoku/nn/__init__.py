@@ -13,6 +13,7 @@ from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.moe import MixtureOfExperts, RouterLosses
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
 from chumoku.nn.positions import (
+    AlibiPositions,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
@@ -23,6 +24,7 @@ from chumoku.nn.positions import (
 from chumoku.nn.tap import addresses, record
 
 __all__ = [
+    "AlibiPositions",
     "Attention",
     "AttentionContext",
     "BatchNorm",

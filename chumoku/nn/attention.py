@@ -62,11 +62,13 @@ def compute_attention_weights(
     if bias is not None:
         scores = scores + bias.to(scores.dtype)
     allowed = combine_masks(query, key, mask=mask, causal=causal)
-    if allowed is None:
-        return scores, scores.softmax(-1)
-    # The lowest finite number instead of -∞: a query with no allowed key gets weights of 0, not NaN.
-    weights = scores.masked_fill(~allowed, torch.finfo(scores.dtype).min).softmax(-1)
-    return scores, weights.masked_fill(~allowed, 0.0)
+    weights = mask_scores(scores, allowed).softmax(-1)
+    return scores, weights if allowed is None else weights.masked_fill(~allowed, 0.0)
+
+
+def mask_scores(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Return the scores with the lowest finite number for hidden keys; with -∞, a query without keys would get NaN."""
+    return scores if allowed is None else scores.masked_fill(~allowed, torch.finfo(scores.dtype).min)
 
 
 def attend_fused(
@@ -140,7 +142,7 @@ class Attention(nn.Module):
     relative: the relative position bias to add to the scores, if any.
     """
 
-    TAPS = ("queries", "keys", "values", "scores", "weights", "heads", "output")
+    TAPS = ("queries", "keys", "values", "scores", "masked_scores", "weights", "heads", "output")
 
     def __init__(
         self,
@@ -240,10 +242,12 @@ class Attention(nn.Module):
         tap(self, "queries", query)
         tap(self, "keys", key)
         tap(self, "values", value)
-        if is_recorded(self, "scores", "weights"):
+        if is_recorded(self, "scores", "masked_scores", "weights"):
             with torch.no_grad():
                 scores, weights = compute_attention_weights(
                     query, key, mask=context.mask, bias=context.bias, causal=context.causal
                 )
+                allowed = combine_masks(query, key, mask=context.mask, causal=context.causal)
             tap(self, "scores", scores)
+            tap(self, "masked_scores", mask_scores(scores, allowed))
             tap(self, "weights", weights)

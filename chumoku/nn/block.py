@@ -30,7 +30,10 @@ class Block(nn.Module):
     dropout: dropout on the output of each sublayer, before it is added to x.
     """
 
-    TAPS = ("attention_norm", "cross_attention_norm", "feedforward_norm", "output")
+    TAPS: tuple[str, ...] = (
+        *("attention_norm", "after_attention", "cross_attention_norm", "after_cross_attention"),
+        *("feedforward_norm", "output"),
+    )
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class Block(nn.Module):
         self.cross_attention = cross_attention
         self.feedforward_norm = norm()
         self.feedforward = feedforward
+        if cross_attention is None:
+            self.TAPS = tuple(name for name in self.TAPS if "cross" not in name)
 
     def forward(
         self,
@@ -63,11 +68,13 @@ class Block(nn.Module):
     ) -> Tensor:
         """Apply the block to x; `memory` is what cross-attention attends to, `losses` collects the routers' losses."""
         x = self._residual(x, "attention_norm", lambda y: self.attention(y, context=context, cache=cache))
+        x = tap(self, "after_attention", x)
         cross = self.cross_attention
         if cross is not None:
             if memory is None:
                 raise ShapeError("This block has cross-attention and needs an encoder output: pass memory.")
             x = self._residual(x, "cross_attention_norm", lambda y: cross(y, memory, context=memory_context))
+            x = tap(self, "after_cross_attention", x)
         x = self._residual(x, "feedforward_norm", lambda y: self._feedforward(y, losses))
         return tap(self, "output", x)
 

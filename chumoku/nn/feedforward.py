@@ -37,7 +37,7 @@ ACTIVATIONS: dict[Kind, Activation] = {
 class FeedForward(nn.Module):
     """[..., D] → [..., F] → [..., D]. `hidden` is the inner width F, `kind` the activation, gated or not."""
 
-    TAPS = ("hidden", "output")
+    TAPS = ("pre_activation", "hidden", "output")
 
     def __init__(self, width: int, hidden: int, *, kind: Kind = "relu", bias: bool = True) -> None:
         super().__init__()
@@ -47,10 +47,10 @@ class FeedForward(nn.Module):
         self.down = nn.Linear(hidden, width, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.gate is None:
-            hidden = self.activation.function(self.up(x))
-        else:
-            hidden = self.activation.function(self.gate(x)) * self.up(x)
+        before = tap(self, "pre_activation", (self.up if self.gate is None else self.gate)(x))
+        hidden = self.activation.function(before)
+        if self.gate is not None:
+            hidden = hidden * self.up(x)
         return tap(self, "output", self.down(tap(self, "hidden", hidden)))
 
     def extra_repr(self) -> str:

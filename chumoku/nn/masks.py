@@ -3,6 +3,7 @@
     causal       M[i, j] = (j ≤ i)            hides later positions
     padding      M[b, j] = (token j of row b is not padding)
     both         causal & padding
+    window       M[i, j] = (|i − j| < N)      hides keys that are N or more positions away
     with cache   M[i, j] = (j ≤ past + i)     T new queries after `past` cached keys
 
 Every mask broadcasts against scores [B, H, T, S], so masks combine with `&` and `|`:
@@ -29,6 +30,12 @@ def causal(length: int, *, past: int = 0, device: torch.device | None = None) ->
 def causal_at(positions: Tensor, keys: int) -> Tensor:
     """Return the causal mask [B, 1, T, S] for queries at `positions` [B, T], which may differ between rows."""
     return (torch.arange(keys, device=positions.device) <= positions[..., None])[:, None]
+
+
+def window(distances: Tensor, size: int) -> Tensor:
+    """Return a mask [T, S] or [B, 1, T, S], True where the distance, [T, S] or [B, T, S], is below `size`."""
+    near = distances.abs() < size
+    return near if near.ndim == 2 else near[:, None]
 
 
 def padding(real: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ tokens by expert and multiplies each group once, at the cost of k experts per to
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -67,24 +69,27 @@ class Experts(nn.Module):
         self.gate_bias = nn.Parameter(torch.empty(experts, hidden)) if bias and self.activation.gated else None
         self.down_bias = nn.Parameter(torch.empty(experts, width)) if bias else None
 
-    def hidden(self, x: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    def hidden(self, x: Tensor, expert: Tensor, ends: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the inputs of the activation and the hidden units."""
         up = grouped_linear(x, self.up, self.up_bias, expert, ends)
         if self.gate is None:
-            return self.activation.function(up)
-        return self.activation.function(grouped_linear(x, self.gate, self.gate_bias, expert, ends)) * up
+            return up, self.activation.function(up)
+        gate = grouped_linear(x, self.gate, self.gate_bias, expert, ends)
+        return gate, self.activation.function(gate) * up
 
     def output(self, hidden: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
         return grouped_linear(hidden, self.down, self.down_bias, expert, ends)
 
     def apply_expert(self, index: int, x: Tensor) -> Tensor:
         """Return FFNᵢ(x) for expert i = `index`."""
-        return self._linear(index, self.expert_hidden(index, x), self.down, self.down_bias)
+        return self._linear(index, self.expert_hidden(index, x)[1], self.down, self.down_bias)
 
-    def expert_hidden(self, index: int, x: Tensor) -> Tensor:
+    def expert_hidden(self, index: int, x: Tensor) -> tuple[Tensor, Tensor]:
         up = self._linear(index, x, self.up, self.up_bias)
         if self.gate is None:
-            return self.activation.function(up)
-        return self.activation.function(self._linear(index, x, self.gate, self.gate_bias)) * up
+            return up, self.activation.function(up)
+        gate = self._linear(index, x, self.gate, self.gate_bias)
+        return gate, self.activation.function(gate) * up
 
     @staticmethod
     def _linear(index: int, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -98,7 +103,7 @@ class Experts(nn.Module):
 class MixtureOfExperts(nn.Module):
     """A router and `experts` feed-forwards of inner width `hidden`; each token uses `per_token` of them."""
 
-    TAPS = ("router", "chosen", "hidden", "output")
+    TAPS = ("router", "chosen", "pre_activation", "hidden", "output")
 
     def __init__(
         self,
@@ -123,12 +128,12 @@ class MixtureOfExperts(nn.Module):
         if plain_formulas():
             output = self.plain(x)
             if is_recorded(self, *self.TAPS):
-                self._record(x, logits, chosen, self._chosen_hidden(tokens, chosen))
+                self._record(x, logits, chosen, *self._chosen_hidden(tokens, chosen))
         else:
             grouped, hidden, order = self._compute_grouped(tokens, weights, chosen)
             output = grouped.view_as(x)
             if is_recorded(self, *self.TAPS):
-                self._record(x, logits, chosen, _ungroup(hidden, order))
+                self._record(x, logits, chosen, *(_ungroup(part, order) for part in hidden))
         return tap(self, "output", output)
 
     def plain(self, x: Tensor) -> Tensor:
@@ -142,19 +147,25 @@ class MixtureOfExperts(nn.Module):
     def extra_repr(self) -> str:
         return f"per_token={self.per_token}"
 
-    def _compute_grouped(self, tokens: Tensor, weights: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the sum [N, D] over the chosen experts, their hidden rows sorted by expert, and that order."""
+    def _compute_grouped(
+        self, tokens: Tensor, weights: Tensor, chosen: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor], Tensor]:
+        """Return the sum [N, D] over the chosen experts, their `hidden` sorted by expert, and that order."""
         order = chosen.flatten().argsort(stable=True)
         expert = chosen.flatten()[order]
         ends = (expert[:, None] == torch.arange(len(self.experts.up), device=tokens.device)).sum(0).cumsum(0)
         hidden = self.experts.hidden(tokens[order // self.per_token], expert, ends)
-        outputs = _ungroup(self.experts.output(hidden, expert, ends), order).view(-1, self.per_token, tokens.shape[-1])
+        outputs = _ungroup(self.experts.output(hidden[1], expert, ends), order).view(
+            -1, self.per_token, tokens.shape[-1]
+        )
         return (outputs * weights[..., None].to(outputs.dtype)).sum(1), hidden, order
 
-    def _chosen_hidden(self, tokens: Tensor, chosen: Tensor) -> Tensor:
-        """Return the hidden activations of the chosen experts [N, k, F], to record them inside `plain()`."""
-        every = torch.stack([self.experts.expert_hidden(i, tokens) for i in range(len(self.experts.up))], dim=1)
-        return every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
+    def _chosen_hidden(self, tokens: Tensor, chosen: Tensor) -> Iterator[Tensor]:
+        """Return pre-activations and hidden units of the chosen experts [N, k, F], to record them inside `plain()`."""
+        pairs = [self.experts.expert_hidden(i, tokens) for i in range(len(self.experts.up))]
+        for parts in zip(*pairs, strict=True):
+            every = torch.stack(parts, dim=1)
+            yield every.gather(1, chosen[..., None].expand(-1, -1, every.shape[-1]))
 
     def _route(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the router logits [N, E], and the weights and indices [N, k] of the chosen experts."""
@@ -163,10 +174,11 @@ class MixtureOfExperts(nn.Module):
         weights, chosen = logits.softmax(-1).topk(self.per_token)
         return logits, weights / weights.sum(-1, keepdim=True), chosen
 
-    def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, hidden: Tensor) -> None:
+    def _record(self, x: Tensor, logits: Tensor, chosen: Tensor, before: Tensor, hidden: Tensor) -> None:
         batch = x.shape[:-1]
         tap(self, "router", logits.softmax(-1).view(*batch, -1))
         tap(self, "chosen", chosen.view(*batch, -1))
+        tap(self, "pre_activation", before.view(*batch, self.per_token, -1))
         tap(self, "hidden", hidden.view(*batch, self.per_token, -1))
 
 

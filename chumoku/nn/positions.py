@@ -3,6 +3,7 @@
     sinusoidal   PE(i, 2d) = sin(i / 10000^{2d/D}),  PE(i, 2d+1) = cos(i / 10000^{2d/D}), added to the embedding
     learned      a table of vectors, one per position, added to the embedding
     relative     score(i, j) = (qᵢ·kⱼ + qᵢ·r_{i−j}) / √d_k,  i−j clipped to −c … c
+    alibi        score(i, j) = qᵢ·kⱼ / √d_k − m_h |i−j|,  m_h = 2^{−8h/H} for head h = 1 … H
     rotary       qᵢ and kⱼ rotated by their positions in d/2 planes, so that qᵢ·kⱼ depends only on i−j
     none         no position information
 
@@ -102,6 +103,31 @@ class RelativePositions(nn.Module):
 
     def extra_repr(self) -> str:
         return f"clip={self.clip}, head_width={self.table.shape[1]}"
+
+
+class AlibiPositions(nn.Module):
+    """The bias −m_h |i−j| that is added to the scores: nothing to learn, and no maximum length."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def forward(self, distances: Tensor, dtype: torch.dtype) -> Tensor:
+        """Return the bias [1, H, T, S] or [B, H, T, S] for distances [T, S] or [B, T, S]."""
+        wide = torch.promote_types(dtype, torch.float32)
+        slopes = alibi_slopes(self.heads, device=distances.device, dtype=wide)
+        return -slopes[:, None, None] * distances.abs().view(-1, 1, *distances.shape[-2:])
+
+    def extra_repr(self) -> str:
+        return f"heads={self.heads}"
+
+
+def alibi_slopes(heads: int, *, device: torch.device | None = None, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return m_1 … m_H. If H is no power of 2: those of the next lower power P, then every second one of 2P."""
+    lower = 1 << (heads.bit_length() - 1)
+    first = torch.arange(1, lower + 1, device=device, dtype=dtype)
+    rest = torch.arange(heads - lower, device=device, dtype=dtype) + 0.5
+    return 2 ** (-8 * torch.cat([first, rest]) / lower)
 
 
 @dataclass(frozen=True)

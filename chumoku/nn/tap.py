@@ -8,6 +8,17 @@ A module lists its tensors in `TAPS` and passes each through `tap(self, name, te
 in the model plus that name. Without an active tape, a tap only checks an empty tuple. A tape does not change results:
 attention weights, which the fused kernel does not return, are computed separately. `edit` replaces tensors.
 
+Addresses in the order of computation (`addresses` lists those of a model):
+
+    decoder.token_embedding, .position (if added to it), .embedding (x₀), .norm, logits, vector
+    decoder.blocks.0.attention_norm, .after_attention, .feedforward_norm, .output       the residual stream
+      .attention.queries, .keys, .values, .scores, .masked_scores, .weights, .heads, .output
+      .feedforward.pre_activation, .hidden, .output; with experts also .router, .chosen
+      .cross_attention_norm, .cross_attention…, .after_cross_attention                  with an encoder
+
+Scores include the position bias; masked scores have the lowest finite number at hidden keys. With a gate, the
+pre-activation is x W_gate.
+
 In a pattern, * matches one part of an address, ** any number of parts, {a,b} either a or b.
 """
 

@@ -74,11 +74,12 @@ def draw_positions(snapshot: Snapshot, path: Path) -> Path:
     found = snapshot.positions
     table = np.zeros((0, 0)) if found.table is None else found.table.numpy()
     what = {"rotary": "cosine of each plane's rotation angle", "relative": "vector of each distance"}
+    what |= {"alibi": "bias of each distance"}
     with saved_figure(path, (8.0, min(14.0, 1.6 + 0.16 * len(found.rows)))) as (figure, axis):
         limit = float(np.abs(table).max()) or 1.0
         image = axis.imshow(table, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
-        axis.set_ylabel("distance" if found.kind == "relative" else "position")
-        axis.set_xlabel("plane" if found.kind == "rotary" else "dimension")
+        axis.set_ylabel("distance" if found.kind in ("relative", "alibi") else "position")
+        axis.set_xlabel({"rotary": "plane", "alibi": "head"}.get(found.kind, "dimension"))
         axis.set_title(
             f"Positions: {found.kind} ({what.get(found.kind, 'vector added at each position')})", fontsize=10
         )

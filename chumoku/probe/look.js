@@ -34,6 +34,7 @@ const POSITIONS = {
   learned: ["Learned: the vector that is added at each position (row).", "学習型：各位置（行）の埋め込みに足されるベクトルです。"],
   rotary: ["Rotary: the cosine of the angle by which each plane (column) is rotated at each position (row).", "回転（RoPE）：各位置（行）で各平面（列）を回転させる角度の余弦です。"],
   relative: ["Relative: the vector of each distance (row), whose product with the query is added to the score; from the first block.", "相対位置：各距離（行）のベクトルです。クエリとの内積がスコアに足されます。最初のブロックの値です。"],
+  alibi: ["ALiBi: the bias that each head (column) adds to the score of each distance (row).", "ALiBi：各ヘッド（列）が各距離（行）のスコアに足すバイアスです。"],
   none: ["This model uses no position information.", "このモデルは位置の情報を使いません。"],
 };
 

@@ -5,7 +5,8 @@
 
     effect   mean over positions of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
 
-Tensors that are passed on can be replaced: embeddings, norms, heads, outputs, hidden units, logits. Attention weights
+Tensors that are passed on can be replaced: embeddings, positions, norms, heads, outputs, the residual stream,
+pre-activations, hidden units, logits. Attention weights
 are computed only for recording, beside the fused kernel. If they or the values are replaced, the heads are recomputed:
 heads = weights · values. Queries, keys, scores and the inside of experts can be recorded but not replaced.
 """
@@ -152,7 +153,7 @@ def apply_edits(model: Model, changes: Mapping[str, Edit]) -> Iterator[None]:
 
 def _check_editable(model: Model, address: str) -> None:
     module, name = model.get_submodule(_path(address)), _name(address)
-    if isinstance(module, Attention) and name in ("queries", "keys", "scores"):
+    if isinstance(module, Attention) and name in ("queries", "keys", "scores", "masked_scores"):
         raise AddressError(
             f"{address} can be recorded but not replaced: the fused kernel has already used it. Replace "
             f"{_path(address)}.weights, .values, .heads or .output instead."

@@ -76,7 +76,7 @@ class LensTable(NamedTuple):
 
 class PositionTable(NamedTuple):
     kind: str
-    table: Tensor | None  # [T, ≤ 64]; for relative positions one row per distance
+    table: Tensor | None  # [T, ≤ 64]; for relative positions and ALiBi one row per distance
     rows: list[str]
 
 
@@ -175,7 +175,7 @@ def predict(
 
 
 def position_table(stack: Stack, length: int) -> PositionTable:
-    """The vector added at each position, the cosines of rotary angles, or the vector of each relative distance."""
+    """The vector added at each position, the cosines of rotary angles, or the vector or biases of each distance."""
     positions = torch.arange(length, device=next(stack.parameters()).device)
     rows = [str(position) for position in range(length)]
     if stack.position is not None:
@@ -183,6 +183,9 @@ def position_table(stack: Stack, length: int) -> PositionTable:
         return PositionTable(kind, stack.position(positions, length).detach().float().cpu()[:, :MAX_COLUMNS], rows)
     if stack.rotary is not None:
         return PositionTable("rotary", stack.rotary(positions, torch.float32).cos.cpu()[:, :MAX_COLUMNS], rows)
+    if stack.alibi is not None:
+        bias = stack.alibi(positions[:, None], torch.float32)[0, :, :, 0].T.cpu()
+        return PositionTable("alibi", bias[:, :MAX_COLUMNS], rows)
     if stack.relative:
         table = stack.get_submodule("blocks.0.attention.relative").table.detach().float().cpu()  # type: ignore[operator]
         clip = len(table) // 2

@@ -1,6 +1,6 @@
 """One position in one block, with one attention head: all intermediate values of the formula.
 
-    scores   s_j = q · k_j                 scaled    s_j / √K (+ relative position)
+    scores   s_j = q · k_j                 scaled    s_j / √K (+ position bias)
     weights  softmax over visible j        context   Σ_j weights_j v_j
 
 Queries, keys and values are recorded in the forward pass, after rotary positions are applied. Scores, weights and
@@ -50,7 +50,7 @@ def block(
         "tokens": [{"id": one, "text": name(one)} for one in tokens],
         "embedding": _embedding(pipeline, request, tokens[request.place]),
         **{key: json_numbers(part[:SHOWN]) for key, part in stream.items()},
-        **_attend_head(pipeline, tape, f"{here}.attention", request, causal=request.part == "decoder"),
+        **_attend_head(pipeline, tape, f"{here}.attention", request),
         "cross": _cross_attention(pipeline, tape, f"{here}.cross_attention", request, prompt) if has_cross else None,
         "norms": {key: json_number(float(stream[part].norm())) for key, part in NORMS.items()},
         "config": _config(pipeline),
@@ -77,7 +77,7 @@ def _residual_stream(tape: Tape, here: str, before: str, place: int, *, pre: boo
     return vectors
 
 
-def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block, *, causal: bool) -> dict[str, Any]:
+def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Block) -> dict[str, Any]:
     """softmax(q Kᵀ / √K) V for one query."""
     config, place = pipeline.config, request.place
     key_head = request.head * config.key_heads // config.heads
@@ -86,11 +86,11 @@ def _attend_head(pipeline: Pipeline, tape: Tape, here: str, request: schemas.Blo
     scores = keys @ query
     scaled = scores / math.sqrt(config.head_width)
     recorded = tape[f"{here}.scores"][0, request.head, place].double().cpu()
-    relative = config.position == "relative" and "cross" not in here
-    bias = recorded - scaled if relative else None
-    masked = torch.arange(len(keys)) > place if causal else torch.zeros(len(keys), dtype=torch.bool)
-    biased = scaled if bias is None else scaled + bias
-    weights = biased.masked_fill(masked, -math.inf).softmax(-1)
+    biased = config.position in ("relative", "alibi") and "cross" not in here
+    bias = recorded - scaled if biased else None
+    masked = tape[f"{here}.masked_scores"][0, request.head, place].double().cpu() != recorded
+    total = scaled if bias is None else scaled + bias
+    weights = total.masked_fill(masked, -math.inf).softmax(-1)
     return {
         **{key: json_numbers(part) for key, part in (("query", query), ("keys", keys), ("values", values))},
         **{key: json_numbers(part) for key, part in (("scores", scores), ("scaled", scaled), ("weights", weights))},
@@ -105,11 +105,11 @@ def _cross_attention(
 ) -> dict[str, Any]:
     name = prompt.source_name or prompt.name
     tokens = [{"id": one, "text": name(one)} for one in prompt.source or ()]
-    return {"tokens": tokens, **_attend_head(pipeline, tape, here, request, causal=False)}
+    return {"tokens": tokens, **_attend_head(pipeline, tape, here, request)}
 
 
 def _embedding(pipeline: Pipeline, request: schemas.Block, token: int) -> dict[str, Any]:
-    """The token's vector and the vector of its position (None for rotary and relative positions)."""
+    """The token's vector and the vector of its position (None if positions are not added to the embedding)."""
     stack = pipeline.model.get_submodule(request.part)
     if not isinstance(stack, Stack):
         raise UsageError(f"This model has no {request.part}.")

@@ -178,4 +178,4 @@ def _axis_labels(address: str, prompt: LookInput, table: Tensor) -> tuple[list[s
     if part == "vector":
         return None, None
     rows = keys if "attention." in address and part in ("keys", "values") else queries
-    return rows, keys if part in ("scores", "weights") and "attention." in address else None
+    return rows, keys if part in ("scores", "masked_scores", "weights") and "attention." in address else None

@@ -1,6 +1,7 @@
 """A family: how to convert a kind of model of another library, its config and its tensors, in both directions.
 
-`supported` lists the values of our config keys that the family can express; other values are refused by key.
+`supported` lists the values of our config keys that the family can express; other values are refused by key. A family
+that can express one of the choices in `OFF` lists it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ DERIVED: Mapping[str, Callable[[ModelConfig], Any]] = {  # defaults that follow 
     "source_vocabulary": lambda config: config.vocabulary,
     "head": lambda config: "masked" if config.kind == "encoder" else "next",
 }
+OFF: Mapping[str, tuple[Any, ...]] = {"attention_window": (None,)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ def without_defaults(config: ModelConfig) -> ModelConfig:
 def find_unsupported(title: str, supported: Mapping[str, tuple[Any, ...]], config: ModelConfig) -> list[str]:
     config = without_defaults(config)
     found = []
-    for key, possible in supported.items():
+    for key, possible in {**OFF, **supported}.items():
         value: Any = config
         for part in key.split("."):
             value = getattr(value, part)

@@ -41,7 +41,10 @@ from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families.family import find_unsupported
 
 KINDS = ("float32", "float16", "int8")
-SUPPORTED = {"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")}
+SUPPORTED = {
+    **{"kind": ("decoder", "encoder-decoder"), "experts": (0,), "norm": ("layer", "rms")},
+    "position": ("sinusoidal", "learned", "relative", "rotary", "none"),
+}
 ACTIVATION_NAMES = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 ACTIVATION_NAMES |= {"geglu": "GELU", "swiglu": "SWISH"}
 

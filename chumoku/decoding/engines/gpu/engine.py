@@ -56,7 +56,7 @@ class Tables(NamedTuple):
 
 
 class GpuEngine(TorchEngine):
-    """For decoders without experts and relative positions, with float or quantized weights."""
+    """For decoders with float or quantized weights, without experts, position biases and attention windows."""
 
     model: DecoderModel
 

@@ -58,8 +58,10 @@ def unsupported(model: nn.Module) -> str | None:
     if not isinstance(model, DecoderModel):
         return "it is not a decoder"
     config = model.config
-    if config.experts or config.position == "relative" or config.norm == "batch":
-        return "it has experts, relative positions or batch norms"
+    if config.experts or config.norm == "batch":
+        return "it has experts or batch norms"
+    if config.attention_window or config.position in ("relative", "alibi"):
+        return "it has relative positions, ALiBi or an attention window"
     if model.dtype not in DTYPES:
         return f"its dtype is {model.dtype}"
     if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:

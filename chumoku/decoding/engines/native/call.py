@@ -157,8 +157,9 @@ def unsupported(model: Model) -> str | None:
         return f"it is on {model.device}"
     if odd := {tensor.dtype for tensor in model.parameters()} - {torch.float32}:
         return f"its parameters are {odd.pop()}; open it with a precision ('bf16') instead of casting it"
-    if model.config.experts or model.config.position == "relative":
-        return "it has experts or relative positions"
+    config = model.config
+    if config.experts or config.attention_window or config.position in ("relative", "alibi"):
+        return "it has experts, relative positions, ALiBi or an attention window"
     return None if build.library() is not None else build.why_not()
 
 
