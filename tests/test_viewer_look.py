@@ -163,25 +163,41 @@ def test_opening_a_head_from_the_grid(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_512_tokens_are_drawn_fast(browser: Any, server: Serving) -> None:
+# Counts what is drawn on each canvas: whole images, and anything that is drawn cell by cell.
+COUNT_DRAWING = """() => {
+  const pen = CanvasRenderingContext2D.prototype;
+  window.drawn = { images: new Map(), cells: 0 };
+  const { putImageData } = pen;
+  pen.putImageData = function (...rest) {
+    drawn.images.set(this.canvas, (drawn.images.get(this.canvas) ?? 0) + 1);
+    putImageData.apply(this, rest);
+  };
+  for (const name of ["fillRect", "fill", "stroke", "drawImage"]) {
+    const draw = pen[name];
+    pen[name] = function (...rest) { drawn.cells++; draw.apply(this, rest); };
+  }
+}"""
+
+
+def test_each_map_of_512_tokens_is_one_image_painted_once(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "wide", LONG)
     page = visited.page
     assert "only the last" in page.text_content(".look-form .cut >> nth=-1"), "cut, with a notice"
     page.click("#look-tab-heads")
-    page.evaluate(
-        "window.long = []; new PerformanceObserver(list => long.push(...list.getEntries().map(one => one.duration)))"
-        ".observe({ type: 'longtask' })"
-    )
+    page.evaluate(COUNT_DRAWING)
     page.select_option("[data-t-label=look_which_layer]", "1")
     until(page, "document.querySelector('.heads-grid canvas')?.width == 512")
-    assert float(page.get_attribute(".heads", "data-drawn")) < 300
-    assert page.locator(".heads-grid canvas").count() == 7
+    sizes = page.eval_on_selector_all(".heads-grid canvas, .map-canvas", "all => all.map(one => one.width)")
+    assert sizes.count(512) == len(sizes) == 8, "seven heads, and one of them enlarged"
     box = page.locator(".heads-grid").bounding_box()
     page.mouse.move(box["x"] + 50, box["y"] + 50)
     for _ in range(15):
         page.mouse.wheel(0, 200)
         page.wait_for_timeout(20)
-    assert max(page.evaluate("window.long"), default=0) < 200
+    assert set(page.evaluate("[...drawn.images.values()]")) == {1}, "scrolling paints nothing again"
+    assert page.evaluate("drawn.images.size") == 8
+    assert page.evaluate("drawn.cells") == 0
+    assert page.locator(".heads *").count() < 97, "no element per cell or token"
     visited.assert_clean()
 
 

@@ -85,7 +85,6 @@ export class HeadGrid {
   }
 
   paintVisible(entries) {
-    const start = performance.now();
     for (const { target, isIntersecting } of entries) {
       const table = isIntersecting && this.undrawn.get(target);
       if (!table) continue;
@@ -93,7 +92,6 @@ export class HeadGrid {
       this.undrawn.delete(target);
       this.observer.unobserve(target);
     }
-    this.root.dataset.drawn = String(performance.now() - start); // read by a speed test
   }
 
   enlarge(map, layer, head) {
