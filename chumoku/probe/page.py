@@ -17,9 +17,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from chumoku.probe.json_values import replace_non_finite
 from chumoku.probe.lens import StreamNorms
 from chumoku.probe.snapshot import PredictedToken, Snapshot
 
@@ -62,20 +64,24 @@ def csp_hash(text: str) -> str:
 
 
 def to_json(snapshot: Snapshot) -> dict[str, Any]:
-    """A snapshot as a dictionary for JSON."""
-    return {
+    """A snapshot as a dictionary for JSON; NaN and infinities become strings."""
+    following = snapshot.next_token
+    data = {
         "kind": snapshot.kind,
         "tokens": snapshot.tokens,
         "source": snapshot.source,
         "first": snapshot.prompt_length,
+        "then": following and {"id": following[0], "text": following[1]},
         "maps": [
             {
                 "key": one.key,
+                "first_layer": snapshot.first_layer,
                 "layers": one.weights.shape[0],
                 "heads": one.weights.shape[1],
                 "rows": one.rows,
                 "columns": one.columns,
                 "weights": pack_weights(one.weights),
+                "nan": nan_bitmap(one.weights),
             }
             for one in snapshot.maps
         ],
@@ -91,12 +97,19 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
             "table": None if snapshot.positions.table is None else _round(snapshot.positions.table, 3),
         },
     }
+    return {name: replace_non_finite(part) for name, part in data.items()}
 
 
 def pack_weights(weights: Tensor) -> str:
     """Weights from 0 to 1 as little-endian 16-bit integers in base64."""
     integers = (weights.double().nan_to_num(0.0).clamp(0, 1) * MAX_UINT16).round().to(torch.int32).numpy()
     return base64.b64encode(integers.astype("<u2").tobytes()).decode()
+
+
+def nan_bitmap(weights: Tensor) -> str | None:
+    """Which weights are NaN: one bit each, lowest first, in base64; None without NaN."""
+    is_nan = weights.isnan().numpy()
+    return base64.b64encode(np.packbits(is_nan, bitorder="little").tobytes()).decode() if is_nan.any() else None
 
 
 def _quantiles(norms: StreamNorms) -> dict[str, list[list[float]]]:
