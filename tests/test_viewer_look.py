@@ -235,6 +235,23 @@ def test_lens_shows_the_prediction_of_each_layer(browser: Any, server: Serving) 
     visited.assert_clean()
 
 
+def test_overview_leads_to_the_maps(browser: Any, server: Serving) -> None:
+    visited = open_look(browser, server, "translator")
+    page = visited.page
+    page.click("#look-tab-overview")
+    assert page.locator(".entropy-table").count() == 3
+    assert page.locator(".curves .band").count() == 3 + 4
+    page.click(".entropy-table >> nth=2 >> button >> nth=4")
+    assert page.get_attribute("#look-tab-heads", "aria-selected") == "true"
+    assert page.text_content(".heads-large h2") == "Layer 1, head 1"
+    assert page.locator("[data-t-label=map_which]").input_value() == "cross"
+    page.click("#look-tab-overview")
+    page.click(".prediction >> nth=1")
+    assert page.text_content(".heads-large h2") == "Layer (mean), head (mean)"
+    assert not page.locator("[data-t=look_step_here]").is_visible(), "a mean has no steps"
+    visited.assert_clean()
+
+
 def test_switching_a_head_off(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "decoder")
     page = visited.page
@@ -361,7 +378,7 @@ def test_views_have_no_horizontal_overflow(
     options = {"width": width, "language": language, "theme": theme}
     visited = open_look(browser, server, "translator", **options)
     page = visited.page
-    for tab in ("steps", "heads", "lens", "off"):
+    for tab in ("steps", "heads", "lens", "overview", "off"):
         page.click(f"#look-tab-{tab}")
         page.wait_for_timeout(60)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tab
