@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import subprocess
 import sys
@@ -22,10 +23,11 @@ from chumoku import text
 from chumoku.cli import app
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import MOST, longest, question, source_tokens
+from chumoku.models.build import build
 from chumoku.probe import figures
 from chumoku.probe.figures import draw_figures, draw_positions
 from chumoku.probe.forward_pass import run_and_record
-from chumoku.probe.page import pack_weights, render_page, write_page
+from chumoku.probe.page import pack_weights, render_page, to_json, write_page
 from chumoku.probe.plot_style import axis_label, format_percent, labels_to_rotate
 from chumoku.probe.snapshot import LookInput, Snapshot, take_snapshot
 from chumoku.probe.token_labels import make_visible, token_label
@@ -201,26 +203,40 @@ def test_page_is_self_contained_and_runs_only_its_script(tmp_path: Path) -> None
     path = write_page(hostile_snapshot(), tmp_path / "look.html", model="m", text="</script><img src=x>", said="<b>")
     html = path.read_text("utf-8")
     assert page_data(path)["text"] == "</script><img src=x>"
-    assert len(re.findall(r"</script", html)) == 2, "the data block and the script, and nothing that ends them early"
+    assert len(re.findall(r"</script", html)) == 3, "two scripts and the data, and nothing that ends them early"
     html = re.sub(r'(id="data">).*?(</script>)', r"\1\2", html, flags=re.S)
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", html)
     assert not re.search(r"\b(src|href)=(?!\"data:,\")", html)
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|\sstyle=|\son\w+=\"", html)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', html)[1]
     assert policy.startswith("default-src 'none'; ")
-    for tag in ("script", "style"):
-        inside = re.findall(rf"<{tag}>(.*?)</{tag}>", html, re.S)
-        assert len(inside) == 1
-        sum_ = base64.b64encode(hashlib.sha256(inside[0].encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{sum_}'" in policy
+    for tag, count in (("script", 2), ("style", 1)):
+        inside = re.findall(rf"<{tag}(?: type=\"module\")?>(.*?)</{tag}>", html, re.S)
+        sums = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in inside]
+        assert len(sums) == count
+        assert f"{tag}-src " + " ".join(f"'sha256-{sum_}'" for sum_ in sums) + ";" in policy
 
 
-def test_every_label_has_both_languages() -> None:
+def test_page_has_every_text_and_element_that_it_uses() -> None:
     html = render_page({})
-    body = html[html.index("<body>") : html.index('<script type="application/json"')]
-    assert len(re.findall(r'<span lang="en">', body)) == len(re.findall(r'<span lang="ja">', body)) > 15
-    ids = set(re.findall(r'\$\("([\w-]+)"\)', html))
+    keys = set(re.findall(r'^ +"?(look_[\w-]+)"?: ', html, re.M))
+    assert set(re.findall(r'"(look_\w+)"', html)) <= keys
+    assert len(keys) > 100
+    ids = set(re.findall(r'(?:getElementById|byId)\("([\w-]+)"\)', html))
     assert ids <= set(re.findall(r'id="([\w-]+)"', html)), "every element the script asks for is there"
+
+
+def test_page_of_a_broken_model_has_no_bare_nan() -> None:
+    model = build(Cell("decoder").config(), seed=3)
+    with torch.no_grad():
+        model.get_parameter("decoder.blocks.0.feedforward.down.weight")[0, 0] = math.nan
+    data = to_json(take_snapshot(model, LookInput([1, 2, 3, 5], str, prompt_length=3)))
+    assert "NaN" in json.dumps(data, allow_nan=False)
+    first = next(one for one in data["maps"] if one["key"] == "decoder")
+    nans = np.unpackbits(np.frombuffer(base64.b64decode(first["nan"]), np.uint8), bitorder="little")
+    size = first["heads"] * len(first["rows"]) ** 2
+    assert not nans[:size].any()
+    assert nans[size : 2 * size].any()
 
 
 @pytest.mark.parametrize("position", POSITIONS)

@@ -24,12 +24,12 @@ from chumoku.models.config import ModelConfig
 from chumoku.nn.quantized import Int8Groups
 from chumoku.nn.tap import addresses
 from chumoku.pipeline import Pipeline
-from chumoku.probe import lens
+from chumoku.probe import json_values, lens
 from chumoku.probe.forward_pass import run_and_record
 from chumoku.probe.patching import patch
-from chumoku.server import checkpoints, lab, runs, streaming
+from chumoku.server import checkpoints, lab, runs
 from chumoku.server.look import schemas as schemas
-from chumoku.server.look import shared, views
+from chumoku.server.look import views
 from chumoku.server.runs import Runs, UnknownRun
 
 TEXT = "猫 cat"
@@ -580,8 +580,8 @@ def test_report_has_its_own_policy(tmp_path: Path) -> None:
 
 
 def test_non_finite_numbers_become_strings() -> None:
-    assert [shared.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
+    assert [json_values.json_number(one) for one in (1 / 3, math.nan, math.inf, -math.inf)] == [
         *(0.333333, "NaN", "Infinity", "-Infinity"),
     ]
-    assert streaming.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
+    assert json_values.replace_non_finite({"a": [math.nan, (1.0, "x")]}) == {"a": ["NaN", [1.0, "x"]]}
     assert len(addresses(pipeline("decoder").model)) > 20

@@ -163,25 +163,41 @@ def test_opening_a_head_from_the_grid(browser: Any, server: Serving) -> None:
     visited.assert_clean()
 
 
-def test_512_tokens_are_drawn_fast(browser: Any, server: Serving) -> None:
+# Counts what is drawn on each canvas: whole images, and anything that is drawn cell by cell.
+COUNT_DRAWING = """() => {
+  const pen = CanvasRenderingContext2D.prototype;
+  window.drawn = { images: new Map(), cells: 0 };
+  const { putImageData } = pen;
+  pen.putImageData = function (...rest) {
+    drawn.images.set(this.canvas, (drawn.images.get(this.canvas) ?? 0) + 1);
+    putImageData.apply(this, rest);
+  };
+  for (const name of ["fillRect", "fill", "stroke", "drawImage"]) {
+    const draw = pen[name];
+    pen[name] = function (...rest) { drawn.cells++; draw.apply(this, rest); };
+  }
+}"""
+
+
+def test_each_map_of_512_tokens_is_one_image_painted_once(browser: Any, server: Serving) -> None:
     visited = open_look(browser, server, "wide", LONG)
     page = visited.page
     assert "only the last" in page.text_content(".look-form .cut >> nth=-1"), "cut, with a notice"
     page.click("#look-tab-heads")
-    page.evaluate(
-        "window.long = []; new PerformanceObserver(list => long.push(...list.getEntries().map(one => one.duration)))"
-        ".observe({ type: 'longtask' })"
-    )
+    page.evaluate(COUNT_DRAWING)
     page.select_option("[data-t-label=look_which_layer]", "1")
     until(page, "document.querySelector('.heads-grid canvas')?.width == 512")
-    assert float(page.get_attribute(".heads", "data-drawn")) < 300
-    assert page.locator(".heads-grid canvas").count() == 7
+    sizes = page.eval_on_selector_all(".heads-grid canvas, .map-canvas", "all => all.map(one => one.width)")
+    assert sizes.count(512) == len(sizes) == 8, "seven heads, and one of them enlarged"
     box = page.locator(".heads-grid").bounding_box()
     page.mouse.move(box["x"] + 50, box["y"] + 50)
     for _ in range(15):
         page.mouse.wheel(0, 200)
         page.wait_for_timeout(20)
-    assert max(page.evaluate("window.long"), default=0) < 200
+    assert set(page.evaluate("[...drawn.images.values()]")) == {1}, "scrolling paints nothing again"
+    assert page.evaluate("drawn.images.size") == 8
+    assert page.evaluate("drawn.cells") == 0
+    assert page.locator(".heads *").count() < 97, "no element per cell or token"
     visited.assert_clean()
 
 
@@ -216,6 +232,23 @@ def test_lens_shows_the_prediction_of_each_layer(browser: Any, server: Serving) 
     page.keyboard.press("ArrowRight")
     assert "After layer 1, at n" in page.text_content(".lens-best h3")
     assert page.locator(".lens-best .bar").count() == 5
+    visited.assert_clean()
+
+
+def test_overview_leads_to_the_maps(browser: Any, server: Serving) -> None:
+    visited = open_look(browser, server, "translator")
+    page = visited.page
+    page.click("#look-tab-overview")
+    assert page.locator(".entropy-table").count() == 3
+    assert page.locator(".curves .band").count() == 3 + 4
+    page.click(".entropy-table >> nth=2 >> button >> nth=4")
+    assert page.get_attribute("#look-tab-heads", "aria-selected") == "true"
+    assert page.text_content(".heads-large h2") == "Layer 1, head 1"
+    assert page.locator("[data-t-label=map_which]").input_value() == "cross"
+    page.click("#look-tab-overview")
+    page.click(".prediction >> nth=1")
+    assert page.text_content(".heads-large h2") == "Layer (mean), head (mean)"
+    assert not page.locator("[data-t=look_step_here]").is_visible(), "a mean has no steps"
     visited.assert_clean()
 
 
@@ -345,7 +378,7 @@ def test_views_have_no_horizontal_overflow(
     options = {"width": width, "language": language, "theme": theme}
     visited = open_look(browser, server, "translator", **options)
     page = visited.page
-    for tab in ("steps", "heads", "lens", "off"):
+    for tab in ("steps", "heads", "lens", "overview", "off"):
         page.click(f"#look-tab-{tab}")
         page.wait_for_timeout(60)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, tab

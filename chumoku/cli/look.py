@@ -67,11 +67,13 @@ def look(
 
 
 def check_options(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:
+    from chumoku.probe.forward_pass import check_head, check_layer
+
     config = pipeline.config
-    layers = min(depth for depth in (config.encoder_depth, config.decoder_depth) if depth)
-    for name, number, count in (("layer", layer, layers), ("head", head, config.heads)):
-        if number is not None and number >= count:
-            raise UsageError(f"There is no {name} {number}: this model has {count}, numbered from 0.")
+    if layer is not None:
+        check_layer(config, layer)
+    if head is not None:
+        check_head(config, head)
     if to is not None and config.kind == "encoder":
         raise UsageError("An encoder does not generate text, so --to does not apply. Leave it out.")
     if new is not None and config.kind == "encoder":

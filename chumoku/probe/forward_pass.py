@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from chumoku.errors import UsageError
+from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model, Output
 from chumoku.nn.tap import Tape, record
 
@@ -69,6 +70,21 @@ def final_output(output: Output) -> Tensor:
     if output.logits is not None:
         return output.logits
     return output.hidden if output.vector is None else output.vector
+
+
+def check_layer(config: ModelConfig, layer: int, part: str | None = None) -> None:
+    """Raise UsageError if the part ("encoder", "decoder"; None: the one with fewer layers) does not have this layer."""
+    depths = {"encoder": config.encoder_depth, "decoder": config.decoder_depth}
+    if part is not None and not depths.get(part):
+        raise UsageError(f"A model of kind '{config.kind}' has no {part}.")
+    count = depths[part] if part else min(depth for depth in depths.values() if depth)
+    if not 0 <= layer < count:
+        raise UsageError(f"There is no layer {layer}: this model has {count}, numbered from 0.")
+
+
+def check_head(config: ModelConfig, head: int) -> None:
+    if not 0 <= head < config.heads:
+        raise UsageError(f"There is no head {head}: this model has {config.heads}, numbered from 0.")
 
 
 def unwrap_compiled(model: Model) -> Model:

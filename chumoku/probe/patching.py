@@ -1,9 +1,11 @@
 """Activation patching and ablation: how the output changes when intermediate tensors are replaced.
 
-    patch    replace a tensor, for example by that of another run
-    ablate   switch off every head and every feed-forward in turn, sorted by effect
+    patch             replace a tensor, for example by that of another run
+    ablate            switch off every head and every feed-forward in turn, sorted by effect
+    switch_off        switch off some heads or outputs together, for any number of passes
+    compare_without   the output before and after that
 
-    effect   mean over positions of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
+    effect            mean over positions of KL(before ‖ after) = Σ p log(p / q), in nats; for vectors 1 − cos
 
 Tensors that are passed on can be replaced: embeddings, positions, norms, heads, outputs, the residual stream,
 pre-activations, hidden units, logits. Attention weights
@@ -134,6 +136,27 @@ def ablate(
                 change = Change(final_output(before), final_output(run_model(model, inputs)))
             effects.append(Effect(address, head, change.effect))
     return sorted(effects, key=lambda one: -one.effect)
+
+
+@contextlib.contextmanager
+def switch_off(model: Model, parts: Mapping[str, Sequence[int] | None]) -> Iterator[None]:
+    """Inside, the tensors at these addresses are zero: only the given heads of each, or with None all of it.
+
+    with switch_off(model, {"decoder.blocks.1.attention.heads": [0, 2], "decoder.blocks.0.feedforward.output": None}):
+        pipeline.generate("Once upon a time")
+    """
+    with apply_edits(model, {address: _make_edit(_zero, address, heads=heads) for address, heads in parts.items()}):
+        yield
+
+
+def compare_without(
+    model: Model, parts: Mapping[str, Sequence[int] | None], tokens: Tokens, *, source: Tokens | None = None
+) -> Change:
+    """The output of the whole model, and with these parts switched off (see `switch_off`)."""
+    inputs = make_input(model, tokens, source)
+    before = final_output(run_model(model, inputs))
+    with switch_off(model, parts):
+        return Change(before, final_output(run_model(model, inputs)))
 
 
 @contextlib.contextmanager

@@ -43,6 +43,15 @@ class LookInput:
     source_name: TokenName | None = None
     masked_positions: Sequence[int] = ()  # encoder: the positions whose predictions are shown
 
+    @property
+    def names(self) -> list[str]:
+        return [self.name(token) for token in self.tokens]
+
+    @property
+    def source_names(self) -> list[str]:
+        name = self.source_name or self.name
+        return [name(token) for token in self.source or ()]
+
 
 class AttentionMap(NamedTuple):
     key: str  # encoder, decoder, cross, rollout, rollout-encoder, rollout-cross
@@ -86,6 +95,8 @@ class Snapshot:
     tokens: list[tuple[int, str]]
     source: list[tuple[int, str]]
     prompt_length: int
+    next_token: tuple[int, str] | None
+    first_layer: int  # the layer of the first map; others follow
     maps: list[AttentionMap]
     entropy: dict[str, Tensor]
     streams: dict[str, lens.StreamNorms]
@@ -121,19 +132,21 @@ def take_snapshot(
     logits = None if output.logits is None else final_output(output)[0]
     is_encoder = isinstance(model, EncoderModel)
     stack = model.get_submodule("encoder" if is_encoder else "decoder")
-    source_name = inputs.source_name or inputs.name
+    following = inputs.next_token
     return Snapshot(
         kind=model.config.kind,
-        tokens=[(token, inputs.name(token)) for token in inputs.tokens],
-        source=[(token, source_name(token)) for token in inputs.source or ()],
+        tokens=list(zip(inputs.tokens, inputs.names, strict=True)),
+        source=list(zip(inputs.source or (), inputs.source_names, strict=True)),
         prompt_length=inputs.prompt_length,
+        next_token=None if following is None else (following, inputs.name(following)),
+        first_layer=layer or 0,
         maps=[*maps, *(_rollout_maps(attention.compute_rollout(weights), inputs) if layer is None else [])],
         entropy={one.key: attention.entropy(one.weights).mean(-1) for one in maps},
         streams={name: _first_in_batch(norms) for name, norms in lens.compute_norms(model, tape).items()},
         lens=_lens_table(model, tape, inputs, check_interrupt) if logits is not None and with_lens else None,
         words=[]
         if logits is None
-        else predict(logits, maps, inputs, masked=is_encoder, check_interrupt=check_interrupt),
+        else predict(logits, maps, inputs, predicted_positions(model, inputs), check_interrupt),
         positions=position_table(stack, len(inputs.tokens)),  # type: ignore[arg-type]
     )
 
@@ -142,24 +155,18 @@ def predict(
     logits: Tensor,
     maps: list[AttentionMap],
     inputs: LookInput,
-    *,
-    masked: bool,
+    positions: Sequence[int],
     check_interrupt: CheckInterrupt = never_interrupt,
 ) -> list[PredictedToken]:
-    """The prediction at each generated (or masked) position, with the positions that it attended to most."""
+    """The prediction at each of the positions, with the positions that it attended to most."""
     last = next((one for one in maps if one.key == "cross"), maps[-1])
     attended = last.weights.mean((0, 1))
-    if masked:
-        predicted: list[tuple[int, int | None]] = [(place, None) for place in inputs.masked_positions]
-    else:
-        following = [*inputs.tokens[1:], inputs.next_token]
-        start = max(0, inputs.prompt_length - 1)
-        predicted = [(place, following[place]) for place in range(start, len(inputs.tokens))]
+    following = [None] * len(inputs.tokens) if inputs.masked_positions else [*inputs.tokens[1:], inputs.next_token]
     found = []
-    for place, token in predicted:
+    for place in positions:
         check_interrupt()
+        token = following[place]
         probabilities = logits[place].float().softmax(-1).cpu()
-        best = probabilities.topk(min(TOP_CANDIDATES, len(probabilities)))
         most = attended[place].topk(min(TOP_ATTENDED, attended.shape[-1]))
         found.append(
             PredictedToken(
@@ -167,11 +174,24 @@ def predict(
                 None if token is None else inputs.name(token),
                 None if token is None else float(probabilities[token]),
                 None if token is None else 1 + int((probabilities > probabilities[token]).sum()),
-                [Candidate(inputs.name(int(one)), float(p)) for p, one in zip(*best, strict=True)],
+                [Candidate(inputs.name(one), p) for one, p in most_likely(probabilities)],
                 [(int(column), float(weight)) for weight, column in zip(*most, strict=True)],
             )
         )
     return found
+
+
+def predicted_positions(model: Model, inputs: LookInput) -> Sequence[int]:
+    """The positions whose predictions are shown: an encoder's masks, or all from the end of the prompt."""
+    if isinstance(model, EncoderModel):
+        return inputs.masked_positions
+    return range(max(0, inputs.prompt_length - 1), len(inputs.tokens))
+
+
+def most_likely(probabilities: Tensor, count: int = TOP_CANDIDATES) -> list[tuple[int, float]]:
+    """The most likely tokens with their probabilities, from the probabilities [V] of all tokens."""
+    best = probabilities.topk(min(count, len(probabilities)))
+    return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 def position_table(stack: Stack, length: int) -> PositionTable:
@@ -196,9 +216,7 @@ def position_table(stack: Stack, length: int) -> PositionTable:
 
 def _name_map(key: str, weights: Tensor, inputs: LookInput) -> AttentionMap:
     """A map with token names. Rows of cross-attention are named by the token that is predicted there."""
-    own = [inputs.name(token) for token in inputs.tokens]
-    name = inputs.source_name or inputs.name
-    source = [name(token) for token in inputs.source or ()]
+    own, source = inputs.names, inputs.source_names
     match key:
         case "encoder" | "rollout-encoder" if source:
             return AttentionMap(key, weights, source, source)
@@ -228,4 +246,4 @@ def _lens_table(model: Model, tape: Tape, inputs: LookInput, check_interrupt: Ch
         ]
         for layer, probabilities in zip(found.tokens[:, 0].tolist(), found.probabilities[:, 0].tolist(), strict=True)
     ]
-    return LensTable([inputs.name(token) for token in inputs.tokens], layers)
+    return LensTable(inputs.names, layers)

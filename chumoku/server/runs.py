@@ -22,20 +22,14 @@ from typing import Any
 from chumoku.errors import UsageError
 from chumoku.inspect_prompt import longest
 from chumoku.probe.cancellation import CheckInterrupt, interruptible, never_interrupt
-from chumoku.probe.page import pack_weights
+from chumoku.probe.forward_pass import check_head, check_layer
+from chumoku.probe.json_values import json_number
+from chumoku.probe.page import nan_bitmap, pack_weights
 from chumoku.probe.snapshot import take_snapshot
 from chumoku.safe_files import is_outside_link
 from chumoku.server.checkpoints import Checkpoints, UnknownRun, list_checkpoints, list_names, open_regular
 from chumoku.server.look.schemas import RunLook
-from chumoku.server.look.shared import (
-    MAX_MAP_VALUES,
-    MAX_TOKENS,
-    check_head,
-    check_layer,
-    json_number,
-    nan_bitmap,
-    prompt_from_text,
-)
+from chumoku.server.look.shared import MAX_MAP_VALUES, MAX_TOKENS, prompt_from_text
 from chumoku.weights.bundle import Bundle
 
 MAX_BYTES, TAIL = 16 << 20, 1 << 16  # read from the end of a metrics file: for all points, for the list of runs
@@ -92,8 +86,8 @@ class Runs:
     def _look(self, pipeline: Bundle, request: RunLook, check_interrupt: CheckInterrupt) -> dict[str, Any]:
         if request.map == "cross" and pipeline.config.kind != "encoder-decoder":
             raise UsageError(f"A model of kind '{pipeline.config.kind}' has no cross-attention. Choose another map.")
-        check_layer(pipeline, request.layer, "decoder" if request.map == "cross" else request.map)
-        check_head(pipeline, request.head)
+        check_layer(pipeline.config, request.layer, "decoder" if request.map == "cross" else request.map)
+        check_head(pipeline.config, request.head)
         most = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES, layers=1)
         prompt, notices = prompt_from_text(
             pipeline, request.text, request.target, None, most=most, check_interrupt=check_interrupt
@@ -105,13 +99,13 @@ class Runs:
         )
         full_map = snapshot.map(request.map)
         layer = 0 if len(full_map.weights) == 1 else request.layer
-        head_map = full_map._replace(weights=full_map.weights[layer, request.head][None, None])
+        weights = full_map.weights[layer, request.head]
         return {
             "step": request.checkpoint,
-            "rows": head_map.rows,
-            "columns": head_map.columns,
-            "weights": pack_weights(head_map.weights),
-            "nan": nan_bitmap(head_map),
+            "rows": full_map.rows,
+            "columns": full_map.columns,
+            "weights": pack_weights(weights),
+            "nan": nan_bitmap(weights),
             "notices": notices,
         }
 

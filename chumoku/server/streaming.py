@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from chumoku.probe.json_values import replace_non_finite
 from chumoku.server.disconnect import wait_for_disconnect
 from chumoku.server.errors import RequestError, to_request_error
 
@@ -30,17 +30,6 @@ def encode_json(value: Any) -> bytes:
     except ValueError:
         text = json.dumps(replace_non_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return text.encode("utf-8", "replace")
-
-
-def replace_non_finite(value: Any) -> Any:
-    """The same value with NaN and infinities as strings."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    if isinstance(value, Mapping):
-        return {key: replace_non_finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [replace_non_finite(each) for each in value]
-    return value
 
 
 def json_response(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

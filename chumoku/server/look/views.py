@@ -12,39 +12,30 @@ NaN and infinities become the strings "NaN", "Infinity", "-Infinity".
 
 from __future__ import annotations
 
-import difflib
 import math
+from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from chumoku.errors import AddressError, UsageError
+from chumoku.errors import UsageError
 from chumoku.inspect_prompt import Notice, generated_text, longest, source_tokens
-from chumoku.models.model import EncoderModel
 from chumoku.nn import tap
 from chumoku.pipeline import Pipeline
-from chumoku.probe import page
+from chumoku.probe import next_token, page
+from chumoku.probe.block import HeadTrace, trace_block
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
-from chumoku.probe.forward_pass import final_output, make_input, run_and_record, run_model
-from chumoku.probe.snapshot import LookInput, take_snapshot
+from chumoku.probe.forward_pass import check_head, check_layer
+from chumoku.probe.json_values import json_number, json_numbers
+from chumoku.probe.patching import compare_without, switch_off
+from chumoku.probe.snapshot import LookInput, most_likely, predicted_positions, take_snapshot
+from chumoku.probe.tensor_table import read_table
 from chumoku.server.look import schemas as schemas
-from chumoku.server.look.ablate import ablate as ablate
-from chumoku.server.look.block import block as block
-from chumoku.server.look.shared import (
-    MAX_MAP_VALUES,
-    MAX_TOKENS,
-    MAX_TOKENS_ONE_LAYER,
-    check_head,
-    check_layer,
-    json_number,
-    json_numbers,
-    nan_bitmap,
-    prompt_from_request,
-)
-from chumoku.server.streaming import replace_non_finite
+from chumoku.server.look.shared import MAX_MAP_VALUES, MAX_TOKENS, MAX_TOKENS_ONE_LAYER, prompt_from_request
 from chumoku.server.token_text import label_tokens
 
+SHOWN_VALUES = 64  # values of a vector
+NORMS = {"input": "input", "attention": "output", "feedforward": "feedforward", "out": "out"}
 SIDE = 64  # maximal number of rows and columns shown
 
 
@@ -55,21 +46,16 @@ def look(
     if request.layer is None:
         room = longest(pipeline, most=MAX_TOKENS, room=MAX_MAP_VALUES)
     else:
-        check_layer(pipeline, request.layer)
+        check_layer(pipeline.config, request.layer)
         room = longest(pipeline, most=MAX_TOKENS_ONE_LAYER, room=MAX_MAP_VALUES, layers=1)
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt, most=room)
     snapshot = take_snapshot(
         pipeline.model, prompt, layer=request.layer, with_lens=request.lens, check_interrupt=check_interrupt
     )
     data = page.to_json(snapshot)
-    data["maps"] = [
-        {**map_data, "first_layer": request.layer or 0, "nan": nan_bitmap(one)}
-        for one, map_data in zip(snapshot.maps, data["maps"], strict=True)
-        if request.maps is None or one.key in request.maps
-    ]
-    then = None if prompt.next_token is None else {"id": prompt.next_token, "text": prompt.name(prompt.next_token)}
+    data["maps"] = [one for one in data["maps"] if request.maps is None or one["key"] in request.maps]
     names = {"model": request.model, "text": request.text, "said": generated_text(pipeline.tokenizer, prompt)}
-    return {**names, "then": then, "notices": notices, **replace_non_finite(data)}
+    return {**names, "notices": notices, **data}
 
 
 def tokens(
@@ -98,18 +84,8 @@ def tensor(
     pipeline: Pipeline, request: schemas.Tensor, check_interrupt: CheckInterrupt = never_interrupt
 ) -> dict[str, Any]:
     """The first numbers of the tensor at an address, its shape and statistics."""
-    known = tap.addresses(pipeline.model)
-    if request.address not in known:
-        near = difflib.get_close_matches(request.address, known, n=1, cutoff=0.3)
-        hint = f"Did you mean {near[0]}?" if near else f"The model has {len(known)} addresses."
-        raise AddressError(f"This model has no address {request.address}. {hint}")
     prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
-    _, tape = run_and_record(pipeline.model, prompt.tokens, request.address, source=prompt.source)
-    if request.address not in tape:
-        raise AddressError(f"The forward pass of this prompt did not reach {request.address}.")
-    values = tape[request.address][0].float().cpu()
-    table = _as_table(pipeline, values, request)
-    rows, columns = _axis_labels(request.address, prompt, table)
+    shape, table, rows, columns = read_table(pipeline.model, prompt, request.address, head=request.head)
     if request.row is not None:
         if request.row >= len(table):
             raise UsageError(f"There is no row {request.row} at {request.address}: it has {len(table)} rows.")
@@ -118,7 +94,7 @@ def tensor(
     statistics = [float(one) for one in (finite.min(), finite.max(), finite.mean())] if len(finite) else [math.nan] * 3
     return {
         "address": request.address,
-        "shape": list(values.shape),
+        "shape": shape,
         "shown": json_numbers(table[:SIDE, :SIDE]),
         "rows": rows and rows[:SIDE],
         "columns": columns and columns[:SIDE],
@@ -132,50 +108,114 @@ def next_tokens(
     pipeline: Pipeline, request: schemas.Next, check_interrupt: CheckInterrupt = never_interrupt
 ) -> dict[str, Any]:
     """The most likely next tokens; `rest` is log Σ exp of the logits of all others."""
-    kind = pipeline.config.kind
-    if isinstance(pipeline.model, EncoderModel):
-        raise UsageError(f"A model of kind '{kind}' predicts no next token. Use a decoder or an encoder-decoder.")
     without_new = request if request.target is not None else request.model_copy(update={"new": 0})
     most = min(MAX_TOKENS_ONE_LAYER, pipeline.config.context)
     prompt, notices = prompt_from_request(pipeline, without_new, check_interrupt, most=most)
-    logits = (
-        final_output(run_model(pipeline.model, make_input(pipeline.model, prompt.tokens, prompt.source)))[0, -1]
-        .float()
-        .cpu()
-    )
-    best = logits.topk(min(request.count, len(logits)))
-    others = torch.ones(len(logits), dtype=torch.bool).index_fill(0, best.indices, False)
+    best = next_token.next_tokens(pipeline.model, prompt.tokens, source=prompt.source, count=request.count)
     return {
         "candidates": [
-            {"id": int(token), "text": prompt.name(int(token)), "logit": json_number(float(logit))}
-            for logit, token in zip(*best, strict=True)
+            {"id": token, "text": prompt.name(token), "logit": json_number(logit)}
+            for token, logit in zip(best.tokens, best.logits, strict=True)
         ],
-        "rest": json_number(float(logits[others].double().logsumexp(0))) if others.any() else "-Infinity",
-        "vocabulary": len(logits),
+        "rest": json_number(best.rest),
+        "vocabulary": best.vocabulary,
         "notices": notices,
     }
 
 
-def _as_table(pipeline: Pipeline, values: Tensor, request: schemas.Tensor) -> Tensor:
-    """A tensor of one to three axes as a matrix; with three axes, the matrix of the requested head."""
-    if values.ndim == 1:
-        return values[None]
-    if values.ndim == 2:
-        return values
-    if "attention." not in request.address:  # mixture of experts: hidden values of each chosen expert
-        return values.flatten(1)
-    check_head(pipeline, request.head)
-    return values[request.head * len(values) // pipeline.config.heads]  # several query heads may share a key head
+def block(
+    pipeline: Pipeline, request: schemas.Block, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """Everything that one block computes at one position."""
+    check_layer(pipeline.config, request.layer, request.part)
+    check_head(pipeline.config, request.head)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    where: dict[str, Any] = {"part": request.part, "layer": request.layer, "head": request.head}
+    trace = trace_block(pipeline.model, prompt.tokens, request.place, source=prompt.source, **where)
+    own = pipeline.tokenizer
+    source = label_tokens(prompt.source or (), pipeline.source_tokenizer)
+    vectors = {"token": trace.embedding, "position": trace.position}
+    return {
+        "tokens": source if source and request.part == "encoder" else label_tokens(prompt.tokens, own),
+        "embedding": {key: None if one is None else json_numbers(one[:SHOWN_VALUES]) for key, one in vectors.items()},
+        **{key: json_numbers(one[:SHOWN_VALUES]) for key, one in trace.stream.items()},
+        **_describe_head(trace.attention),
+        "cross": None if trace.cross is None else {"tokens": source, **_describe_head(trace.cross)},
+        "norms": {key: json_number(float(trace.stream[part].norm())) for key, part in NORMS.items()},
+        "config": _describe_config(pipeline),
+        "notices": notices,
+    }
 
 
-def _axis_labels(address: str, prompt: LookInput, table: Tensor) -> tuple[list[str] | None, list[str] | None]:
-    """Labels of the rows, and of the columns if they are tokens too."""
-    own = [prompt.name(token) for token in prompt.tokens]
-    source = [(prompt.source_name or prompt.name)(token) for token in prompt.source or ()]
-    queries = source if source and address.startswith("encoder") else own
-    keys = source if "cross_attention" in address else queries
-    part = address.rpartition(".")[2]
-    if part == "vector":
-        return None, None
-    rows = keys if "attention." in address and part in ("keys", "values") else queries
-    return rows, keys if part in ("scores", "masked_scores", "weights") and "attention." in address else None
+def ablate(
+    pipeline: Pipeline, request: schemas.Ablate, check_interrupt: CheckInterrupt = never_interrupt
+) -> dict[str, Any]:
+    """Text and candidates with all parts, and with some switched off.
+
+    Both models continue the same prompt; the bits are measured on the text that was generated before the ablation.
+    """
+    model, off = pipeline.model, _find_switched_off(pipeline, request.off)
+    prompt, notices = prompt_from_request(pipeline, request, check_interrupt)
+    change = compare_without(model, off, prompt.tokens, source=prompt.source)
+    with switch_off(model, off):
+        ablated_prompt, _ = prompt_from_request(pipeline, request, check_interrupt)
+    has_logits = change.before.ndim == 3
+    places = list(predicted_positions(model, prompt)) or [0]
+    effects = (change.effects[0, places] / math.log(2) if has_logits else change.effects).tolist()
+    return {
+        **{
+            name: {
+                "said": generated_text(pipeline.tokenizer, one),
+                "candidates": _describe_candidates(output[0, places[0]], prompt) if has_logits else [],
+            }
+            for name, output, one in (("before", change.before, prompt), ("after", change.after, ablated_prompt))
+        },
+        "change": json_number(sum(effects) / len(effects)),
+        "places": [{"place": place, "bits": json_number(part)} for place, part in zip(places, effects, strict=False)],
+        "measure": "bits" if has_logits else "cosine",
+        "notices": notices,
+    }
+
+
+def _find_switched_off(pipeline: Pipeline, off: Sequence[schemas.Part]) -> dict[str, list[int] | None]:
+    """Address → heads to switch off, or None for the whole output at this address."""
+    found: dict[str, list[int] | None] = {}
+    for one in off:
+        check_layer(pipeline.config, one.layer, one.part)
+        if one.feedforward == (one.head is not None) or (one.feedforward and one.cross):
+            raise UsageError("Each entry of 'off' must have either 'head' (optionally with 'cross') or 'feedforward'.")
+        if one.cross and (one.part != "decoder" or pipeline.config.kind != "encoder-decoder"):
+            raise UsageError(f"The {one.part} of a model of kind '{pipeline.config.kind}' has no cross-attention.")
+        address = f"{one.part}.blocks.{one.layer}"
+        if one.head is None:
+            found[f"{address}.feedforward.output"] = None
+            continue
+        check_head(pipeline.config, one.head)
+        heads = found.setdefault(f"{address}.{'cross_attention' if one.cross else 'attention'}.heads", [])
+        if heads is not None:
+            heads.append(one.head)
+    return found
+
+
+def _describe_head(trace: HeadTrace) -> dict[str, Any]:
+    numbers = {key: None if part is None else json_numbers(part) for key, part in trace._asdict().items()}
+    return {**numbers, "masked": trace.masked.tolist()}
+
+
+def _describe_config(pipeline: Pipeline) -> dict[str, Any]:
+    config = pipeline.config
+    return {
+        **{name: getattr(config, name) for name in ("norm", "feedforward", "position", "heads", "key_heads")},
+        **{name: getattr(config, name) for name in ("head_width", "width", "hidden", "kind", "layers")},
+        "norm_place": config.placement,
+        "scale_embedding": config.scale_embedding,
+        "experts": config.experts,
+        "base": config.rotary.base,
+    }
+
+
+def _describe_candidates(logits: Tensor, prompt: LookInput) -> list[dict[str, Any]]:
+    return [
+        {"id": token, "text": prompt.name(token), "probability": json_number(probability)}
+        for token, probability in most_likely(logits.float().softmax(-1).cpu())
+    ]

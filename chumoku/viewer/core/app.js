@@ -6,11 +6,12 @@
 // (which models it works with; a view without it needs no model) and `prefers(model)` (which of them it starts with).
 // context = { api, t, language, onLanguage, models, model, onModel, theme: { now, onChange }, notice, storedValue }.
 import { makeApi } from "./api.js";
-import { el, updateTexts } from "./dom.js";
+import { el } from "./dom.js";
 import { watchHealth } from "./health.js";
-import { addStrings, language, onLanguage, saveSetting, setLanguage, t } from "./i18n.js";
+import { addStrings, language, onLanguage, t } from "./i18n.js";
 import { askForKey } from "./key.js";
 import { strings } from "./strings.js";
+import { startSwitches } from "./switches.js";
 
 const VIEWS = ["translate", "chat", "look", "playground", "runs", "lab"];
 const viewModule = (name) => `../views/${name}/${name}.js`;
@@ -199,26 +200,8 @@ function showHealth(state) {
 }
 
 // ---- language and theme ----
-function updateSwitches() {
-  byId("language").textContent = t("to_language");
-  byId("language").lang = language() === "ja" ? "en" : "ja";
-  byId("theme").textContent = t(root.dataset.theme === "dark" ? "to_light" : "to_dark");
-}
-
 byId("views").append(...VIEWS.map((name) => el("a", { href: "#/" + name, "data-view": name, t: name })));
-byId("language").addEventListener("click", () => setLanguage(language() === "ja" ? "en" : "ja"));
-byId("theme").addEventListener("click", () => {
-  root.dataset.theme = root.dataset.theme === "dark" ? "light" : "dark";
-  saveSetting("theme", root.dataset.theme);
-  updateSwitches();
-  for (const callback of [...themeListeners]) callback(root.dataset.theme);
-});
-onLanguage(() => {
-  updateTexts();
-  updateSwitches();
-  document.title = `${t(viewInAddress())} · chumoku`;
-});
+startSwitches((theme) => [...themeListeners].forEach((callback) => callback(theme)));
+onLanguage(() => (document.title = `${t(viewInAddress())} · chumoku`));
 addEventListener("hashchange", show);
-updateTexts();
-updateSwitches();
 start();

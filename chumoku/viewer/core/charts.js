@@ -1,9 +1,9 @@
 // Line charts in SVG.
 //
-//   lineChart({ lines: [{ name, points: [[x, y] …], kind }], log, width, height, label })
+//   lineChart({ lines: [{ name, points: [[x, y, title?] …], kind, band?: [[x, low, high] …] }], log, width, height, label })
 //
 // Where y is NaN, the line is interrupted and a cross is drawn at the bottom; a point without neighbors is a dot.
-// `log`: a logarithmic y axis.
+// `log`: a logarithmic y axis. `xWhole`: only whole numbers on the x axis.
 import { svg } from "./dom.js";
 import { formatNumber } from "./format.js";
 
@@ -12,8 +12,9 @@ const RIGHT = 12;
 const TOP = 12;
 const BOTTOM = 38;
 
-export function lineChart({ lines, log = false, width = 640, height = 300, label = "", xs = null, ys = null, xName = "", marks = [] }) {
-  const finite = lines.flatMap((line) => line.points.filter(([, y]) => Number.isFinite(y) && (!log || y > 0)));
+export function lineChart({ lines, log = false, width = 640, height = 300, label = "", xs = null, ys = null, xName = "", xWhole = false, marks = [] }) {
+  const ends = ({ points, band = [] }) => [...points, ...band, ...band.map(([at, , top]) => [at, top])];
+  const finite = lines.flatMap(ends).filter(([, y]) => Number.isFinite(y) && (!log || y > 0));
   const [left, right] = xs ?? range(finite.map(([x]) => x));
   const [low, high] = ys ?? addMargin(range(finite.map(([, y]) => y)), log);
   const scaleY = log ? Math.log10 : (y) => y;
@@ -24,7 +25,8 @@ export function lineChart({ lines, log = false, width = 640, height = 300, label
     chart.append(svg("line", { x1: LEFT, x2: width - RIGHT, y1: y(value), y2: y(value), class: "rule" }));
     chart.append(svg("text", { x: LEFT - 7, y: y(value) + 4, class: "tick end" }, formatNumber(value)));
   }
-  for (const value of ticks(left, right, width < 480 ? 4 : 7))
+  const count = width < 480 ? 4 : 7;
+  for (const value of ticks(left, right, xWhole ? Math.min(count, right - left) : count))
     chart.append(svg("text", { x: x(value), y: height - BOTTOM + 17, class: "tick middle" }, formatNumber(value, 4)));
   if (xName) chart.append(svg("text", { x: width - RIGHT, y: height - 1, class: "tick end" }, xName));
   for (const value of marks) chart.append(svg("line", { x1: x(value), x2: x(value), y1: TOP, y2: height - BOTTOM, class: "mark" }));
@@ -33,13 +35,13 @@ export function lineChart({ lines, log = false, width = 640, height = 300, label
   return chart;
 }
 
-function drawLine({ points, kind = "first", dots = false }, x, y, { log, bottom }) {
+function drawLine({ points, kind = "first", dots = false, band = [] }, x, y, { log, bottom }) {
   let path = "";
   let open = false;
   const nans = [];
   const dotsDrawn = [];
   const drawable = (point) => point !== undefined && Number.isFinite(point[1]) && (!log || point[1] > 0);
-  for (const [number, [at, value]] of points.entries()) {
+  for (const [number, [at, value, title]] of points.entries()) {
     if (!drawable(points[number])) {
       if (!Number.isFinite(value)) nans.push(at);
       open = false;
@@ -48,10 +50,14 @@ function drawLine({ points, kind = "first", dots = false }, x, y, { log, bottom 
     path += `${open ? "L" : "M"}${x(at).toFixed(1)} ${y(value).toFixed(1)}`;
     open = true;
     const alone = !drawable(points[number - 1]) && !drawable(points[number + 1]);
-    if (dots || alone) dotsDrawn.push(svg("circle", { cx: x(at), cy: y(value), r: 3, class: "dot " + kind }));
+    if (dots || alone) dotsDrawn.push(svg("circle", { cx: x(at), cy: y(value), r: 3, class: "dot " + kind }, title ? svg("title", {}, title) : null));
   }
+  const edges = band.filter(([, low, top]) => drawable([0, low]) && drawable([0, top]));
+  const outline = [...edges.map(([at, low]) => [at, low]), ...edges.map(([at, , top]) => [at, top]).reverse()];
+  const area = `M${outline.map(([at, value]) => `${x(at).toFixed(1)} ${y(value).toFixed(1)}`).join("L")}Z`;
   const marks = nans.slice(0, 200).map((at) => svg("path", { d: `M${x(at) - 3} ${bottom - 7}l6 6m0 -6l-6 6`, class: "odd" }, svg("title", {}, "NaN")));
-  return [svg("path", { d: path, class: "curve " + kind }), ...dotsDrawn, ...marks];
+  const bands = edges.length ? [svg("path", { d: area, class: "band " + kind })] : [];
+  return [...bands, svg("path", { d: path, class: "curve " + kind }), ...dotsDrawn, ...marks];
 }
 
 /** [minimum, maximum]; [0, 1] of no values. */

@@ -1,10 +1,10 @@
 // Heatmaps: tables of numbers painted on a canvas.
 //
-//   weights     0 … 1            background → accent color
+//   weights     0 … 1            background → accent color, of √weight unless `linear`
 //   signed      −m … m           warm → background → accent color               vectors
 //   NaN         hatched, in the warning color
 //
-//   paint(canvas, table)         table = { values, rows, columns, at?, nans?, scale?, signed?, limit? }
+//   paint(canvas, table)         table = { values, rows, columns, at?, nans?, scale?, signed?, linear?, limit? }
 //
 // Each cell is one pixel (or a square of `scale` pixels), so that CSS can scale the canvas without repainting.
 
@@ -12,13 +12,13 @@ const STEPS = 256;
 const cache = new Map();
 
 /** The colors of the theme as little-endian 32-bit words for ImageData, cached per theme. */
-export function palette(signed = false) {
-  const key = `${document.documentElement.dataset.theme ?? ""}|${signed}`;
-  if (!cache.has(key)) cache.set(key, makePalette(signed));
+function palette(signed, linear) {
+  const key = `${document.documentElement.dataset.theme ?? ""}|${signed}|${linear}`;
+  if (!cache.has(key)) cache.set(key, makePalette(signed, linear));
   return cache.get(key);
 }
 
-function makePalette(signed) {
+function makePalette(signed, linear) {
   const style = getComputedStyle(document.documentElement);
   const color = (name) => rgb(style.getPropertyValue(name).trim());
   const [card, accent, warm, red] = ["--card", "--accent", "--warm", "--red"].map(color);
@@ -26,7 +26,7 @@ function makePalette(signed) {
   for (let step = 0; step < STEPS; step++) {
     const share = step / (STEPS - 1);
     // The square root makes small weights visible.
-    words[step] = signed ? word(mix(card, share < 0.5 ? warm : accent, Math.abs(2 * share - 1))) : word(mix(card, accent, Math.sqrt(share)));
+    words[step] = signed ? word(mix(card, share < 0.5 ? warm : accent, Math.abs(2 * share - 1))) : word(mix(card, accent, linear ? share : Math.sqrt(share)));
   }
   words[STEPS] = word(red);
   words[STEPS + 1] = word(card);
@@ -42,8 +42,8 @@ const mix = (a, b, share) => a.map((one, at) => one + (b[at] - one) * share);
 const word = ([r, g, b]) => ((255 << 24) | (Math.round(b) << 16) | (Math.round(g) << 8) | Math.round(r)) >>> 0;
 
 /** Paint a table. 16-bit values are weights, where 65535 is 1; `nans`: one bit per value; `limit`: the value of full color. */
-export function paint(canvas, { values, rows, columns, at = 0, nans = null, scale = 1, signed = false, limit = null }) {
-  const colors = palette(signed);
+export function paint(canvas, { values, rows, columns, at = 0, nans = null, scale = 1, signed = false, linear = false, limit = null }) {
+  const colors = palette(signed, linear);
   const width = columns * scale;
   canvas.width = width;
   canvas.height = rows * scale;
@@ -102,20 +102,24 @@ export function unpackMap(map) {
     values = new Uint16Array(raw.buffer, raw.byteOffset, raw.byteLength >> 1);
     nans = map.nan ? decodeBase64(map.nan) : null;
   };
-  return {
-    ...map,
-    layers: map.layers ?? 1,
-    heads: map.heads ?? 1,
-    /** The table of one head, for `paint`. */
-    table(layer, head) {
-      unpack();
-      return { values, nans, rows, columns, at: (layer * (map.heads ?? 1) + head) * rows * columns };
-    },
-    /** One weight, or NaN. */
-    weight(layer, head, row, column) {
-      unpack();
-      const index = (layer * (map.heads ?? 1) + head) * rows * columns + row * columns + column;
-      return nans && nans[index >> 3] & (1 << (index & 7)) ? NaN : values[index] / 65535;
-    },
+  const { layers = 1, heads = 1 } = map;
+  /** The table of one head, for `paint`; null: the mean over all layers, over all heads. */
+  const table = (layer, head) => {
+    unpack();
+    if (layer !== null && head !== null) return { values, nans, rows, columns, at: (layer * heads + head) * rows * columns };
+    const tables = (layer === null ? range(layers) : [layer]).flatMap((one) => (head === null ? range(heads) : [head]).map((other) => table(one, other)));
+    const mean = new Float32Array(rows * columns);
+    for (const one of tables) for (let at = 0; at < mean.length; at++) mean[at] += weightAt(one, at) / tables.length;
+    return { values: mean, nans: null, rows, columns, at: 0 };
   };
+  return { ...map, layers, heads, table };
+}
+
+const range = (count) => Array.from({ length: count }, (_, at) => at);
+
+/** One weight of a table of `unpackMap`, or NaN; cells are numbered row by row. */
+export function weightAt({ values, nans, at }, cell) {
+  const index = at + cell;
+  if (nans && nans[index >> 3] & (1 << (index & 7))) return NaN;
+  return values instanceof Uint16Array ? values[index] / 65535 : values[index];
 }

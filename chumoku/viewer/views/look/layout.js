@@ -1,7 +1,7 @@
 // The elements of the view Look.
 import { el } from "../../core/dom.js";
 
-export const TABS = ["steps", "heads", "lens", "off"];
+export const TABS = ["steps", "heads", "lens", "overview", "off"];
 
 export function layout(stored) {
   const fresh = el("select", {}, ...[0, 8, 16, 32, 64].map((count) => el("option", { value: String(count) }, String(count))));
@@ -17,7 +17,6 @@ export function layout(stored) {
     blockError: el("p", { class: "error", role: "alert" }),
     cut: el("p", { class: "cut", role: "status" }),
     notices: el("div", { role: "status" }),
-    tokens: el("div", { class: "token-lines" }),
     pick: el("div", {}),
     contents: el("nav", { class: "contents", "t-label": "look_contents" }),
     steps: el("div", { class: "steps" }),
@@ -36,7 +35,7 @@ export function layout(stored) {
   );
   parts.tablist = el("div", { class: "tabs", role: "tablist", "t-label": "look_panels" }, ...TABS.map((name) => parts.tabs[name]));
   const picked = el("div", { class: "where-pick" }, parts.pick, el("p", { class: "hint", t: "look_pick_say" }));
-  parts.where = el("section", { class: "card where" }, parts.tokens, picked);
+  parts.where = el("section", { class: "card where" }, picked);
   parts.panels.steps.append(parts.contents, parts.blockError, parts.steps);
   parts.below = el("div", { class: "look-below", hidden: true }, parts.tablist, parts.where, ...TABS.map((name) => parts.panels[name]));
   parts.root = el("div", { class: "look" }, parts.form, parts.below);

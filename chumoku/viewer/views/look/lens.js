@@ -26,6 +26,7 @@ export function makeLens(t) {
     for (const event of ["pointerover", "focusin", "click"]) table.addEventListener(event, showBest);
     table.addEventListener("keydown", moveFocus);
     box.replaceChildren(table);
+    mark(table.querySelector("td[tabindex='0']"));
     return undefined;
   }
 
@@ -33,7 +34,7 @@ export function makeLens(t) {
     const [name, probability] = candidates[0];
     const share = toNumber(probability);
     const isNaN = Number.isNaN(share);
-    const first = layer === 0 && place === 0;
+    const first = layer === shown.lens.length - 1 && place === (shown.words[0]?.place ?? 0);
     const attributes = { tabindex: first ? 0 : -1, "data-layer": layer, "data-place": place, class: isNaN ? "nan" : null };
     const td = el("td", attributes, isNaN ? "NaN" : name);
     td.style.setProperty("--share", String(share || 0));
@@ -42,7 +43,13 @@ export function makeLens(t) {
 
   function showBest(event) {
     const at = event.target.closest?.("td");
-    if (!at) return;
+    if (at) mark(at);
+  }
+
+  /** Show the best tokens of a cell. */
+  function mark(at) {
+    for (const one of box.querySelectorAll("td.at")) one.classList.remove("at");
+    at.classList.add("at");
     const [layer, place] = [Number(at.dataset.layer), Number(at.dataset.place)];
     const rows = shown.lens[layer][place].map(([name, value]) => ({ name, share: toNumber(value), label: percent(toNumber(value)), strong: true }));
     best.replaceChildren(el("h3", { class: "numbers" }, t("look_lens_at", { layer, token: shown.tokens[place][1] })), bars(rows));

@@ -11,7 +11,7 @@ import { HeadPicker } from "./head_picker.js";
 import { layout, TABS } from "./layout.js";
 import { LookPanels } from "./panels.js";
 import { steps } from "./steps.js";
-import { tokenLines } from "./tokens.js";
+import { TokenLines } from "./tokens.js";
 
 export { strings } from "./strings.js";
 export const styles = ["views/look/look.css"];
@@ -42,7 +42,9 @@ class Look {
     this.picker = new HeadPicker(t, (layer, head) => this.select({ layer, head }));
     this.panels = new LookPanels(this, api, t);
     this.tab = TABS.includes(this.stored.tab.get()) ? this.stored.tab.get() : "steps";
+    this.tokens = new TokenLines((change) => this.select(change));
     parts.pick.append(this.picker.root);
+    parts.where.prepend(this.tokens.root);
   }
 
   /** The number of layers of each stack, and the number of heads. */
@@ -120,13 +122,11 @@ class Look {
   }
 
   drawSelection() {
-    const { parts, part, layer, head, place } = this;
+    const { part, layer, head, place } = this;
     const depths = this.depths();
     this.picker.show({ layers: depths[part], heads: depths.heads, entropy: this.look.entropy[part] ?? [[]] });
     this.picker.choose(layer, head);
-    const focused = parts.tokens.contains(document.activeElement);
-    parts.tokens.replaceChildren(...tokenLines(this.look, { part, place }, (change) => this.select(change)));
-    if (focused) parts.tokens.querySelector("[aria-pressed=true]")?.focus({ preventScroll: true });
+    this.tokens.show(this.look, { part, place });
   }
 
   async loadBlock() {
@@ -207,12 +207,6 @@ class Look {
     parts.fresh.addEventListener("change", () => {
       stored.new.set(parts.fresh.value);
       this.load();
-    });
-    parts.tokens.addEventListener("keydown", (event) => {
-      const move = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!move) return;
-      event.preventDefault();
-      this.select({ place: this.place + move });
     });
     const showFields = () => (parts.freshLabel.hidden = context.model().kind === "encoder");
     context.onModel(() => {

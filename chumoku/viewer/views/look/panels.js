@@ -3,6 +3,8 @@ import { isAbort } from "../../core/api.js";
 import { Ablation } from "./ablation.js";
 import { HeadGrid } from "./heads.js";
 import { makeLens } from "./lens.js";
+import { makeNumbers } from "./numbers.js";
+import { makePredictions } from "./predictions.js";
 
 export class LookPanels {
   constructor(view, api, t) {
@@ -13,10 +15,13 @@ export class LookPanels {
       onStep: () => view.parts.tabs.steps.click(),
     });
     this.lens = makeLens(t);
+    const openMap = (...where) => this.openMap(...where);
+    this.overview = [makePredictions(t, openMap), makeNumbers(t, openMap)];
     this.ablation = new Ablation(t, api);
     const { panels } = view.parts;
     panels.heads.append(this.heads.root);
     panels.lens.append(this.lens.root);
+    panels.overview.append(...this.overview.map((one) => one.root));
     panels.off.append(this.ablation.root);
   }
 
@@ -27,6 +32,7 @@ export class LookPanels {
   open(tab) {
     if (tab === "heads" && !this.grid) this.showGrid(this.view.look, null);
     if (tab === "lens") this.openLens();
+    if (tab === "overview") this.showOverview();
     if (tab === "off") this.ablation.resume();
   }
 
@@ -43,7 +49,19 @@ export class LookPanels {
   redraw() {
     if (this.grid) this.heads.draw();
     this.lens.redraw();
+    if (this.view.tab === "overview") this.showOverview();
     this.ablation.redraw();
+  }
+
+  showOverview() {
+    for (const one of this.overview) one.show(this.view.look);
+  }
+
+  openMap(key, layer, head, cell) {
+    this.showGrid(this.view.look, null);
+    this.view.parts.tabs.heads.click();
+    this.heads.open(key, layer, head, cell);
+    this.heads.mapView.focus();
   }
 
   unmount() {

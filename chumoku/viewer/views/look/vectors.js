@@ -28,6 +28,11 @@ export function stack(names, table, { faint = [], label = "" } = {}) {
   const canvas = el("canvas", { class: "stack", role: "img", "aria-label": label });
   paint(canvas, { values, rows: table.length, columns, scale: 4, signed: true, limit: maxAbs(values) });
   canvas.style.setProperty("height", `${table.length * 18}px`);
+  canvas.addEventListener("pointermove", (event) => {
+    const at = (offset, size, count) => Math.min(count - 1, Math.max(0, Math.floor((offset / size) * count)));
+    const [row, column] = [at(event.offsetY, canvas.clientHeight, table.length), at(event.offsetX, canvas.clientWidth, columns)];
+    canvas.title = `${names[row]} [${column}] = ${formatNumber(table[row][column], 4)}`;
+  });
   const rows = names.map((name, at) => el("span", { class: faint[at] ? "masked" : null, title: name }, name));
   return el("div", { class: "stack-box" }, el("div", { class: "stack-names", "aria-hidden": "true" }, ...rows), canvas);
 }
