@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 file", "2,000 files". `plural` is for irregular plurals."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 

@@ -30,7 +30,7 @@ from chumoku.errors import UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.probe.forward_pass import unwrap_compiled
 from chumoku.text import Tokenizer
 from chumoku.weights import open_model
@@ -71,7 +71,7 @@ class Pipeline(Bundle):
     """
 
     def __repr__(self) -> str:
-        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, Quantized)}
+        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, QuantizedLinear)}
         precision = ", ".join(sorted(kinds)) or str(self.model.dtype).removeprefix("torch.")
         return (
             f"Pipeline(kind={config.kind}, parameters={count(config).parameters:,}, vocabulary={config.vocabulary:,}, "
@@ -273,7 +273,7 @@ def save(
 
 def check_savable(model: Model, tokenizers: Tokenizers) -> None:
     """Refuse a model that would not be the same after `load`."""
-    if kinds := {part.kind for part in model.modules() if isinstance(part, Quantized)}:
+    if kinds := {part.kind for part in model.modules() if isinstance(part, QuantizedLinear)}:
         raise UsageError(
             f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
             "model it was made from; load(path, precision=…) quantizes it again."

@@ -20,7 +20,7 @@ from typing import Any
 
 import bombs as tokenizer_bombs
 import torch
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -48,7 +48,7 @@ WAYS = ("pipe", "device", "random", "terminal", "outside", "loop", "folder", "go
 
 
 def bundle(name: str) -> Callable[[Path], Path]:
-    return lambda place: made(place / "model", "decoder") / name
+    return lambda place: make_bundle(place / "model", "decoder") / name
 
 
 def rewrite_checksums(folder: Path) -> None:
@@ -81,7 +81,7 @@ def open_bundle(file: Path) -> None:
 
 @functools.cache  # in the process that forks; each fork changes its own
 def parts() -> tuple[ModelResult, Optimizer, Average]:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     model = build(CONFIG, seed=3)
     result = ModelResult(model, Tokenizers(tokenizer, tokenizer))
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
@@ -157,7 +157,7 @@ def _shape(count: int, dice: random.Random) -> list[int]:
 
 
 def files(place: Path) -> Path:
-    made(place / "healthy", "decoder")
+    make_bundle(place / "healthy", "decoder")
     (place / "plan.json").write_text(json.dumps({"name": "README.md", "way": "nothing"}))
     return place / "plan.json"
 
@@ -201,7 +201,7 @@ def open_with_replacement(file: Path) -> None:
 
 
 def bombs(place: Path) -> Path:
-    made(place / "model", "decoder")
+    make_bundle(place / "model", "decoder")
     return place / "model" / "tokenizer.json"
 
 

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
 
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from faults import recipe_for, write_corpora
 
 import chumoku.cli
@@ -58,8 +58,8 @@ def write_inputs(base: Path) -> None:
     ]
     (base / "recipe.toml").write_text("\n".join(lines), "utf-8")
     (base / "lines.txt").write_text("".join(f"line {number}\n" for number in range(300)), "utf-8")
-    made(base / "llama", "decoder", chatty(), vocabulary=chatty().size, **LLAMA)
-    made(base / "translator", "encoder-decoder", bytewise(("en", "ja")))
+    make_bundle(base / "llama", "decoder", chat_tokenizer(), vocabulary=chat_tokenizer().size, **LLAMA)
+    make_bundle(base / "translator", "encoder-decoder", byte_tokenizer(("en", "ja")))
 
 
 def _toml(value: Any) -> str:

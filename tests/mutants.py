@@ -31,7 +31,7 @@ import bombs
 import bundle_mutants as damage
 import sentencepiece
 import torch
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from tokenizers import models, pre_tokenizers
 
 from chumoku import lora, text
@@ -69,7 +69,7 @@ def llama(**changes: Any) -> Any:
 
 def folder(model: Any, name: str) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        tokenizer = bytewise()
+        tokenizer = byte_tokenizer()
         write_folder(place, model, Tokenizers(tokenizer, tokenizer))
         return place / name
 
@@ -78,7 +78,7 @@ def folder(model: Any, name: str) -> Callable[[Path], Path]:
 
 def gguf(kind: Any) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        tokenizer = bytewise()
+        tokenizer = byte_tokenizer()
         write_gguf_model(place / "model.gguf", llama(width=32), Tokenizers(tokenizer, tokenizer), kind=kind)
         return place / "model.gguf"
 
@@ -99,7 +99,7 @@ def llama2c(place: Path) -> Path:
 
 def adapter(name: str) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        base = made(place / "base", "decoder")
+        base = make_bundle(place / "base", "decoder")
         model = load(base).model
         lora.attach(model, lora.LoraSettings(rank=3, dora=True))
         lora.save(model, place / "adapter", base=str(base), rows=transformers_rows(model.config))
@@ -204,26 +204,26 @@ def mutated(data: bytes, dice: random.Random) -> bytes:
         size = struct.unpack("<Q", data[:8])[0]
         header = wrong_values(json.loads(data[8 : 8 + size]), dice)
         return struct.pack("<Q", len(header)) + header + data[8 + size :]
-    made = bytearray(data)
+    damaged = bytearray(data)
     for _ in range(dice.randint(1, 3)):
         # Heads are where counts and offsets lie.
-        place = dice.randrange(max(1, min(len(made), dice.choice([64, 4096, len(made)]))))
+        place = dice.randrange(max(1, min(len(damaged), dice.choice([64, 4096, len(damaged)]))))
         length = dice.choice([1, 4, 8, 64, 1000])
         match dice.randrange(6):
             case 0:
-                made[place : place + 1] = bytes([dice.randrange(256)])
+                damaged[place : place + 1] = bytes([dice.randrange(256)])
             case 1:
-                made = made[:place]
+                damaged = damaged[:place]
             case 2:
-                del made[place : place + length]
+                del damaged[place : place + length]
             case 3:
-                made[place:place] = made[place : place + length] * dice.choice([1, 2, 50])
+                damaged[place:place] = damaged[place : place + length] * dice.choice([1, 2, 50])
             case 4:
-                number = dice.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(made)])
-                made[place : place + 8] = struct.pack("<Q", number)
+                number = dice.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(damaged)])
+                damaged[place : place + 8] = struct.pack("<Q", number)
             case 5:
-                made[place : place + length] = dice.randbytes(length)
-    return bytes(made)
+                damaged[place : place + length] = dice.randbytes(length)
+    return bytes(damaged)
 
 
 def wrong_values(tree: Any, dice: random.Random) -> bytes:

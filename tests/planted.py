@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from bundles import made as bundle
+from bundles import make_bundle
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -141,12 +141,12 @@ def see_ahead(stack: Stack, by: int) -> None:
     usual = stack.attention_context
 
     def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        made = usual(positions, end, **rest)
-        if not made.causal:
-            return made
+        context = usual(positions, end, **rest)
+        if not context.causal:
+            return context
         new = positions.shape[-1]
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new + by)
-        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+        return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
 
     stack.attention_context = attention_context  # type: ignore[method-assign]
 
@@ -181,12 +181,12 @@ def mask_that_ends_too_early(ward: Ward, patch: Patch) -> Subject:
     usual = stack.attention_context
 
     def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        made, new = usual(positions, end, **rest), positions.shape[-1]
-        if not made.causal or new <= 26:
-            return made
+        context, new = usual(positions, end, **rest), positions.shape[-1]
+        if not context.causal or new <= 26:
+            return context
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new)
         rule[26:, 26:] = True
-        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+        return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
 
     stack.attention_context = attention_context  # type: ignore[method-assign]
     return subject
@@ -469,10 +469,10 @@ def sources_cut(ward: Ward, patch: Patch) -> Subject:
 def optimizer_without_feedforwards(ward: Ward, patch: Patch) -> Subject:
     usual = optimizer._build
 
-    def made(parameters: dict[str, Any], settings: Any) -> Any:
+    def build_without_feedforwards(parameters: dict[str, Any], settings: Any) -> Any:
         return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
 
-    patch.setattr(optimizer, "_build", made)
+    patch.setattr(optimizer, "_build", build_without_feedforwards)
     return ward.decoder()
 
 
@@ -700,7 +700,7 @@ def shuffled_targets(ward: Ward, patch: Patch) -> Subject:
 
 def damaged(how: Callable[[bytes], bytes]) -> Planting:
     def plant(ward: Ward, patch: Patch) -> Subject:
-        folder = bundle(Path(tempfile.mkdtemp(dir=ward.folder)) / "model", "decoder")
+        folder = make_bundle(Path(tempfile.mkdtemp(dir=ward.folder)) / "model", "decoder")
         file = folder / "model.safetensors"
         file.write_bytes(how(file.read_bytes()))
         return subject_from_model(str(folder), ward.folder, lambda sentence: None)
@@ -716,8 +716,8 @@ def flipped(data: bytes) -> bytes:
 def damaged_checkpoint(ward: Ward, patch: Patch) -> Subject:
     """The result is whole, and a checkpoint beside it is not."""
     folder = Path(tempfile.mkdtemp(dir=ward.folder))
-    bundle(folder / "last", "decoder")
-    step = bundle(folder / "checkpoints" / "step-00000007", "decoder")
+    make_bundle(folder / "last", "decoder")
+    step = make_bundle(folder / "checkpoints" / "step-00000007", "decoder")
     (step / "tokenizer.json").write_bytes((step / "tokenizer.json").read_bytes()[:-1])
     return Subject(folder=folder)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty
+from bundles import byte_tokenizer, chat_tokenizer
 
 import chumoku
 from chumoku.errors import DamagedError
@@ -34,7 +34,7 @@ from chumoku.weights.certificate_peers import Peer, our_answer
 from chumoku.weights.convert import KINDS
 from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 SMALL: dict[str, Any] = {"width": 12, "heads": 3, "layers": 2, "context": 61, "feedforward_width": 17}
 
 
@@ -237,7 +237,7 @@ def test_llama_cpp_computes_the_same(name: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     from chumoku.weights.formats.gguf_model import write_gguf_model
 
-    tokenizer = chatty()
+    tokenizer = chat_tokenizer()
     changes = {"width": 64, "heads": 4, "feedforward_width": 96, "context": 61, "layers": 2}
     if name == "llama":
         changes["kv_heads"] = 2

@@ -56,8 +56,8 @@ def trained(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(file: str, name: str, change: Callable[[Tensor], Tensor | None]) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
         tensors = {key: tensor.clone() for key, tensor in load_file(folder / file).items()}
-        made = change(tensors.pop(name))
-        save_file(tensors | ({} if made is None else {name: made.contiguous()}), folder / file)
+        tensor = change(tensors.pop(name))
+        save_file(tensors | ({} if tensor is None else {name: tensor.contiguous()}), folder / file)
 
     return work
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from commands import Ask, Ended, command
 
 import chumoku
@@ -26,12 +26,12 @@ from chumoku.decoding.translate_file import progress_path
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one model of each kind, and a few more."""
     folder = tmp_path_factory.mktemp("models")
-    made(folder / "translator", "encoder-decoder", bytewise(("en", "ja")), tie_output=False)
-    made(folder / "short", "encoder-decoder", position="learned", context=23)
-    made(folder / "decoder", "decoder", width=64, heads=2)
-    made(folder / "chatty", "decoder", chatty(), context=4096, width=64, heads=2)
-    made(folder / "endless", "decoder", chatty(marks=()), context=4096)
-    made(folder / "encoder", "encoder")
+    make_bundle(folder / "translator", "encoder-decoder", byte_tokenizer(("en", "ja")), tie_output=False)
+    make_bundle(folder / "short", "encoder-decoder", position="learned", context=23)
+    make_bundle(folder / "decoder", "decoder", width=64, heads=2)
+    make_bundle(folder / "chat_tokenizer", "decoder", chat_tokenizer(), context=4096, width=64, heads=2)
+    make_bundle(folder / "endless", "decoder", chat_tokenizer(marks=()), context=4096)
+    make_bundle(folder / "encoder", "encoder")
     return folder
 
 
@@ -237,12 +237,12 @@ def test_generate_refuses_invalid_input(ask: Ask) -> None:
 
 
 def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
-    pipeline = chumoku.load(models / "chatty")
+    pipeline = chumoku.load(models / "chat_tokenizer")
     options = {"max_new_tokens": 9, "seed": 3}
     first = pipeline.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
     talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
     second = pipeline.chat(talk, **options)  # type: ignore[arg-type]
-    words = ("chat", "chatty", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
+    words = ("chat", "chat_tokenizer", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
     assert first
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
@@ -407,9 +407,9 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
         (["chat", "decoder", "--format", "chatml"], "Choose plain"),
-        (["chat", "chatty", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
-        (["chat", "chatty", "--temperature", "nan"], "temperature must"),
-        (["chat", "chatty", "--system", " "], "The system message is empty"),
+        (["chat", "chat_tokenizer", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
+        (["chat", "chat_tokenizer", "--temperature", "nan"], "temperature must"),
+        (["chat", "chat_tokenizer", "--system", " "], "The system message is empty"),
         (["chat", "translator"], "translator is of kind 'encoder-decoder'"),
         (["embed", "encoder"], "0 texts were given"),
         (["embed", "encoder", "one", ""], "Text 2 is empty"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty
+from bundles import byte_tokenizer, chat_tokenizer
 from torch import Tensor
 
 from chumoku import text
@@ -25,7 +25,7 @@ from chumoku.weights.formats.ctranslate2 import read_vocabulary, write_ctranslat
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 LLAMA3 = {"scaling": "llama3", "factor": 5.0, "original": 23, "base": 50.0}
 CELLS: dict[str, dict[str, Any]] = {
     "pre layer": {},
@@ -224,7 +224,7 @@ def test_vocabulary_is_pieces_by_id(tmp_path: Path) -> None:
 
 
 def test_unused_names_are_unique(tmp_path: Path) -> None:
-    taken = chatty(("<|endoftext|>", "<unused 258>"))
+    taken = chat_tokenizer(("<|endoftext|>", "<unused 258>"))
     found = read_vocabulary(taken.save(tmp_path / "tokenizer.json"), 261)
     assert len(set(found)) == 261
 
@@ -237,7 +237,7 @@ def test_special_tokens_are_written(tmp_path: Path) -> None:
 
 
 def test_tokenizer_with_one_special_token(tmp_path: Path) -> None:
-    only = chatty(("<|endoftext|>",))
+    only = chat_tokenizer(("<|endoftext|>",))
     export(tmp_path, random_model("decoder", vocabulary=only.size), Tokenizers(only, only))
     settings = json.loads((tmp_path / "config.json").read_text())
     assert {settings[key] for key in ("bos_token", "eos_token", "unk_token")} == {"<|endoftext|>"}
@@ -246,7 +246,7 @@ def test_tokenizer_with_one_special_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "role"), [("decoder", "end"), ("encoder-decoder", "begin")])
 def test_tokenizer_without_roles_is_refused(kind: str, role: str, tmp_path: Path) -> None:
-    none: Tokenizer = chatty(())
+    none: Tokenizer = chat_tokenizer(())
     with pytest.raises(UsageError, match=f"no token for the role '{role}'"):
         export(tmp_path, random_model(kind), Tokenizers(none, none))
 

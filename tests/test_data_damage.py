@@ -19,7 +19,7 @@ from typing import Any
 import faults
 import numpy as np
 import pytest
-from bundles import bytewise
+from bundles import byte_tokenizer
 from rich.console import Console
 
 from chumoku.data import ragged_array
@@ -35,7 +35,7 @@ from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
 from chumoku.partial_output import LOCK
 from chumoku.training.run import train
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 
 
 def change_bytes(file: Path) -> None:
@@ -197,9 +197,9 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert (left / "new" / "shard-00000.tokens").read_bytes() == b"half"
     with replace_folder(folder) as working:
         assert not list(working.iterdir())
-        (working / "made").write_text("whole")
+        (working / "result").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-    assert (folder / "made").read_text() == "whole"
+    assert (folder / "result").read_text() == "whole"
 
 
 def test_failure_leaves_no_files(tmp_path: Path) -> None:

@@ -611,8 +611,8 @@ def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
 
 def test_batches_hold_a_budget() -> None:
     lengths = [5, 0, 3, 30, 7, 1, 2]
-    made = list(batches_by_length(lengths, most=14))
-    assert sorted(number for batch in made for number in batch) == [0, 2, 3, 4, 5, 6]
-    assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in made)
-    assert made == [[3], [4, 0], [2, 6, 5]]
+    batches = list(batches_by_length(lengths, most=14))
+    assert sorted(number for batch in batches for number in batch) == [0, 2, 3, 4, 5, 6]
+    assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in batches)
+    assert batches == [[3], [4, 0], [2, 6, 5]]
     assert list(batches_by_length(lengths, most=14, rows=2)) == [[3], [4, 0], [2, 6], [5]]

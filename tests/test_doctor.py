@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 from planted import HEALTHY, LOOKS, PLANTS, Ward
 
 from chumoku.data.pairs import Pair
@@ -232,7 +232,7 @@ def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 
 
 def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
-    finished = run(str(made(tmp_path / "model", "decoder")))
+    finished = run(str(make_bundle(tmp_path / "model", "decoder")))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "No findings" in finished.stdout
     assert "✓ future" in finished.stdout
@@ -240,7 +240,7 @@ def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
 
 
 def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
-    folder = made(tmp_path / "model", "decoder")
+    folder = make_bundle(tmp_path / "model", "decoder")
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     finished = run(str(folder), "--json")
     assert finished.returncode == 1
@@ -253,7 +253,7 @@ def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["nothing-there"], ["demo", "model.widht=3"], ["MODEL", "model.width=3"]])
 def test_wrong_use(words: list[str], tmp_path: Path) -> None:
-    place = made(tmp_path / "model", "encoder")
+    place = make_bundle(tmp_path / "model", "encoder")
     finished = run(*(str(place) if word == "MODEL" else word for word in words))
     assert finished.returncode == 2
     assert finished.stderr.strip().endswith((".", "?"))
@@ -275,7 +275,7 @@ def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
 
 
 def test_run_without_corpus_is_still_examined(ward: Ward, tmp_path: Path) -> None:
-    made(tmp_path / "run" / "last", "decoder")
+    make_bundle(tmp_path / "run" / "last", "decoder")
     recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
     said: list[str] = []
@@ -287,6 +287,6 @@ def test_run_without_corpus_is_still_examined(ward: Ward, tmp_path: Path) -> Non
 
 
 def test_changes_belong_to_recipes(tmp_path: Path) -> None:
-    place = made(tmp_path / "model", "encoder")
+    place = make_bundle(tmp_path / "model", "encoder")
     with pytest.raises(UsageError, match="changes a recipe"), open_subject(str(place), ["model.width=3"]):
         pass

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 
 from chumoku.decoding.engines import open_engine as opening
 from chumoku.decoding.engines.native import build as native_build
@@ -17,7 +17,7 @@ from chumoku.doctor import cache, examine, modules
 from chumoku.doctor.open_subject import open_subject, subject_from_model
 from chumoku.doctor.subject import Subject
 from chumoku.errors import UsageError
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.weights.convert import convert
 
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -27,7 +27,7 @@ needs_library = pytest.mark.skipif(native_build.library() is None, reason=native
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    made(folder / "model", "decoder", **LLAMA)
+    make_bundle(folder / "model", "decoder", **LLAMA)
     convert(folder / "model", folder / "model.gguf", to="gguf", kind="q8_0")
     return folder
 
@@ -37,7 +37,7 @@ def subject(files: Path, name: str = "model.gguf", **options: Any) -> Subject:
 
 
 def kinds(one: Subject) -> set[str]:
-    return {part.kind for part in one.require_model().modules() if isinstance(part, Quantized)}
+    return {part.kind for part in one.require_model().modules() if isinstance(part, QuantizedLinear)}
 
 
 def test_doctor_opens_models_like_other_commands(files: Path) -> None:

@@ -11,7 +11,7 @@ import peft
 import pytest
 import torch
 import transformers
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from foreign import (
     LLAMA3,
     ROPE,
@@ -52,7 +52,7 @@ CLOSE = 1e-5
 
 def export(model: chumoku.models.model.Model, folder: Path) -> Path:
     folder.mkdir()
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
     return folder
 
@@ -336,7 +336,7 @@ def test_header_is_checked_before_the_library_reads_it(tmp_path: Path, monkeypat
 
 
 def test_formats_are_recognized(tmp_path: Path) -> None:
-    assert identify_model(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+    assert identify_model(make_bundle(tmp_path / "ours", "decoder"))[1] == "bundle"
     save_variant("gpt2", tmp_path / "theirs")
     assert identify_model(tmp_path / "theirs")[1] == "transformers"
     assert identify_model(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
@@ -446,7 +446,7 @@ def test_cached_translation_equals_transformers(name: str, tmp_path: Path) -> No
 def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
     """Llama's documents start with <s>, in training data and in scoring."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
-    plain, framed = bytewise(), bytewise()
+    plain, framed = byte_tokenizer(), byte_tokenizer()
     set_prefix_and_suffix(framed._special, ["<s>"], [])
     framed = type(framed)(framed._special)
     begin = framed.roles.begin
@@ -459,7 +459,7 @@ def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
     assert whole["framed"].count(begin) == 3
     assert whole["framed"][0] == begin
     assert [token for token in whole["framed"] if token != begin] == whole["plain"]
-    model = load(made(tmp_path / "model", "decoder", tokenizer=plain)).model
+    model = load(make_bundle(tmp_path / "model", "decoder", tokenizer=plain)).model
     scores = [score_text(model, ["a text"], tokenizer=tokenizer).loss for tokenizer in (plain, framed)]
     assert scores[0] != scores[1]
 

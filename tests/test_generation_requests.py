@@ -34,14 +34,14 @@ def bytes_() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(bytes_: Tokenizer) -> Model:
-    made = build(Cell("decoder").config(vocabulary=bytes_.size + 7, context=61, output_bias=True, tie_output=False))
+    model = build(Cell("decoder").config(vocabulary=bytes_.size + 7, context=61, output_bias=True, tie_output=False))
     with torch.no_grad():
-        made.head.weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
-        made.head.bias.zero_()
+        model.head.weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
+        model.head.bias.zero_()
         # What has no text would be the likeliest of all, and bytes that begin a character come often.
-        made.head.bias[forbidden_tokens(made, bytes_)] = 50.0
-        made.head.bias[bytes_.encode("ねこ🦊")] = 3.0
-    return made
+        model.head.bias[forbidden_tokens(model, bytes_)] = 50.0
+        model.head.bias[bytes_.encode("ねこ🦊")] = 3.0
+    return model
 
 
 def plainly(text: str, stops: list[str]) -> str:

@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantized import GROUP, Int4, Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import GROUP, Int4, Int8Groups, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.blocks import TYPES
 
@@ -309,7 +309,7 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
             quantized.decoder.embedding, quantized.head = QuantizedEmbedding(found), QuantizedLogits.of(found)
         else:
             parent, last = name.removesuffix(".weight").rsplit(".", 1)
-            setattr(quantized.get_submodule(parent), last, Quantized.of(found))
+            setattr(quantized.get_submodule(parent), last, QuantizedLinear.of(found))
     tokens = torch.tensor([[5, 101, 7], [210, 11, 13]])
     expected = model(tokens).logits
     with torch.no_grad():

@@ -87,10 +87,12 @@ def test_whole_numbers_are_their_formula(precision: str, few: int, monkeypatch: 
     monkeypatch.setattr(quantized, "FEW", 0)
     within = 0.05 if DEVICE.type == "cuda" else 1e-5
     assert available(small) == (DEVICE.type == "cuda")
-    made, expected = (steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain)))
-    assert close(made, expected, within)
+    found, expected = (
+        steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain))
+    )
+    assert close(found, expected, within)
     plain.head.scale.mul_(1.3)
-    assert not close(made, steps(TorchEngine(plain, rows=3, capacity=60)), within), "seen to fail"
+    assert not close(found, steps(TorchEngine(plain, rows=3, capacity=60)), within), "seen to fail"
 
 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])

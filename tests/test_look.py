@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from cells import Cell, model_of, tokens
 from typer.testing import CliRunner
 
@@ -58,7 +58,7 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
-    return {kind: made(place / kind, kind) for kind in ("encoder", "decoder", "encoder-decoder")}
+    return {kind: make_bundle(place / kind, kind) for kind in ("encoder", "decoder", "encoder-decoder")}
 
 
 def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_encoder_predicts_its_masks(folders: dict[str, Path], tmp_path: Path) ->
     assert [name for _, name in told["tokens"]] == ["a", "b", "<mask>", "c", "</s>"]
     assert len(told["words"]) == 1
     assert len(json.loads(run_look(folder, "abc", "--out", str(tmp_path), "--json"))["words"]) == 3
-    vectors = made(tmp_path / "vectors", "encoder", head="vector")
+    vectors = make_bundle(tmp_path / "vectors", "encoder", head="vector")
     out = run_look(str(vectors), "abc", "--out", str(tmp_path / "v"))
     assert "look.html" in out
     data = page_data(tmp_path / "v" / "look.html")
@@ -169,7 +169,7 @@ def test_long_texts_are_truncated_with_a_notice(folders: dict[str, Path], tmp_pa
     assert (len(asked.source), len(asked.tokens), len(notices)) == (61, 61, 2)
     out = run_look(str(folders["encoder"]), text, "--out", str(tmp_path))
     assert "only the first 60 were given" in out
-    wide = made(tmp_path / "wide", "decoder", context=9999, heads=6)
+    wide = make_bundle(tmp_path / "wide", "decoder", context=9999, heads=6)
     assert longest(chumoku.load(wide)) == MOST
 
 
@@ -236,10 +236,10 @@ def test_plots_of_every_position_and_of_hostile_names(position: str, tmp_path: P
 
 
 def test_token_labels() -> None:
-    byte = bytewise()
+    byte = byte_tokenizer()
     assert [token_label(byte, number) for number in byte.encode(" \n猫")] == ["␣", "⏎", "‹e7›", "‹8c›", "‹ab›"]
     assert token_label(byte, byte.size + 1) == f"#{byte.size + 1}"
-    talk = chatty()
+    talk = chat_tokenizer()
     assert token_label(talk, talk.specials["<|im_end|>"]) == "<|im_end|>"
     assert make_visible("a\u202eb\x07") == "a‹202e›b‹07›"
     assert make_visible("x" * 30) == "x" * 23 + "…"

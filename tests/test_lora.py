@@ -28,7 +28,7 @@ from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
 from chumoku.nn.lora import Adapted, LowRank
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 
 EXACT, BROKEN = 1e-10, 1e-4
 EVERYTHING = ["**"]
@@ -212,10 +212,10 @@ def test_set_adapter_equals_reloading(cell: Cell, choice: LoraSettings, other: L
     both = attach_trained(attach_trained(new_model(cell), choice, seed, "one"), other, seed + 1, "two")
     assert lora.list_adapters(both) == ["one", "two"]
     answers = {}
-    for name, made, number in (("one", choice, seed), ("two", other, seed + 1), ("one", choice, seed)):
+    for name, one, number in (("one", choice, seed), ("two", other, seed + 1), ("one", choice, seed)):
         lora.set_adapter(both, name)
         answers[name] = answer(both)
-        assert torch.equal(answers[name], answer(attach_trained(new_model(cell), made, number)))
+        assert torch.equal(answers[name], answer(attach_trained(new_model(cell), one, number)))
         assert lora.active_adapter(both) == name
         assert all(f".adapters.{name}." in path for path in lora.trainable_parameters(both))
     assert not torch.equal(answers["one"], answers["two"]), "seen to fail"
@@ -405,7 +405,7 @@ def test_patterns_without_a_match(pattern: str, message: str) -> None:
 def test_quantized_logits_are_not_adaptable() -> None:
     model = to_precision(build(Cell("decoder").config()), "int8")
     assert "head" not in adaptable_matrices(model)
-    assert all(isinstance(module, Quantized) for module in adaptable_matrices(model).values())
+    assert all(isinstance(module, QuantizedLinear) for module in adaptable_matrices(model).values())
 
 
 def test_settings_are_checked() -> None:
@@ -462,7 +462,7 @@ def test_fast_engines_refuse_adapters() -> None:
     lora.merge(model)
     assert gpu.unsupported(model) is None
     assert modification(model) is None
-    engine, slow = (made(model, rows=1, capacity=5) for made in (open_engine, TorchEngine))
+    engine, slow = (kind(model, rows=1, capacity=5) for kind in (open_engine, TorchEngine))
     for one in (engine, slow):
         one.add_rows(1)
     assert distance(engine.prefill([[1, 3]]), slow.prefill([[1, 3]])) < 1e-4
@@ -505,6 +505,6 @@ def test_adapters_are_never_below_32_bits() -> None:
     lora.attach(model, LoraSettings(dora=True, targets=EVERYTHING))
     assert {tensor.dtype for tensor in lora.adapter_tensors(model).values()} == {torch.float32}
     assert torch.equal(answer(model), before)
-    assert {part.kind for part in model.modules() if isinstance(part, Quantized)} == {"bf16"}
+    assert {part.kind for part in model.modules() if isinstance(part, QuantizedLinear)} == {"bf16"}
     randomize_adapter(model, 3)
     assert distance(answer(lora.merged_copy(model)), answer(model)) < 0.1

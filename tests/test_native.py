@@ -46,7 +46,7 @@ from chumoku.errors import LengthError, TooLargeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, Quantized, round_inputs
+from chumoku.nn.quantized import GROUP, Int4, Int8, Int8Groups, QuantizedLinear, round_inputs
 
 pytestmark = pytest.mark.skipif(build_module.library() is None, reason=build_module.why_not() or "")
 
@@ -130,7 +130,7 @@ def test_beams_never_move_a_key() -> None:
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
 
 
-def product(module: nn.Linear | Quantized, x: Tensor, *more: nn.Linear | Quantized) -> Tensor:
+def product(module: nn.Linear | QuantizedLinear, x: Tensor, *more: nn.Linear | QuantizedLinear) -> Tensor:
     packed = Packed.__new__(Packed)
     packed._lanes = call._library().lanes()
     packed._memory, packed._small, packed.packings, packed._sources = Memory(), Memory(), [], []
@@ -149,7 +149,7 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         x = torch.randn(rows, inputs, generator=random) * 3
         x[0] = 0
         weight, bias = (torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,)))
-        module = Quantized(weight, bias, kind)  # type: ignore[arg-type]
+        module = QuantizedLinear(weight, bias, kind)  # type: ignore[arg-type]
         expected = round_inputs(x, module.kind).double() @ module.stored_weight.dequantize().double().T + bias
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-5)
 
@@ -171,17 +171,17 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     assert torch.equal(scattered.dequantize(), stored.dequantize())
     expected = round_inputs(x, "int8-groups").double() @ stored.dequantize().double().T
     for one in (stored, scattered):
-        torch.testing.assert_close(product(Quantized.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(product(QuantizedLinear.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
 KINDS = ("float32", "bf16", "int8", "int4", "int8-groups")
 
 
-def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | Quantized:
+def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | QuantizedLinear:
     if kind == "int8-groups":
-        return Quantized.of(in_groups(weight), bias)
+        return QuantizedLinear.of(in_groups(weight), bias)
     if kind != "float32":
-        return Quantized(weight, bias, kind)  # type: ignore[arg-type]
+        return QuantizedLinear(weight, bias, kind)  # type: ignore[arg-type]
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)
     linear.bias = None if bias is None else nn.Parameter(bias)
@@ -196,8 +196,8 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
     number = itertools.count(first)
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            made = matrix(KINDS[next(number) % 5], module.weight.detach(), module.bias)
-            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], made)
+            quantized = matrix(KINDS[next(number) % 5], module.weight.detach(), module.bias)
+            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], quantized)
     assert isinstance(open_engine(model, rows=1, capacity=3), NativeEngine)
     check_engine(NativeEngine, model, seed=first, turns=13, tolerance=2e-3)
 
@@ -205,7 +205,7 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
 def test_nan_survives_quantized_products(kind: str, odd: float) -> None:
-    module = Quantized(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
     x = torch.randn(3, 2 * GROUP)
     x[1, 5] = odd
     said = product(module, x)
@@ -220,8 +220,8 @@ def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int
     module = nn.Linear(inputs, outputs, bias=seed % 2 > 0)
     with torch.no_grad():
         module.weight.normal_(generator=random)
-        for one in (module, Quantized(module.weight, module.bias, "bf16")):
-            weight = one.stored_weight.dequantize() if isinstance(one, Quantized) else one.weight
+        for one in (module, QuantizedLinear(module.weight, module.bias, "bf16")):
+            weight = one.stored_weight.dequantize() if isinstance(one, QuantizedLinear) else one.weight
             expected = x.double() @ weight.double().T
             if module.bias is not None:
                 expected = expected + module.bias.double()
@@ -283,8 +283,8 @@ def test_packing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
     for one in (model, to_precision(model, "int8"), copy.deepcopy(model)):
         call.prepare(one)
-        made = call._weights[one][1]
-        assert call.weights(one) is made
+        packed = call._weights[one][1]
+        assert call.weights(one) is packed
         check_engine(NativeEngine, one, seed=3, turns=5, tolerance=0.2)
     late = copy.deepcopy(model)
     call.prepare(late)
@@ -493,10 +493,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_it_is_compiled_once(fresh: Path) -> None:
     assert build_module.why_not() is None
-    (made,) = fresh.glob("chumoku/*.so")
-    before = made.stat()
+    (library,) = fresh.glob("chumoku/*.so")
+    before = library.stat()
     assert build_module.why_not() is None
-    assert made.stat() == before
+    assert library.stat() == before
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
@@ -509,7 +509,7 @@ def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeyp
     monkeypatch.setattr(call, "_pool", None)
     for kind, inputs in (("int8", 51), ("int4", 2 * GROUP)):
         test_products_of_whole_numbers_are_the_formula.hypothesis.inner_test(19, 37, 2, 5)
-        module = Quantized(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
+        module = QuantizedLinear(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
         torch.testing.assert_close(product(module, torch.ones(9, inputs)), torch.full((9, 7), inputs * 1.0))
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
     check_engine(NativeEngine, lively("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)

@@ -142,7 +142,7 @@ def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision
             linear.bias[3] = odd
         model = to_precision(broken, precision)
         finite = []
-        for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
+        for engine in (kind(model, rows=1, capacity=7) for kind in (TorchEngine, NativeEngine)):
             engine.add_rows(1)
             finite.append(engine.extend(torch.tensor([[5, 7, 11]])).isfinite().all(-1))
         # Some of PyTorch's own attention kernels lose a NaN, so it is asked in one direction.

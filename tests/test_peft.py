@@ -210,16 +210,16 @@ def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> n
     """Make and save an adapter with PEFT, with random numbers."""
     turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 7, "target_modules": TARGETS[family], **turned, **options})
-    made = peft.get_peft_model(theirs, config).eval()
+    adapted = peft.get_peft_model(theirs, config).eval()
     random = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, 0.2, generator=random)
             if "magnitude" in name:
                 parameter.mul_(1 + torch.rand(parameter.shape, generator=random))
-    made.save_pretrained(folder)
-    return made
+    adapted.save_pretrained(folder)
+    return adapted
 
 
 @BOTH

@@ -16,7 +16,7 @@ from chumoku.errors import ShapeError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, to_precision
-from chumoku.nn.quantized import GROUP, Quantized, QuantizedLogits, quantize, round_inputs, to_int4, to_int8
+from chumoku.nn.quantized import GROUP, QuantizedLinear, QuantizedLogits, quantize, round_inputs, to_int4, to_int8
 
 KINDS = ("bf16", "int8", "int4")
 SIZES = (st.integers(1, 37), st.integers(1, 5), st.integers(0, 999))
@@ -64,7 +64,7 @@ def test_equal_weights_are_exact(value: float) -> None:
         torch.testing.assert_close(stored.dequantize(), weight)
 
 
-def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
+def formula(x: torch.Tensor, module: QuantizedLinear) -> torch.Tensor:
     """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group or for a token."""
     group = x.shape[-1] if module.kind == "int8" else GROUP
     rows = []
@@ -85,7 +85,7 @@ def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 37])
 def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
     weight, x = random_matrix(outputs, 2 * GROUP, 3), random_matrix(rows, 2 * GROUP, 5)
-    module = Quantized(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
     expected = formula(x[:, None], module)
     spread = expected.std()
     assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
@@ -98,7 +98,7 @@ def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
     x = random_matrix(5, 2 * GROUP, 5).double()
     exact = x @ module.stored_weight.dequantize().double().T
     torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
@@ -118,7 +118,7 @@ def test_extreme_inputs_are_rounded_safely() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_ignore_rounding(kind: str) -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
     x = random_matrix(5, 2 * GROUP, 11).requires_grad_()
     y = random_matrix(5, 7, 13)
     out = module(x)
@@ -129,7 +129,7 @@ def test_gradients_ignore_rounding(kind: str) -> None:
 
 
 def test_dequantized_matrix_is_cached_while_referenced() -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, "int4")
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), None, "int4")
     floats = module.float_weight()
     assert module.float_weight() is floats
     module.scale.mul_(2)
@@ -143,10 +143,10 @@ def test_dequantized_matrix_is_cached_while_referenced() -> None:
 def test_quantized_from_stored_weights_copies_nothing() -> None:
     weight = random_matrix(7, 3 * GROUP, 5)
     for stored in (quantize(weight, "bf16"), to_int8(weight), to_int4(weight)):
-        layer = Quantized.of(stored, torch.arange(7) * 1.0)
+        layer = QuantizedLinear.of(stored, torch.arange(7) * 1.0)
         assert all(a is b for a, b in zip(layer.stored_weight, stored, strict=True))
         assert (layer.out_features, layer.in_features) == (7, 3 * GROUP)
-        same = Quantized(weight, torch.arange(7) * 1.0, layer.kind)
+        same = QuantizedLinear(weight, torch.arange(7) * 1.0, layer.kind)
         assert torch.equal(layer(weight[:2]), same(weight[:2]))
     assert type(QuantizedLogits.of(to_int4(weight))) is QuantizedLogits
 
@@ -192,7 +192,7 @@ def test_every_matrix_is_quantized_and_the_rest_is_shared() -> None:
     assert small.decoder.embedding.table.data_ptr() == one.decoder.embedding.table.data_ptr()
     matrices = sum(p.numel() for name, p in one.named_parameters() if p.ndim == 2) * 4
     stored = sum(
-        b.nbytes for part in small.modules() if isinstance(part, Quantized) for b in part.buffers(recurse=False)
+        b.nbytes for part in small.modules() if isinstance(part, QuantizedLinear) for b in part.buffers(recurse=False)
     )
     assert stored < 0.2 * matrices
     engine = TorchEngine(small, rows=1, capacity=5)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 
 from chumoku.config import load_toml
 from chumoku.errors import ConfigError, UsageError
@@ -41,7 +41,7 @@ def test_all_recipes_are_listed() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
-    there = made(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
+    there = make_bundle(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
     recipe = load_recipe(path, [f"model.init={there}"] if path.stem == "lora" else [])
     assert 1e-5 < recipe.peak_learning_rate < 0.1
     assert 0 < recipe.lr_schedule(1) <= 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundles import made
+from bundles import make_bundle
 from commands import Ask, Ended, command
 from rich.console import Console
 
@@ -94,7 +94,7 @@ def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPat
 
 
 def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: Path) -> None:
-    made(tmp_path / "run" / "best", "decoder")
+    make_bundle(tmp_path / "run" / "best", "decoder")
     ended = ask("generate", str(tmp_path / "run"), "ab", "--max-new-tokens", "3")
     assert ended.code == 0
     assert "is not finished" in ended.err

@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from bundles import made
+from bundles import make_bundle
 from commands import command
 
 import chumoku
@@ -18,7 +18,7 @@ from chumoku.decoding.sampling import SamplingOptions
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder")
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder")
 
 
 def test_default_options_keep_to_likely_tokens() -> None:

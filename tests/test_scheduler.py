@@ -26,18 +26,18 @@ CAPACITY = 29
 def requests(kind: str) -> list[Request]:
     """13 of different lengths, choices and limits."""
     source, _ = sources()
-    made = []
+    requests = []
     for row, (prompt, length) in enumerate(zip(prompts(), LENGTHS, strict=True)):
         choice = SamplingOptions(
             temperature=(0.0, 0.8, 1.5)[row % 3], top_k=(None, 7)[row % 2], repetition_penalty=1.2, seed=row
         )
         if kind == "decoder":
-            made.append(Request(prompt, 5 + row, choice, (END,), min_new_tokens=row % 4))
+            requests.append(Request(prompt, 5 + row, choice, (END,), min_new_tokens=row % 4))
         else:
-            made.append(
+            requests.append(
                 Request([BEGIN], 5 + row, choice, (END,), min_new_tokens=row % 4, source=source[row, :length].tolist())
             )
-    return made
+    return requests
 
 
 def alone(model: Model, request: Request) -> list[int]:

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from serving import Serving, serving, wait_until_idle
 
 import chumoku
@@ -28,9 +28,9 @@ PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     place = tmp_path_factory.mktemp("models")
-    made(place / "writer", "decoder", chatty(), context=127)
-    made(place / "translator", "encoder-decoder", bytewise(("ja", "en")))
-    made(place / "encoder", "encoder")
+    make_bundle(place / "writer", "decoder", chat_tokenizer(), context=127)
+    make_bundle(place / "translator", "encoder-decoder", byte_tokenizer(("ja", "en")))
+    make_bundle(place / "encoder", "encoder")
     return {name: chumoku.load(place / name) for name in ("writer", "translator", "encoder")}
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import serving, until, wait_until_idle
@@ -157,7 +157,7 @@ def test_shares() -> None:
 
 
 def test_request_with_many_texts_does_not_block_others(tmp_path: Path) -> None:
-    model = made(tmp_path / "writer", "decoder", chatty(), context=61)
+    model = make_bundle(tmp_path / "writer", "decoder", chat_tokenizer(), context=61)
     large = {"model": "writer", "prompt": ["a", "b", "c", "d"], "n": 16, "max_tokens": 37, "temperature": 0}
     large["logit_bias"] = {"256": -100}
     small = {"model": "writer", "prompt": "xyz", "max_tokens": 3, "temperature": 0}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import KEY, Serving, serving, until
 from starlette.datastructures import Headers
 
@@ -20,7 +20,7 @@ from chumoku.server.security.middleware import client_address
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder", chatty())
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import KEY, Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -35,7 +35,7 @@ LIMITS = Limits(body_seconds=0.7, header_seconds=1.3, connections=23)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder", chatty())
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 import pytest
 import torch
 from browser import Visit, until, visit
-from bundles import made
+from bundles import make_bundle
 from fake_server import MODELS, FakeServer
 from serving import Serving, serving
 
@@ -23,10 +23,10 @@ HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     place = tmp_path_factory.mktemp("served")
     run = place / "runs" / "young"
-    made(run / "checkpoints" / "step-00000007", "decoder")
+    make_bundle(run / "checkpoints" / "step-00000007", "decoder")
     (run / "recipe.json").write_text('{"model": {"layers": 2, "heads": 3}}', "utf-8")
     (run / "metrics.jsonl").write_text('{"step": 7, "loss": 5.5}\n', "utf-8")
-    with serving({"decoder": made(place / "decoder", "decoder")}, runs=place / "runs") as one:
+    with serving({"decoder": make_bundle(place / "decoder", "decoder")}, runs=place / "runs") as one:
         yield one
 
 

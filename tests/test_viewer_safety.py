@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import until, visit
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from fake_server import VIEWER
 from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
 from serving import KEY, Serving, serving
@@ -31,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Serving]:
     models: dict[str, Any] = {
-        "little": made(folder / "little", "encoder-decoder"),
-        "talker": made(folder / "talker", "decoder", chatty(), context=211),
+        "little": make_bundle(folder / "little", "encoder-decoder"),
+        "talker": make_bundle(folder / "talker", "decoder", chat_tokenizer(), context=211),
     }
     with serving(models, runs=folder) as one:
         yield one
@@ -100,7 +100,7 @@ def test_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server:
 
 
 def test_key_form_gives_access(browser: Any, folder: Path) -> None:
-    with serving({"little": made(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
+    with serving({"little": make_bundle(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
         page = visit(browser, keyed.url).page
         assert page.locator("#tr-source").count() == 0
         page.fill("input", "no key")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.shared import Json, json_line
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
     from chumoku.lab.experiment import Budget
@@ -160,4 +160,4 @@ def format_results(results: list[Result]) -> str:
         f"{number} {verdict if number == 1 else PLURAL.get(verdict, verdict)}"
         for verdict, number in sorted(counts.items())
     )
-    return "\n".join([*lines, "", f"{counted(len(results), 'claim')}: {total}."])
+    return "\n".join([*lines, "", f"{pluralize(len(results), 'claim')}: {total}."])

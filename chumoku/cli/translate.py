@@ -22,7 +22,7 @@ from chumoku.cli.shared import (
     open_pipeline,
     quiet_pipe,
 )
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -105,7 +105,7 @@ def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], 
         except KeyboardInterrupt:
             display.close()
             typer.echo(
-                f"Stopped after {display.done:,} of {counted(display.total, 'line')}. "
+                f"Stopped after {display.done:,} of {pluralize(display.total, 'line')}. "
                 "Run the same command to continue.",
                 err=True,
             )
@@ -114,7 +114,7 @@ def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], 
     if as_json:
         print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"{counted(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
+        print(f"{pluralize(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
 class ProgressDisplay:

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 
 
-def dense_weight(base: nn.Linear | Quantized) -> Tensor:
+def dense_weight(base: nn.Linear | QuantizedLinear) -> Tensor:
     """Return the weight W of a linear or quantized layer as a float tensor."""
-    return base.stored_weight.dequantize() if isinstance(base, Quantized) else base.weight
+    return base.stored_weight.dequantize() if isinstance(base, QuantizedLinear) else base.weight
 
 
 class LowRank(nn.Module):
@@ -96,7 +96,7 @@ class Adapted(nn.Module):
     `base` is the given module itself. There is no `weight` attribute, because it would lack the adapter's change.
     """
 
-    def __init__(self, base: nn.Linear | Quantized) -> None:
+    def __init__(self, base: nn.Linear | QuantizedLinear) -> None:
         super().__init__()
         self.in_features, self.out_features = base.in_features, base.out_features
         self.base = base
