@@ -66,6 +66,14 @@ class MissingExtraError(UsageError):
     """A required optional dependency is not installed."""
 
 
+class NoTokenizerError(UsageError):
+    """A folder has no tokenizer files."""
+
+
+class NoTokenizerWarning(UserWarning):
+    """A model was opened without a tokenizer."""
+
+
 class CorpusError(UsageError):
     """A text file cannot be read as requested; the message has file and line."""
 

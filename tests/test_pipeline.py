@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -13,7 +14,7 @@ from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 
 import chumoku
 from chumoku import text
-from chumoku.decoding import chat
+from chumoku.decoding import chat, translate
 from chumoku.decoding.chat import Message
 from chumoku.decoding.embed import embed, similarities
 from chumoku.decoding.scheduler import Event
@@ -398,10 +399,22 @@ def test_unknown_arguments_are_named(decoder: Pipeline, name: str, suggestion: s
 
 
 def test_unknown_arguments_of_translate_and_embed_are_named(translator: Pipeline, encoder: Pipeline) -> None:
-    with pytest.raises(TypeError, match="did you mean beam"):
-        translator.translate("one", num_beams=3)
+    for name, suggestion in (("num_beams", "beam"), ("max_new_tokens", "limit"), ("lenght_penalty", "length_penalty")):
+        with pytest.raises(TypeError, match=rf"translate\(\) has no argument '{name}'; did you mean {suggestion}\?"):
+            translator.translate("one", **{name: 3})
     with pytest.raises(TypeError, match="did you mean batch_tokens"):
         encoder.embed("one", batch_token=3)
+    with pytest.raises(TypeError, match=r"embed\(\) has no argument 'x'; there are batch_tokens, note\."):
+        encoder.embed("one", x=3)
+
+
+@pytest.mark.parametrize(("method", "function"), [("translate", translate.translate), ("embed", embed)])
+def test_arguments_have_the_defaults_of_the_function_behind(method: str, function: Callable[..., Any]) -> None:
+    arguments = inspect.signature(getattr(Pipeline, method)).parameters.values()
+    explicit = {one.name: one.default for one in arguments if one.kind is one.KEYWORD_ONLY}
+    assert explicit
+    behind = {one.name: one.default for one in inspect.signature(function).parameters.values()}
+    assert explicit == {name: behind[name] for name in explicit}
 
 
 def test_repr_is_one_short_line(decoder: Pipeline) -> None:

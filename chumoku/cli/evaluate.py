@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, model_path
+from chumoku.decoding.defaults import BEAM
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
@@ -22,7 +23,7 @@ def evaluate(
     data: Annotated[
         list[str], typer.Argument(help="A text; to score translations, a table, or a source and a target file.")
     ],
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = 4,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
@@ -45,6 +46,7 @@ def evaluate(
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+        bundle.require_tokenizer()
         if bundle.config.kind == "encoder-decoder":
             return _translations(bundle, data, beam, language, tokenized, columns, save)
         return _text(bundle, data)

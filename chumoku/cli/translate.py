@@ -22,6 +22,7 @@ from chumoku.cli.shared import (
     open_pipeline,
     quiet_pipe,
 )
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
 from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
@@ -43,8 +44,10 @@ def translate(
     out: Annotated[
         Path | None, typer.Option(help="… into this one; run the same command again to continue an interrupted one.")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")] = 1.0,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = BEAM,
+    length_penalty: Annotated[
+        float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")
+    ] = LENGTH_PENALTY,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     adapter: Adapter = None,
@@ -61,7 +64,7 @@ def translate(
         )
     model = model_path(model)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
-    options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
+    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:
