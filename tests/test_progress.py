@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import os
@@ -19,7 +20,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from chumoku.data import tokenizer_cache
+from chumoku.data import text_files, tokenizer_cache
 from chumoku.data.corpus import Corpus
 from chumoku.data.pairs import Pair
 from chumoku.data.prepared import prepare_pairs
@@ -105,6 +106,21 @@ def test_every_long_step_reports_progress(tmp_path: Path, monkeypatch: pytest.Mo
     assert progress.steps["looking for near-duplicates"] > 18
     split_pairs([Pair("a", "b")], progress=progress)
     assert list(track("abc", progress, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+
+
+def test_checked_files_are_reported_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "HASH_BYTES", 7)
+    (tmp_path / "a").write_bytes(b"x" * 11)
+    (tmp_path / "b").write_bytes(b"y" * 5)
+    progress, file = console_progress(terminal=False)
+    first, second = text_files.compute_fingerprints([tmp_path / "a", tmp_path / "b"], progress)
+    assert [line.partition(",")[0] for line in file.getvalue().splitlines()] == [
+        "Checking files: 7 of 16 bytes",
+        "Checking files: 11 of 16 bytes",
+        "Checking files: 16 of 16 bytes",
+    ]
+    assert first == {"path": str(tmp_path / "a"), "size": 11, "sha256": hashlib.sha256(b"x" * 11).hexdigest()}
+    assert second["sha256"] == hashlib.sha256(b"y" * 5).hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])

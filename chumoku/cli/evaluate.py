@@ -84,21 +84,14 @@ def show(found: dict[str, Any]) -> None:
 
 def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
     from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from chumoku.data.corpus import Corpus
     from chumoku.evaluation.perplexity import score_text
+    from chumoku.text.progress import ShowProgress
 
     corpus = Corpus(files, documents="file")
-    columns = (TextColumn("scoring … {task.completed:,.0f} tokens"), TimeElapsedColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        score = score_text(
-            bundle.model,
-            corpus.documents(),
-            tokenizer=bundle.tokenizer,
-            progress=lambda tokens: bar.update(task, advance=tokens),
-        )
+    with ShowProgress(Console(stderr=True)) as progress:
+        score = score_text(bundle.model, corpus.documents(), tokenizer=bundle.tokenizer, progress=progress)
     return score.as_dict()
 
 
@@ -112,23 +105,24 @@ def _translations(
     save: Path | None,
 ) -> dict[str, Any]:
     from rich.console import Console
-    from rich.progress import track
 
     from chumoku.cli.prepare import split_in_two
     from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import POOR, seems_swapped
+    from chumoku.text.progress import ShowProgress
 
     pairs = _pairs(files, split_in_two(columns, "--columns"))
     translations: list[str] = []
-    places = range(0, len(pairs), CHUNK)
-    for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):
-        translations += translate(
-            bundle.model,  # type: ignore[arg-type]
-            [pair.source for pair in pairs[start : start + CHUNK]],
-            source_tokenizer=bundle.source_tokenizer,
-            tokenizer=bundle.tokenizer,
-            beam=beam,
-        )
+    with ShowProgress(Console(stderr=True)) as progress:
+        for start in range(0, len(pairs), CHUNK):
+            progress("translating", start, len(pairs), "sentences")
+            translations += translate(
+                bundle.model,  # type: ignore[arg-type]
+                [pair.source for pair in pairs[start : start + CHUNK]],
+                source_tokenizer=bundle.source_tokenizer,
+                tokenizer=bundle.tokenizer,
+                beam=beam,
+            )
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")

@@ -122,11 +122,14 @@ def run_with_progress(ids: list[str], budget: Budget, out: Path, *, quiet: bool)
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True, soft_wrap=True)
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=sum(expected.values()))
+        finished: list[str] = []
+        task = bar.add_task(f"0 of {pluralize(len(ids), 'claim')}", total=sum(expected.values()))
 
         def progress(id: str, result: Result | None) -> None:
+            finished.extend([] if result is None else [id])
+            running = f", {id}" if result is None else ""
+            bar.update(task, description=f"{len(finished)} of {pluralize(len(ids), 'claim')}{running}")
             if result is None:
-                bar.update(task, description=id)
                 return
             bar.advance(task, expected[id])
             if not quiet:
