@@ -81,15 +81,22 @@ def test_bar_is_removed_from_the_terminal() -> None:
     assert threading.active_count() == 1 or not any("rich" in str(one) for one in threading.enumerate())
 
 
-def test_closed_console_stops_nothing() -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError])
+def test_closed_console_stops_nothing(error: type[OSError]) -> None:
+    writes = []
+
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
-            raise BrokenPipeError
+            writes.append(text)
+            raise error
 
     progress = ShowProgress(Console(file=Closed(), force_terminal=False), every=0.0)
-    for _ in range(3):
-        progress("tokenizing")
+    progress("tokenizing")
+    tried = len(writes)
+    assert tried
+    progress("tokenizing")
     ShowProgress(None)("tokenizing", 3)
+    assert len(writes) == tried, "nothing more is written to a closed console"
 
 
 def test_every_long_step_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

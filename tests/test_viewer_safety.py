@@ -161,10 +161,10 @@ def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: 
                     summary.click()
                     visited.wait_until_idle()
                 page.evaluate(POINTED)
-                tell(page, visited)
+                check_nothing_was_executed(page, visited)
     page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
     visited.wait_until_idle()
-    tell(page, visited)
+    check_nothing_was_executed(page, visited)
 
 
 # Point at everything, as a reader might: words tell more when they are.
@@ -172,10 +172,10 @@ POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].
     for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
 
 
-def tell(page: Any, visited: Any) -> None:
+def check_nothing_was_executed(page: Any, visited: Any) -> None:
     assert page.evaluate("window.hit") is None
     assert page.evaluate(FOUND) == []
-    # What the server refuses is no complaint; what the policy stopped is.
+    # A request that the server refuses is not an error of the page; one that the content security policy blocks is.
     visited.errors[:] = [one for one in visited.errors if "the server responded with a status of 4" not in one]
     visited.assert_clean()
 
