@@ -113,7 +113,7 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def check_resume(kind: str, setting: str, cuts: int, folder: Path, dice: random.Random) -> int:
+def check_resume(kind: str, setting: str, cuts: int, folder: Path, rng: random.Random) -> int:
     """A run that is killed at random moments ends with exactly the tensors of one that is not."""
     changes = {name: dict(table) for name, table in SETTINGS[setting].items()}
     whole, cut = folder / f"{kind}-{setting}-whole", folder / f"{kind}-{setting}-cut"
@@ -123,7 +123,7 @@ def check_resume(kind: str, setting: str, cuts: int, folder: Path, dice: random.
     shutil.copytree(whole / "data", cut / "data")
     landed = 0
     while landed < cuts:
-        if killed(recipe_for(kind, folder, cut, **changes), after=dice.uniform(0.3, 0.9) * seconds):
+        if killed(recipe_for(kind, folder, cut, **changes), after=rng.uniform(0.3, 0.9) * seconds):
             landed += 1
         else:  # it was done before the kill came: begin again
             shutil.rmtree(cut / "checkpoints")
@@ -149,14 +149,14 @@ def killed(recipe: dict[str, Any], *, after: float) -> bool:
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def check_kills(kills: int, folder: Path, dice: random.Random) -> int:
+def check_kills(kills: int, folder: Path, rng: random.Random) -> int:
     """Kill runs that save at every step; the newest or the previous checkpoint is always whole, and runs go on."""
     out = folder / "kills"
     recipe = recipe_for("decoder", folder, out, train={"save_every": 1, "steps": 7, "validate_every": 5})
     seconds = finish(recipe)
     recipe["train"]["steps"] = 100_000
     for _ in range(kills):
-        if not killed(recipe, after=dice.uniform(0.5, 1.5) * seconds):
+        if not killed(recipe, after=rng.uniform(0.5, 1.5) * seconds):
             raise SystemExit("A run ended by itself where it should go on.")
         steps = sorted(path for path in (out / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
         for path in steps[-2:]:
@@ -166,7 +166,7 @@ def check_kills(kills: int, folder: Path, dice: random.Random) -> int:
     return int(steps[-1].name[5:])
 
 
-def check_flips(flips: int, folder: Path, dice: random.Random) -> int:
+def check_flips(flips: int, folder: Path, rng: random.Random) -> int:
     """Every flipped byte and every truncation of every file of a checkpoint is seen."""
     out = folder / "flips"
     finish(recipe_for("decoder", folder, out, train={"steps": 7, "save_every": 7, "ema": 0.5}))
@@ -176,7 +176,7 @@ def check_flips(flips: int, folder: Path, dice: random.Random) -> int:
     for file in sorted(path.iterdir()):
         whole = file.read_bytes()
         for _ in range(flips):
-            place, bit = dice.randrange(len(whole)), dice.randrange(1, 256)
+            place, bit = rng.randrange(len(whole)), rng.randrange(1, 256)
             flipped = bytearray(whole)
             flipped[place] ^= bit
             for damaged in (bytes(flipped), whole[:place]):
@@ -199,18 +199,18 @@ def main() -> None:
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
     chosen = parser.parse_args()
     torch.set_num_threads(1)
-    dice = random.Random(chosen.seed)
+    rng = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpora(folder)
         read_recipe(recipe_for("decoder", folder, folder))
         for kind in KINDS:
             for setting in chosen.settings:
-                landed = check_resume(kind, setting, chosen.cuts, folder, dice)
+                landed = check_resume(kind, setting, chosen.cuts, folder, rng)
                 print(f"resume: {kind}, {setting}: {landed} kills, every tensor equal", flush=True)
-        step = check_kills(chosen.kills, folder, dice)
+        step = check_kills(chosen.kills, folder, rng)
         print(f"kills: {chosen.kills}, the run came to step {step}, nothing unreadable", flush=True)
-        print(f"flips: {check_flips(chosen.flips, folder, dice)} damages, all seen", flush=True)
+        print(f"flips: {check_flips(chosen.flips, folder, rng)} damages, all seen", flush=True)
 
 
 if __name__ == "__main__":

@@ -122,7 +122,7 @@ class Killed(NamedTuple):
     problems: list[str]
 
 
-def trial(name: str, kills: int, folder: Path, dice: random.Random, words_for: Callable[..., Any] = words_of) -> Killed:
+def trial(name: str, kills: int, folder: Path, rng: random.Random, words_for: Callable[..., Any] = words_of) -> Killed:
     """Kill one command so many times; `folder` has its inputs."""
     place = folder / "place"
 
@@ -144,7 +144,7 @@ def trial(name: str, kills: int, folder: Path, dice: random.Random, words_for: C
         afresh()
         began = time.monotonic()
         child = start(words())
-        if not killed(child, after=dice.uniform(0.02, 1.0) * seconds):  # the machine is less busy than it was
+        if not killed(child, after=rng.uniform(0.02, 1.0) * seconds):  # the machine is less busy than it was
             seconds = time.monotonic() - began
             continue
         landed += 1

@@ -196,50 +196,50 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def mutated(data: bytes, dice: random.Random) -> bytes:
+def mutated(data: bytes, rng: random.Random) -> bytes:
     """The bytes with one to three things wrong with them."""
-    if data[:1] in (b"{", b"[") and data[:5] != b"[PAD]" and dice.random() < 0.6:
-        return wrong_values(json.loads(data), dice)
-    if data[8:9] == b"{" and dice.random() < 0.5:  # a safetensors header
+    if data[:1] in (b"{", b"[") and data[:5] != b"[PAD]" and rng.random() < 0.6:
+        return wrong_values(json.loads(data), rng)
+    if data[8:9] == b"{" and rng.random() < 0.5:  # a safetensors header
         size = struct.unpack("<Q", data[:8])[0]
-        header = wrong_values(json.loads(data[8 : 8 + size]), dice)
+        header = wrong_values(json.loads(data[8 : 8 + size]), rng)
         return struct.pack("<Q", len(header)) + header + data[8 + size :]
     damaged = bytearray(data)
-    for _ in range(dice.randint(1, 3)):
+    for _ in range(rng.randint(1, 3)):
         # Heads are where counts and offsets lie.
-        place = dice.randrange(max(1, min(len(damaged), dice.choice([64, 4096, len(damaged)]))))
-        length = dice.choice([1, 4, 8, 64, 1000])
-        match dice.randrange(6):
+        place = rng.randrange(max(1, min(len(damaged), rng.choice([64, 4096, len(damaged)]))))
+        length = rng.choice([1, 4, 8, 64, 1000])
+        match rng.randrange(6):
             case 0:
-                damaged[place : place + 1] = bytes([dice.randrange(256)])
+                damaged[place : place + 1] = bytes([rng.randrange(256)])
             case 1:
                 damaged = damaged[:place]
             case 2:
                 del damaged[place : place + length]
             case 3:
-                damaged[place:place] = damaged[place : place + length] * dice.choice([1, 2, 50])
+                damaged[place:place] = damaged[place : place + length] * rng.choice([1, 2, 50])
             case 4:
-                number = dice.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(damaged)])
+                number = rng.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(damaged)])
                 damaged[place : place + 8] = struct.pack("<Q", number)
             case 5:
-                damaged[place : place + length] = dice.randbytes(length)
+                damaged[place : place + length] = rng.randbytes(length)
     return bytes(damaged)
 
 
-def wrong_values(tree: Any, dice: random.Random) -> bytes:
+def wrong_values(tree: Any, rng: random.Random) -> bytes:
     """JSON in which values are others, keys are gone, or lists are long."""
-    for _ in range(dice.randint(1, 3)):
+    for _ in range(rng.randint(1, 3)):
         node = tree
         while isinstance(node, (dict, list)) and node:
-            key: Any = dice.choice(list(node)) if isinstance(node, dict) else dice.randrange(len(node))
+            key: Any = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
             inner = node[key]
-            if isinstance(inner, (dict, list)) and inner and dice.random() < 0.8:
+            if isinstance(inner, (dict, list)) and inner and rng.random() < 0.8:
                 node = inner
                 continue
-            if isinstance(node, dict) and dice.random() < 0.2:
+            if isinstance(node, dict) and rng.random() < 0.2:
                 del node[key]
             else:
-                node[key] = copy.deepcopy(dice.choice([*HOSTILE, [inner] * 3, {"a": inner}]))
+                node[key] = copy.deepcopy(rng.choice([*HOSTILE, [inner] * 3, {"a": inner}]))
             break
     return json.dumps(tree).encode("utf-8", "surrogatepass")
 
@@ -311,7 +311,7 @@ def _late(*_: object) -> None:
 def trial(name: str, count: int, seed: int = 0) -> Verdict:
     """Damage a healthy file so many times."""
     signal.signal(signal.SIGALRM, _late)
-    format, dice = FORMATS[name], random.Random(f"{name} {seed}")
+    format, rng = FORMATS[name], random.Random(f"{name} {seed}")
     place = Path(tempfile.mkdtemp())
     try:
         file = format.make(place)
@@ -320,7 +320,7 @@ def trial(name: str, count: int, seed: int = 0) -> Verdict:
         opened = said = 0
         wrong: list[str] = []
         for start in range(0, count, AT_ONCE):
-            mutants = [(format.mutate or mutated)(data, dice) for _ in range(min(AT_ONCE, count - start))]
+            mutants = [(format.mutate or mutated)(data, rng) for _ in range(min(AT_ONCE, count - start))]
             found = forked(format, file, mutants)
             opened, said = opened + found[0], said + found[1]
             if found[2] is not None:

@@ -15,7 +15,7 @@ import transformers
 from bundles import byte_tokenizer, make_bundle
 from faults import KINDS, write_corpora
 from foreign import VOCABULARY, outputs_of_both, save_variant
-from test_runs import Heard, equal, everything, go
+from test_runs import ConsoleLog, equal, everything, go
 
 import chumoku
 from chumoku import lora
@@ -72,13 +72,13 @@ def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("base", ["float32", "int8"])
 def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
     folder = make_bundle(tmp_path / "base", kind, context=127)
-    heard = Heard()
+    log = ConsoleLog()
     recipe = recipe_on(folder, corpora, tmp_path / "run", lora={"rank": 3, "base": base}, train={"ema": 0.5})
-    trained = go(recipe, heard=heard)
-    assert "an adapter of" in heard.text
-    assert "MiB of gradients and optimizer state" in heard.text
-    told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    judged = [line["validation_loss"] for line in told if "validation_loss" in line]
+    trained = go(recipe, log=log)
+    assert "an adapter of" in log.text
+    assert "MiB of gradients and optimizer state" in log.text
+    result = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    judged = [line["validation_loss"] for line in result if "validation_loss" in line]
     assert judged[-1] < judged[0], "nothing was learned"
     files = {path.name for path in trained.last.iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors", "README.md", "manifest.json"}
@@ -140,9 +140,9 @@ def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, t
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = peft.PeftModel.from_pretrained(theirs, trained.last).eval()
-    said, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
+    output, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
     assert (expected - plain).abs().max() > 1e-3, "the adapter changes nothing"
-    assert (said - expected).abs().max() <= 1e-5
+    assert (output - expected).abs().max() <= 1e-5
 
 
 def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path: Path) -> None:

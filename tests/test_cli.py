@@ -130,11 +130,11 @@ def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     assert "Glyph" not in finished.stderr, "every label has its letters in the font"
     for name in ("attention.png", "loss.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    said = " ".join(finished.stdout.split())
-    assert str(out / "attention.png") in said
-    assert "tok:13a" in said
-    assert "こたつでみかんを食べる →" in said
-    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
+    output = " ".join(finished.stdout.split())
+    assert str(out / "attention.png") in output
+    assert "tok:13a" in output
+    assert "こたつでみかんを食べる →" in output
+    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", output), "by words"
 
 
 RECIPE = """

@@ -89,7 +89,7 @@ def test_translate_sentences(ask: Ask, models: Path) -> None:
     assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
     lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
-        {"text": text, "translation": said} for text, said in zip(["one", "two"], expected, strict=True)
+        {"text": text, "translation": output} for text, output in zip(["one", "two"], expected, strict=True)
     ]
     into = [ask("translate", "translator", "one", "--into", code, *short).out for code in ("en", "ja")]
     assert into[0] != into[1]
@@ -149,8 +149,8 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     found = ask("translate", "translator", *words)
     assert found.code == 0, found.err
     assert found.out == f"33 lines are in {out}.\n"
-    said = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
-    assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in said), ""]
+    output = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
+    assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in output), ""]
     again = ask("translate", "translator", *words)
     assert again.code == 2
     assert "already exists and is not an unfinished translation" in again.err
@@ -292,7 +292,7 @@ def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     os.close(ours)
 
 
-def heard(terminal: int, wanted: bytes) -> bytes:
+def read_until(terminal: int, wanted: bytes) -> bytes:
     """What the terminal shows, up to these bytes."""
     shown = b""
     while wanted not in shown:
@@ -304,17 +304,17 @@ def heard(terminal: int, wanted: bytes) -> bytes:
 def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> None:
     """Ctrl-C stops an answer, or the line being typed, and not the program; Ctrl-D ends it."""
     ours, process = terminal
-    assert b"Format plain. /reset starts a new conversation" in heard(ours, b"> ")
+    assert b"Format plain. /reset starts a new conversation" in read_until(ours, b"> ")
     os.write(ours, b"Hello\n")
-    heard(ours, b"Hello\r\n")
+    read_until(ours, b"Hello\r\n")
     assert select.select([ours], [], [], 20)[0], "the answer begins"
     os.write(ours, b"\x03")
-    heard(ours, b" (stopped)\r\n> ")
+    read_until(ours, b" (stopped)\r\n> ")
     os.write(ours, b"half a line")
-    heard(ours, b"half a line")
+    read_until(ours, b"half a line")
     time.sleep(0.3)  # between a key and the next, Python hears a signal only with the key after it
     os.write(ours, b"\x03")
-    heard(ours, b"\r\n> ")
+    read_until(ours, b"\r\n> ")
     assert process.poll() is None
     os.write(ours, b"\x04")
     assert process.wait(timeout=20) == 0

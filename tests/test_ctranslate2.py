@@ -118,10 +118,10 @@ def test_decoders_give_the_same_logits(changes: dict[str, Any], tmp_path: Path) 
     torch.testing.assert_close(logits_there(folder, tokens), model(tokens).logits.detach(), atol=1e-4, rtol=0)
     start = tokens[0, :3].tolist()
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
-    (said,) = generator(folder).generate_batch(
+    (output,) = generator(folder).generate_batch(
         [[vocabulary[token] for token in start]], max_length=19, include_prompt_in_result=False
     )
-    assert said.sequences_ids[0] == greedy(model, start, 19)
+    assert output.sequences_ids[0] == greedy(model, start, 19)
 
 
 @pytest.mark.parametrize("changes", [*CELLS.values(), *TWO_STACKS.values()], ids=[*CELLS, *TWO_STACKS])
@@ -138,9 +138,9 @@ def test_translators_give_the_same_probabilities_and_texts(changes: dict[str, An
     for source, target, score in zip(sources, targets, scored, strict=True):
         ours = log_probabilities(model, source, target)
         torch.testing.assert_close(torch.tensor(score.log_probs), ours, atol=1e-4, rtol=0)
-    asked = [[pieces(token) for token in row] for row in sources]
-    said = there.translate_batch(asked, beam_size=1, max_decoding_length=19, min_decoding_length=0)
-    for source, one in zip(sources, said, strict=True):
+    request = [[pieces(token) for token in row] for row in sources]
+    output = there.translate_batch(request, beam_size=1, max_decoding_length=19, min_decoding_length=0)
+    for source, one in zip(sources, output, strict=True):
         assert one.hypotheses[0] == [pieces(token) for token in greedy(model, [begin], 19, source)]
 
 
@@ -153,9 +153,12 @@ def test_separate_source_vocabulary(tmp_path: Path) -> None:
     assert [piece in source for piece in own.specials] == [True] * 7
     assert "<2ja>" not in target
     assert (tmp_path / "source_tokenizer.json").is_file()
-    asked, said = random_tokens(11, below=own.size, seed=2).tolist(), random_tokens(7, below=TOKENIZER.size).tolist()
-    (score,) = translator(tmp_path).score_batch([[source[n] for n in asked]], [[target[n] for n in said]])
-    ours = log_probabilities(model, asked, said)
+    request, output = (
+        random_tokens(11, below=own.size, seed=2).tolist(),
+        random_tokens(7, below=TOKENIZER.size).tolist(),
+    )
+    (score,) = translator(tmp_path).score_batch([[source[n] for n in request]], [[target[n] for n in output]])
+    ours = log_probabilities(model, request, output)
     torch.testing.assert_close(torch.tensor(score.log_probs), ours, atol=1e-4, rtol=0)
 
 

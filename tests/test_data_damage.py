@@ -93,12 +93,12 @@ def test_file_is_verified_once_per_process(shards: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("block", [2, 7, 31, 1 << 20])
 def test_digest_matches_the_writer(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged_array, "BLOCK", block)
-    dice = np.random.default_rng(block)
+    rng = np.random.default_rng(block)
     for trial, dtype in enumerate((np.dtype("<u2"), np.dtype("<u4"))):
         writer = RaggedArrayWriter(tmp_path / f"part{trial}", dtype)
         for _ in range(41):
-            for part in range(int(dice.integers(1, 4))):
-                writer.add(dice.integers(0, 999, int(dice.choice([0, 1, 5, 83]))).tolist(), ends=not part)
+            for part in range(int(rng.integers(1, 4))):
+                writer.add(rng.integers(0, 999, int(rng.choice([0, 1, 5, 83]))).tolist(), ends=not part)
         writer.add([5, 3], ends=False)  # a sequence that nobody ended
         assert len(RaggedArray(tmp_path, writer.close())) == writer.sequences
 

@@ -79,8 +79,8 @@ def test_import_export_import_is_the_identity(name: str, tmp_path: Path) -> None
     tensors, others = tensors_of(first), tensors_of(again)
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
-    said, expected = outputs_of_both(again, reopen(folder, theirs))
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(again, reopen(folder, theirs))
+    assert (output - expected).abs().max() <= CLOSE
     kept = load_file(tmp_path / "theirs" / "model.safetensors")
     out = load_file(folder / "model.safetensors")
     assert all(torch.equal(kept[key], tensor) for key, tensor in out.items() if key in kept)
@@ -132,8 +132,8 @@ def test_random_configs_are_exported_correctly(choices: dict[str, object], tmp_p
     folder = export(model, tmp_path_factory.mktemp("out") / "model")  # type: ignore[attr-defined]
     kind = {"decoder": transformers.AutoModelForCausalLM, "encoder-decoder": transformers.AutoModelForSeq2SeqLM}
     theirs = kind[model.config.kind].from_pretrained(folder).eval()
-    said, expected = outputs_of_both(model, theirs)
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(model, theirs)
+    assert (output - expected).abs().max() <= CLOSE
     again, _ = outputs_of_both(load(folder).model, theirs)
     assert (again - expected).abs().max() <= CLOSE
 
@@ -473,6 +473,6 @@ def test_adapter_names_of_a_model_without_a_head(tmp_path: Path) -> None:
             parameter.normal_(0, 0.1)
     lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=transformers_rows(model.config))
     _, plain = outputs_of_both(model, theirs)
-    said, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
-    assert (said - plain).abs().max() > 1e-3
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    assert (output - plain).abs().max() > 1e-3
+    assert (output - expected).abs().max() <= CLOSE

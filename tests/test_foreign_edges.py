@@ -778,27 +778,27 @@ def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[
 
     export(random_model(small(**GPT2)), tmp_path / "model")
     files = {name: (tmp_path / "model" / name).read_bytes() for name in (CONFIG, WEIGHTS, "tokenizer.json")}
-    snapshot, asked = make_hub_cache(tmp_path / "cache", files), []
+    snapshot, request = make_hub_cache(tmp_path / "cache", files), []
 
     def download(*given: Any, **options: Any) -> str:
-        asked.append((given, options))
+        request.append((given, options))
         return str(snapshot)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return snapshot, asked
+    return snapshot, request
 
 
 def test_only_needed_files_are_downloaded(at_hub: tuple[Path, list[Any]]) -> None:
-    snapshot, asked = at_hub
+    snapshot, request = at_hub
     assert hub.download("hf:owner/name") == hub.download("hf:owner/name@v1.0/x") == snapshot
     with pytest.raises(UsageError, match=r"owner/name has no file a\.gguf"):
         hub.download("hf:owner/name/a.gguf@abc")
-    assert [given for given, _ in asked] == [("owner/name",)] * 3
-    assert [options["revision"] for _, options in asked] == ["main", "v1.0/x", "abc"]
-    wanted = asked[0][1]["allow_patterns"]
+    assert [given for given, _ in request] == [("owner/name",)] * 3
+    assert [options["revision"] for _, options in request] == ["main", "v1.0/x", "abc"]
+    wanted = request[0][1]["allow_patterns"]
     assert {"*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm"} <= set(wanted)
     assert not any(end in pattern for pattern in wanted for end in (".bin", ".pt", ".py", ".gguf"))
-    assert asked[2][1]["allow_patterns"] == ["a.gguf"]
+    assert request[2][1]["allow_patterns"] == ["a.gguf"]
 
 
 def test_files_outside_the_hub_cache_are_refused(at_hub: tuple[Path, list[Any]]) -> None:
@@ -942,9 +942,9 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     init = load(folder)
     assert init.model.dtype == torch.bfloat16
     both_of = Tokenizers(init.tokenizer, init.source_tokenizer)
-    asked: list[str] = []
+    request: list[str] = []
     real = outputs.to_precision
-    monkeypatch.setattr(outputs, "to_precision", lambda model, kind: asked.append(kind) or real(model, kind))
+    monkeypatch.setattr(outputs, "to_precision", lambda model, kind: request.append(kind) or real(model, kind))
 
     def made_of(settings: Any, seed: int = 5) -> Any:
         where: Any = {"init": init, "device": torch.device("cpu")}
@@ -957,7 +957,7 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(parameter.requires_grad for parameter in whole.model.parameters())
     adapters = [made_of(AdapterSettings(rank=3, base=base), seed) for base, seed in
                 (("float32", 5), ("float32", 5), ("float32", 7), ("int8", 5))]  # fmt: skip
-    assert asked == ["int8"]
+    assert request == ["int8"]
     assert {adapter.base for adapter in adapters} == {str(tmp_path / "base")}
     first, again, other, _ = (adapter.tensors() for adapter in adapters)
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())

@@ -106,8 +106,8 @@ def test_prompt_begins_with_the_prefix(tmp_path: Path) -> None:
     tokenizer, plain = tokenizer_with_prefix(), byte_tokenizer()
     pipeline = chumoku.load(make_bundle(tmp_path / "m", "decoder", tokenizer))
     options: Any = {"max_new_tokens": 5, "min_new_tokens": 0, "sampling": DEFAULT_SAMPLING}
-    asked = make_request(pipeline.model, "cat", tokenizer=tokenizer, **options)  # type: ignore[arg-type]
-    assert asked.prompt == [1, *plain.encode("cat")]
+    request = make_request(pipeline.model, "cat", tokenizer=tokenizer, **options)  # type: ignore[arg-type]
+    assert request.prompt == [1, *plain.encode("cat")]
     assert make_request(pipeline.model, "", tokenizer=tokenizer, **options).prompt == [1]  # type: ignore[arg-type]
     bare = make_request(pipeline.model, "cat", tokenizer=plain, **options)  # type: ignore[arg-type]
     assert bare.prompt == plain.encode("cat")
@@ -503,8 +503,8 @@ def test_marian_ids_match_transformers(marian: Path, tmp_path: Path) -> None:
             ids = reference(text_target=text, add_special_tokens=False)["input_ids"]
             assert ids == target.encode(text)
             assert reference.decode(ids) == target.decode(ids)
-        asked = reference(">>jpn<< The cat")["input_ids"]
-        assert asked == source.encode("The cat", language="jpn", end=True)
+        request = reference(">>jpn<< The cat")["input_ids"]
+        assert request == source.encode("The cat", language="jpn", end=True)
     read = load_marian(again)
     assert [side.roles for side in read] == [source.roles, target.roles]
     roles = source.roles
@@ -603,13 +603,13 @@ def test_llama_folders_add_bos(tmp_path: Path) -> None:
     trained_model(tmp_path, "bpe", byte_fallback=True).rename(tmp_path / "tokenizer.model")
     assert load(tmp_path).prefix_and_suffix == ((), ())
     settings: dict[str, Any] = {"tokenizer_class": "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>"}
-    for said, frame in (
+    for output, frame in (
         ({}, ((1,), ())),
         ({"add_bos_token": False}, ((), ())),
         ({"add_eos_token": True}, ((1,), (2,))),
     ):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, **said}))
-        assert load(tmp_path).prefix_and_suffix == frame, said
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({**settings, **output}))
+        assert load(tmp_path).prefix_and_suffix == frame, output
 
 
 def test_huge_id_is_refused(tmp_path: Path) -> None:

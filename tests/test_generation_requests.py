@@ -10,7 +10,7 @@ import torch
 from cells import Cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_decoding import lively
+from test_decoding import varied_model
 
 from chumoku.decoding import stop_strings as stopping_module
 from chumoku.decoding.batch import forbidden_tokens
@@ -167,7 +167,7 @@ def test_a_stream_leaves_the_mode_alone_while_it_waits(model: Model, bytes_: Tok
 
 
 def test_min_and_max_new_tokens(model: Model, bytes_: Tokenizer) -> None:
-    eager = lively("decoder", "none", vocabulary=bytes_.size)
+    eager = varied_model("decoder", "none", vocabulary=bytes_.size)
     with torch.no_grad():
         eager.head.bias[bytes_.roles.end] = 99.0
     tokens = [bytes_.encode("the")]

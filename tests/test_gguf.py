@@ -318,10 +318,10 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
     assert torch.equal(quantized.decoder.embedding.table, model.decoder.embedding.table)
     engine = NativeEngine(quantized, rows=2, capacity=7)
     engine.add_rows(2)
-    said = engine.prefill(tokens.tolist())
+    output = engine.prefill(tokens.tolist())
     expected = expected.detach()
-    assert float((said - expected[:, -1]).std() / expected.std()) < 0.03
-    assert said.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
+    assert float((output - expected[:, -1]).std() / expected.std()) < 0.03
+    assert output.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
 
 
 # Invalid files

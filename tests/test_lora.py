@@ -39,7 +39,7 @@ choices = st.builds(
     LoraSettings,
     rank=st.sampled_from([1, 2, 5, 11]),
     alpha=st.sampled_from([0.5, 3.0, 16.0]),
-    stabilised=st.booleans(),
+    stabilized=st.booleans(),
     dora=st.booleans(),
     targets=st.sampled_from([None, EVERYTHING, ["**.attention.*", "**.{attention,cross_attention}.output"]]),
 )
@@ -81,15 +81,15 @@ def states_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 # ---- one adapted matrix
 
 
-@given(seed=seeds, rank=st.integers(1, 13), dora=st.booleans(), bias=st.booleans(), stabilised=st.booleans())
+@given(seed=seeds, rank=st.integers(1, 13), dora=st.booleans(), bias=st.booleans(), stabilized=st.booleans())
 @some
 def test_fast_forward_equals_formula_with_gradients(
-    seed: int, rank: int, dora: bool, bias: bool, stabilised: bool
+    seed: int, rank: int, dora: bool, bias: bool, stabilized: bool
 ) -> None:
     random = torch.Generator().manual_seed(seed)
     base = nn.Linear(7, 5, bias=bias, dtype=torch.float64)
     module = Adapted(base)
-    low = LowRank(7, 5, rank, alpha=3.0, stabilised=stabilised, magnitude=dora, dtype=torch.float64)
+    low = LowRank(7, 5, rank, alpha=3.0, stabilized=stabilized, magnitude=dora, dtype=torch.float64)
     module.adapters["one"] = low.initialize(base.weight, random)
     module.active = "one"
     with torch.no_grad():

@@ -171,14 +171,14 @@ def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None
         with looked(model, one):
             engine = open_engine(model, rows=3, capacity=17)
             engine.add_rows(3)
-            said = [
+            output = [
                 engine.prefill(prompts()),
                 engine.step(torch.tensor([3, 1, 2])),
                 engine.extend(torch.ones(3, 2).long()),
             ]
             engine.select_rows([2, 0])
             engine.truncate([3, 4])
-            logits.append([*said, engine.step(torch.tensor([2, 2]))])
+            logits.append([*output, engine.step(torch.tensor([2, 2]))])
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
 
@@ -317,13 +317,13 @@ def by_hand(model: Model, prompt: list[int], new: int) -> list[int]:
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_changed_model_is_what_decodes(name: str) -> None:
-    change, said = CHANGES[name]
+    change, message = CHANGES[name]
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     assert modification(model) is None
     before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert before == [by_hand(model, prompt, 13) for prompt in prompts()]
     change(model)
-    assert said in str(modification(model))
+    assert message in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         after = generate(model, prompts(), max_new_tokens=13, temperature=0)

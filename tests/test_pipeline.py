@@ -219,7 +219,7 @@ def test_prompt_fitting_equals_trying_all(name: str) -> None:
     tokenizer, format = TOKENIZERS[name](), name.split()[0]
     random = Random(3)
     for _ in range(150):
-        said = [
+        output = [
             Message(
                 random.choice(("user", "user", "assistant")),
                 "".join(random.choices("ab hi\n User:, ", k=random.choice((0, 1, 3, 20)))),
@@ -227,7 +227,7 @@ def test_prompt_fitting_equals_trying_all(name: str) -> None:
             for _ in range(random.choice((0, 1, 5, 30)))
         ]
         system = [Message("system", random.choice(("Be brief.", " \n")))] * random.choice((0, 1))
-        messages = [*system, *said, Message("user", "who" * random.choice((1, 9)))]
+        messages = [*system, *output, Message("user", "who" * random.choice((1, 9)))]
         for most in (9, 30, 60, 90, 200, 2000):
             expected = plainly(messages, tokenizer, format, most)
             if expected is None:
@@ -334,9 +334,9 @@ def test_a_long_conversation_loses_its_beginning_and_says_so(tmp_path: Path) -> 
         Message("user", "c"),
     ]
     with pytest.warns(UserWarning, match="The 8 oldest messages no longer fit"):
-        said = pipeline.chat(talk, max_new_tokens=10, temperature=0)
+        output = pipeline.chat(talk, max_new_tokens=10, temperature=0)
     short = [talk[0], *talk[9:]]
-    assert said == pipeline.chat(short, max_new_tokens=10, temperature=0)
+    assert output == pipeline.chat(short, max_new_tokens=10, temperature=0)
     with pytest.raises(LengthError, match="The last message alone"):
         pipeline.chat("x" * 90, max_new_tokens=30)
     with pytest.raises(UsageError, match="max_new_tokens must be 1 or more for a reply, not 0"):
@@ -368,13 +368,13 @@ def test_a_text_longer_than_the_translator_reads_is_named(translator: Pipeline) 
 
 def test_one_text_in_one_text_out(decoder: Pipeline) -> None:
     options: dict[str, Any] = {"max_new_tokens": 11, "temperature": 0.7, "top_k": 50}
-    said = decoder.generate(["one", "two words"], **options)
-    assert len(said) == 2
-    assert decoder.generate("one", **options) == said[0] == "".join(decoder.stream("one", **options))
-    assert decoder.generate("one", **options, seed=5) != said[0]
-    letter = next(letter for letter in said[0] if letter.strip())
-    assert decoder.generate("one", **options, stop=letter) == said[0].partition(letter)[0]
-    assert decoder.generate(["one"], **options, stop=[letter]) == [said[0].partition(letter)[0]]
+    output = decoder.generate(["one", "two words"], **options)
+    assert len(output) == 2
+    assert decoder.generate("one", **options) == output[0] == "".join(decoder.stream("one", **options))
+    assert decoder.generate("one", **options, seed=5) != output[0]
+    letter = next(letter for letter in output[0] if letter.strip())
+    assert decoder.generate("one", **options, stop=letter) == output[0].partition(letter)[0]
+    assert decoder.generate(["one"], **options, stop=[letter]) == [output[0].partition(letter)[0]]
     for wrong in ({"temperature": -1}, {"temperature": float("nan")}, {"top_p": 0}, {"max_new_tokens": -1}):
         with pytest.raises(UsageError):
             decoder.generate("one", **wrong)
@@ -428,9 +428,9 @@ def test_repr_is_one_short_line(decoder: Pipeline) -> None:
 
 
 def test_one_text_in_one_answer_out(translator: Pipeline) -> None:
-    said = translator.translate(TEXTS, beam=2, limit=5)
-    assert len(said) == len(TEXTS)
-    assert [translator.translate(one, beam=2, limit=5) for one in TEXTS] == said
+    output = translator.translate(TEXTS, beam=2, limit=5)
+    assert len(output) == len(TEXTS)
+    assert [translator.translate(one, beam=2, limit=5) for one in TEXTS] == output
     assert translator.translate([]) == []
 
 

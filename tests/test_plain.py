@@ -22,7 +22,7 @@ from commands import command
 from faults import recipe_for, write_corpora
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted import PLANTS, Ward
+from planted import PLANTED_BUGS, Subjects
 from rich.console import Console
 from torch import Tensor
 
@@ -438,7 +438,7 @@ def test_the_environment_switches_every_thread(value: str, expected: bool) -> No
 def test_the_doctor_still_finds_a_broken_kernel(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
-    subject = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
+    subject = PLANTED_BUGS[title].plant(Subjects(tmp_path), monkeypatch)
     from chumoku.doctor import fused
 
     assert examine(subject, checks=[fused.CHECK]).findings

@@ -241,8 +241,8 @@ def test_trained_tokenizer_survives_an_interrupt(tmp_path: Path, monkeypatch: py
 
 
 def test_sample_is_evenly_spaced() -> None:
-    dice = random.Random(0)
-    texts = ["x" * dice.randrange(1, 40) + str(number) for number in range(5000)]
+    rng = random.Random(0)
+    texts = ["x" * rng.randrange(1, 40) + str(number) for number in range(5000)]
     total = sum(map(len, texts))
     sample = sample_evenly(texts, total // 3)
     assert 0.3 < sum(map(len, sample)) / total < 0.36

@@ -74,11 +74,11 @@ def test_all_problems_are_reported_at_once() -> None:
     )
     with pytest.raises(ConfigError) as caught:
         read_recipe(wrong)
-    said = dict(caught.value.problems)
+    problems = dict(caught.value.problems)
     expected = {"adapter", "lora.r", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
-    assert set(said) == expected
-    assert "train.steps" in said["train.max_steps"]
-    assert "optimizer.learning_rate" in said["optimizer.lr"]
+    assert set(problems) == expected
+    assert "train.steps" in problems["train.max_steps"]
+    assert "optimizer.learning_rate" in problems["optimizer.lr"]
 
 
 @pytest.mark.parametrize(

@@ -128,9 +128,9 @@ def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch)
 def test_languages_of_one_script_are_distinguished() -> None:
     english = ["The dog runs across the green meadow.", "Two men are sitting on a bench.", "A girl with the ball."]
     german = ["Der Hund läuft über die grüne Wiese.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen mit Ball."]
-    said = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
-    assert seems_swapped(said, sources=english, references=german)
-    assert not seems_swapped(said, sources=german, references=english)
+    output = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
+    assert seems_swapped(output, sources=english, references=german)
+    assert not seems_swapped(output, sources=german, references=english)
     assert not seems_swapped(["", ""], sources=["a"], references=["b"])
 
 

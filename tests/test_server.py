@@ -272,9 +272,9 @@ def test_translations_equal_the_command_line(server: Serving, pipelines: dict[st
     for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
         request = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
-        said = [one["hypotheses"][0]["text"] for one in answer["translations"]]
-        assert said == pipeline.translate(texts, **request)
-        assert said == [pipeline.translate(text, **request) for text in texts]
+        output = [one["hypotheses"][0]["text"] for one in answer["translations"]]
+        assert output == pipeline.translate(texts, **request)
+        assert output == [pipeline.translate(text, **request) for text in texts]
     into = server.post("/v1/translate", model="translator", text="猫", into="en").json()
     assert into["translations"][0]["hypotheses"][0]["text"] == pipeline.translate("猫", into="en")
     # Concurrent requests with the same options share a search.
@@ -282,8 +282,8 @@ def test_translations_equal_the_command_line(server: Serving, pipelines: dict[st
         many = list(
             pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"text {n}").json(), range(11))
         )
-    said = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
-    assert said == [pipeline.translate(f"text {n}") for n in range(11)]
+    output = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
+    assert output == [pipeline.translate(f"text {n}") for n in range(11)]
 
 
 def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Pipeline]) -> None:

@@ -10,7 +10,7 @@ from bundles import chat_tokenizer, make_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import serving, until, wait_until_idle
-from test_decoding import lively
+from test_decoding import varied_model
 from test_scheduler import alone, requests
 
 from chumoku.decoding import scheduler as scheduler_module
@@ -35,7 +35,7 @@ def greedy(prompt: list[int], new: int) -> Request:
 
 def filled(rows: int, *, texts: int, owner: tuple[object, object], prompt: int = 2, chunk: int = 64) -> Scheduler:
     """A scheduler whose rows are all used by one request, with more of its texts waiting."""
-    engine = TorchEngine(lively("decoder", "rotary"), rows=rows, capacity=211)
+    engine = TorchEngine(varied_model("decoder", "rotary"), rows=rows, capacity=211)
     scheduler = Scheduler(engine, chunk=chunk)
     for _ in range(texts):
         scheduler.submit(greedy([5] * prompt, 150), owner)
@@ -66,7 +66,7 @@ def test_small_request_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_many_requests_of_one_client_leave_a_row_to_others() -> None:
-    engine = TorchEngine(lively("decoder", "rotary"), rows=3, capacity=101)
+    engine = TorchEngine(varied_model("decoder", "rotary"), rows=3, capacity=101)
     scheduler = Scheduler(engine)
     for number in range(20):
         scheduler.submit(greedy([5, 7], 90), ("a", number))
@@ -108,7 +108,7 @@ def test_paused_texts_do_not_change(
     owners: list[tuple[int, int]],
     cancelled: dict[int, int],
 ) -> None:
-    model, asked = lively(kind, "rotary"), requests(kind)
+    model, asked = varied_model(kind, "rotary"), requests(kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler_module, "arrive_later", lambda tokens: late)
         scheduler = Scheduler(TorchEngine(model, rows=rows, capacity=29), chunk=chunk)

@@ -119,9 +119,9 @@ def test_keep_alive_connection_times_out(locked: Serving, monkeypatch: pytest.Mo
 
 
 def test_half_closed_connections_are_closed(locked: Serving) -> None:
-    for begun in (b"", b"GET /hea", UNFINISHED[401], UNFINISHED[408] + b"x"):
+    for start_of_request in (b"", b"GET /hea", UNFINISHED[401], UNFINISHED[408] + b"x"):
         with connect(locked) as connection:
-            connection.sendall(begun)
+            connection.sendall(start_of_request)
             connection.shutdown(socket.SHUT_WR)
             read_until_closed(connection, 3)
             until(lambda: not locked.server.server_state.connections, 3)

@@ -41,7 +41,7 @@ def broken(path: Path) -> Pipeline:
     return one
 
 
-def told(step: int, **more: Any) -> str:
+def metrics_line(step: int, **more: Any) -> str:
     return json.dumps({"step": step, "loss": 5 / step, "rate": 0.1, "norm": 2, "tokens_per_second": 7, **more}) + "\n"
 
 
@@ -72,7 +72,7 @@ def server(place: Path) -> Iterator[Serving]:
 def metrics(place: Path) -> Path:
     path = place / "runs" / "little" / "metrics.jsonl"
     path.write_text(
-        "".join(told(step) for step in range(10, 51, 10)) + '{"step": 50, "validation_loss": 1.5}\n', "utf-8"
+        "".join(metrics_line(step) for step in range(10, 51, 10)) + '{"step": 50, "validation_loss": 1.5}\n', "utf-8"
     )
     return path
 
@@ -286,7 +286,7 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     assert "step 50" in page.text_content(".runs-list")
     assert "validation 1.5" in page.text_content(".runs-legend")
     with metrics.open("a", encoding="utf-8") as stream:
-        stream.write(told(60) + told(70, loss=None))
+        stream.write(metrics_line(60) + metrics_line(70, loss=None))
     until(page, "document.querySelector('.runs-list').textContent.includes('step 70')", seconds=8)
     page.wait_for_selector(".curves .odd", state="attached")
     assert page.text_content(".live") == "training now"

@@ -73,19 +73,19 @@ def test_chat_shows_the_models_output_and_probabilities(browser: Any, server: Se
     page.keyboard.press("Tab")
     page.click(".composer .go")
     page.wait_for_selector(".message.assistant footer")
-    told = server.post(
+    result = server.post(
         "/v1/chat/completions",
         model="talker",
         messages=[{"role": "user", "content": "hello"}],
         max_tokens=13,
         temperature=0,
     ).json()
-    assert page.text_content(".message.assistant .written") == told["choices"][0]["message"]["content"]
+    assert page.text_content(".message.assistant .written") == result["choices"][0]["message"]["content"]
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "ab")
     page.wait_for_selector(".chances .bar")
-    told = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
-    assert page.locator(".bar .name").first.text_content() == told["candidates"][0]["text"]
+    result = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
+    assert page.locator(".bar .name").first.text_content() == result["candidates"][0]["text"]
     visited.assert_clean()
 
 
@@ -251,13 +251,13 @@ def elsewhere() -> Iterator[str]:
 def test_other_origins_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
     page = visit(browser, elsewhere).page
     before = server.client.get("/metrics").text
-    told = page.evaluate(ATTEMPTS, server.url)
+    result = page.evaluate(ATTEMPTS, server.url)
     refused = ("read", "health", "read with cookies", "act", "script", "style")
-    assert {name: told[name] for name in refused} == dict.fromkeys(refused, "refused")
+    assert {name: result[name] for name in refused} == dict.fromkeys(refused, "refused")
     # Requests whose answer nobody reads: the browser sends them, and the server must not do them.
-    assert {told["act unread"], told["act as a form"]} <= {"refused", "opaque 0"}
-    assert not told["frame"]
-    assert not told["tab"]
+    assert {result["act unread"], result["act as a form"]} <= {"refused", "opaque 0"}
+    assert not result["frame"]
+    assert not result["tab"]
     assert not [frame for frame in page.frames[1:] if frame.url.startswith(server.url)], "the page is in no frame"
 
     def tokens(text: str) -> list[str]:

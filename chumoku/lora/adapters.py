@@ -57,7 +57,7 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
             base,
             settings.rank,
             alpha=settings.alpha,
-            stabilised=settings.stabilised,
+            stabilized=settings.stabilized,
             dropout=settings.dropout,
             magnitude=settings.dora,
         ).initialize(dense_weight(base), generator)

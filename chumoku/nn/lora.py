@@ -31,7 +31,7 @@ class LowRank(nn.Module):
     """The parameters of one adapter: A, B, and DoRA's m. All are 0 until `initialize` is called.
 
     alpha: numerator of the scale s.
-    stabilised: s = α / √r instead of α / r (rsLoRA).
+    stabilized: s = α / √r instead of α / r (rsLoRA).
     magnitude: True for DoRA.
     """
 
@@ -42,7 +42,7 @@ class LowRank(nn.Module):
         rank: int,
         *,
         alpha: float,
-        stabilised: bool = False,
+        stabilized: bool = False,
         dropout: float = 0.0,
         magnitude: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -53,14 +53,14 @@ class LowRank(nn.Module):
             raise ShapeError(
                 f"An adapter needs a rank, inputs and outputs of 1 or more, not {rank}, {inputs}, {outputs}."
             )
-        self.rank, self.alpha, self.stabilised, self.dropout = rank, float(alpha), stabilised, dropout
+        self.rank, self.alpha, self.stabilized, self.dropout = rank, float(alpha), stabilized, dropout
         self.a = nn.Parameter(torch.zeros(rank, inputs, dtype=dtype, device=device))
         self.b = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype, device=device))
         self.magnitude = nn.Parameter(torch.zeros(outputs, dtype=dtype, device=device)) if magnitude else None
 
     @property
     def scale(self) -> float:
-        return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
+        return self.alpha / (math.sqrt(self.rank) if self.stabilized else self.rank)
 
     @torch.no_grad()
     def initialize(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
