@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,17 @@ def test_a_changed_module_is_found(files: Path) -> None:
         else pytest.MonkeyPatch.context()
     ):
         assert not list(cache.run_engine(one)), "the model itself decodes then"
+
+
+@needs_library
+def test_examining_a_changed_module_gives_a_finding_and_no_warning(files: Path) -> None:
+    one = subject(files)
+    one.require_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: 2 * out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = examine(one, checks=[modules.CHECK, cache.ENGINE])
+    assert [finding.check for finding in report.findings] == ["modules"]
+    assert report.passed == ["engine"]
 
 
 @needs_library
