@@ -831,8 +831,8 @@ def test_two_processes_equal_one(parallel: str, sharded: bool, corpora: Path, tm
     assert bool(list(newest(out).glob("part-*-of-00002.safetensors"))) == sharded
 
 
-def test_faults_on_purpose() -> None:
-    """A small number of each; `make faults` runs them in full."""
+def test_runs_survive_kills_and_damage_is_noticed() -> None:
+    """A few of each; `make faults` runs all of them."""
     command = [
         sys.executable,
         str(Path(__file__).parent / "faults.py"),
@@ -846,5 +846,5 @@ def test_faults_on_purpose() -> None:
     finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert finished.stdout.count("every tensor equal") == 12
-    assert "nothing unreadable" in finished.stdout
-    assert "all seen" in finished.stdout
+    assert "every checkpoint is intact" in finished.stdout
+    assert "all noticed" in finished.stdout
