@@ -1,4 +1,4 @@
-"""translate, generate, chat, embed and evaluate as a person meets them."""
+"""The commands translate, generate, chat, embed and evaluate, as a user runs them."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert json.loads(found.out)["lines"] == 33
 
 
-def test_a_killed_translation_goes_on(models: Path, tmp_path: Path, ask: Ask) -> None:
+def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(1301)))
     words = ("translate", "translator", "--file", str(tmp_path / "in.txt"), "--limit", "5", "--beam", "1", "--out")
     whole, out = tmp_path / "whole.txt", tmp_path / "out.txt"

@@ -1,4 +1,4 @@
-"""What decoding tells beside its tokens: how likely they were, the tree of a search; and searches that are given up."""
+"""Log-probabilities of generated tokens, the tree of a beam search, and searches that are stopped early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text from models: a stream is what is written at once, stop strings are found across tokens, all of it is words."""
+"""Generated text: streamed equals unstreamed, stop strings may span tokens, and the text is valid Unicode."""
 
 from __future__ import annotations
 

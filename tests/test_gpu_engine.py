@@ -126,7 +126,7 @@ def test_rows_are_moved_truncated_and_removed() -> None:
     assert close(answers[1], answers[0])
 
 
-def test_a_row_is_what_it_is_alone() -> None:
+def test_a_row_equals_the_same_row_alone() -> None:
     model = model_of()
     together = steps(GpuEngine(model, rows=3, capacity=80), count=1)
     alone = GpuEngine(model, rows=1, capacity=80)

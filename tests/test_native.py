@@ -1,4 +1,4 @@
-"""The native engine: the same answers as the model, in every cell it takes, from every kind of weight."""
+"""The native engine: the same logits as the model, for every config it supports and every type of weight."""
 
 from __future__ import annotations
 
@@ -569,9 +569,7 @@ def link(library: Path) -> None:
     "damage",
     [shorten, link, lambda library: library.chmod(0o666), lambda library: library.with_suffix(".sha256").unlink()],
 )
-def test_a_library_that_is_not_as_it_was_compiled_is_compiled_again(
-    fresh: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_changed_library_is_compiled_again(fresh: Path, damage: Callable[[Path], None]) -> None:
     """A truncated library would end the process when it is used; a link or an open file may be somebody else's code."""
     assert build_module.why_not() is None
     (library,) = fresh.glob("chumoku/*.so")

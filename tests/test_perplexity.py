@@ -1,4 +1,4 @@
-"""Perplexity and bits per byte: the formula, token by token, whatever the windows."""
+"""Perplexity and bits per byte equal the formula, token by token, for any windows."""
 
 from __future__ import annotations
 

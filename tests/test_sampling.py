@@ -1,4 +1,4 @@
-"""Choosing: the fast way for a batch is the formula for each row, the formulas are transformers', and both can fail."""
+"""Sampling: the batched version equals the formula for each row, and the formulas equal those of transformers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left out has one default, wherever a text is asked for."""
+"""Python, the commands, the server and the page have the same default sampling options."""
 
 from __future__ import annotations
 

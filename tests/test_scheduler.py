@@ -1,4 +1,4 @@
-"""Continuous batching: whoever arrives, leaves or is cancelled, each request's text is its own."""
+"""Continuous batching: a request gives the same text, whichever requests arrive, finish or are cancelled meanwhile."""
 
 from __future__ import annotations
 

@@ -381,11 +381,11 @@ def test_lens_dequantizes_the_output_matrix_once(
     assert output.logits is not None
     size, dequantized, calls = model.config.vocabulary, Int8.dequantize, [0]
 
-    def counted(self: Int8) -> torch.Tensor:
+    def dequantize_and_count(self: Int8) -> torch.Tensor:
         calls[0] += len(self.scale) == size
         return dequantized(self)
 
-    monkeypatch.setattr(Int8, "dequantize", counted)
+    monkeypatch.setattr(Int8, "dequantize", dequantize_and_count)
     checks: list[int] = []
     found = lens.apply_lens(model, tape, best=3, check_interrupt=lambda: checks.append(1))
     assert calls[0] <= 1, "all layers share the output matrix"

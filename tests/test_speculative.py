@@ -1,4 +1,4 @@
-"""Speculation is exact: the joint distribution of what is written is the target's own, and what is not so is caught."""
+"""Speculative decoding has exactly the distribution of the target model; wrong versions are caught."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file of lines: as many lines out as in, in order, whatever happens in between."""
+"""Translating a file gives one line per line, in order, even after interruptions."""
 
 from __future__ import annotations
 
@@ -280,7 +280,7 @@ def test_invalid_utf8_is_found_before_translating(tmp_path: Path) -> None:
         translate_file(tmp_path / "broken.gz", tmp_path / "out.txt", shout, job=JOB)
 
 
-def test_a_line_too_long_is_named_and_what_is_done_is_kept(source: Path, tmp_path: Path) -> None:
+def test_a_too_long_line_is_named_and_finished_lines_are_kept(source: Path, tmp_path: Path) -> None:
     texts = list(read_lines(source))
     source.write_text("".join(f"{text}{'x' * 99 * (place == 40)}\n" for place, text in enumerate(texts)))
 
