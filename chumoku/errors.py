@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def pluralize(number: int, noun: str, plural: str | None = None) -> str:
     """Return a number with its noun: "1 file", "2,000 files". `plural` is for irregular plurals."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
@@ -64,6 +64,14 @@ class TooLargeError(UsageError):
 
 class MissingExtraError(UsageError):
     """A required optional dependency is not installed."""
+
+
+class NoTokenizerError(UsageError):
+    """A folder has no tokenizer files."""
+
+
+class NoTokenizerWarning(UserWarning):
+    """A model was opened without a tokenizer."""
 
 
 class CorpusError(UsageError):

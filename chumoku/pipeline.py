@@ -20,19 +20,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from chumoku import lora
+from chumoku import lora, text
 from chumoku.decoding import chat, embed, generate, translate
-from chumoku.decoding.defaults import TEMPERATURE, TOP_P
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY, TEMPERATURE, TOP_P
 from chumoku.decoding.engines.native.call import prepare
 from chumoku.decoding.engines.unmodified import changed_module
 from chumoku.decoding.sampling import SamplingOptions
-from chumoku.errors import UnknownArgumentError, UsageError
+from chumoku.errors import NoTokenizerWarning, UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.probe.forward_pass import unwrap_compiled
-from chumoku.text import Tokenizer
+from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.checksums import atomic_folder
@@ -45,17 +45,22 @@ ABILITIES = {
     "decoder": "it continues texts (generate, stream) and replies (chat)",
     "encoder": "it turns texts into vectors (embed)",
 }
-OTHER_NAMES = {  # names used earlier, or elsewhere
-    "new": "max_new_tokens",
-    "max_tokens": "max_new_tokens",
-    "max_length": "max_new_tokens",
-    "least": "min_new_tokens",
-    "min_length": "min_new_tokens",
-    "min_tokens": "min_new_tokens",
-    "repetition": "repetition_penalty",
-    "presence": "presence_penalty",
-    "logit_bias": "bias",
-    "num_beams": "beam",
+OTHER_NAMES = {  # names used earlier, or elsewhere; the first that a method has is suggested
+    "new": ("max_new_tokens", "limit"),
+    "max_tokens": ("max_new_tokens", "limit"),
+    "max_length": ("max_new_tokens", "limit"),
+    "max_new_tokens": ("limit",),
+    "limit": ("max_new_tokens",),
+    "least": ("min_new_tokens",),
+    "min_length": ("min_new_tokens",),
+    "min_tokens": ("min_new_tokens",),
+    "repetition": ("repetition_penalty",),
+    "presence": ("presence_penalty",),
+    "logit_bias": ("bias",),
+    "num_beams": ("beam",),
+    "language": ("into",),
+    "target_language": ("into",),
+    "batch_size": ("batch_tokens",),
 }
 M = TypeVar("M", bound=Model)
 Texts = TypeVar("Texts", str, list[str])
@@ -68,26 +73,52 @@ class Pipeline(Bundle):
 
         pipeline = Pipeline(model, tokenizer)
         pipeline.save("my-model")
+
+    Without a tokenizer (None), everything that takes a text raises a UsageError; the model takes token ids.
     """
 
     def __repr__(self) -> str:
-        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, Quantized)}
+        config, kinds = self.config, {part.kind for part in self.model.modules() if isinstance(part, QuantizedLinear)}
         precision = ", ".join(sorted(kinds)) or str(self.model.dtype).removeprefix("torch.")
         return (
             f"Pipeline(kind={config.kind}, parameters={count(config).parameters:,}, vocabulary={config.vocabulary:,}, "
-            f"precision={precision}, device={self.model.device})"
+            f"precision={precision}, device={self.model.device}{'' if self.has_tokenizer else ', no tokenizer'})"
         )
 
-    def translate(self, text: Texts, **options: Any) -> Texts:
+    def translate(
+        self,
+        text: Texts,
+        *,
+        beam: int = BEAM,
+        length_penalty: float = LENGTH_PENALTY,
+        limit: int | None = None,
+        min_new_tokens: int = 0,
+        into: str | None = None,
+        batch_tokens: int = translate.BATCH_TOKENS,
+        **unknown: Any,
+    ) -> Texts:
         """The most likely translation of a text, or of each text in a list.
 
-        options     of `decoding.translate.translate`: beam, length_penalty, limit, min_new_tokens, into …
+        beam              beam size; 1 is greedy
+        length_penalty    above 0 favors long translations, below 0 short ones
+        limit             most tokens of a translation; by default 2 × source + 20
+        into              target language, for multilingual models
+        batch_tokens      most tokens of a batch: rows × longest × beam
         """
         model = self._model_as(EncoderDecoderModel, "translate")
-        check_arguments("translate", options, inspect.signature(translate.translate).parameters)
-        options = {"within": self.config.context, **options}
+        check_arguments(self.translate, unknown)
         translations = translate.translate(
-            model, as_list(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
+            model,
+            as_list(text),
+            source_tokenizer=self.source_tokenizer,
+            tokenizer=self.tokenizer,
+            into=into,
+            within=self.config.context,
+            beam=beam,
+            length_penalty=length_penalty,
+            limit=limit,
+            min_new_tokens=min_new_tokens,
+            batch_tokens=batch_tokens,
         )
         return translations[0] if isinstance(text, str) else translations
 
@@ -197,11 +228,22 @@ class Pipeline(Bundle):
             warnings.warn(reply.dropped_notice, stacklevel=2)
         return "".join(reply.pieces)
 
-    def embed(self, text: str | Sequence[str], **options: Any) -> Tensor:
-        """The vector of a text [D], or of each text in a list [n, D]."""
+    def embed(
+        self,
+        text: str | Sequence[str],
+        *,
+        batch_tokens: int = embed.BATCH_TOKENS,
+        note: Callable[[str], object] = warnings.warn,
+        **unknown: Any,
+    ) -> Tensor:
+        """The vector of a text [D], or of each text in a list [n, D].
+
+        batch_tokens    most tokens of a batch: rows × longest
+        note            called with a sentence if texts were cut
+        """
         model = self._model_as(EncoderModel, "embed")
-        check_arguments("embed", options, inspect.signature(embed.embed).parameters)
-        vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, **options)
+        check_arguments(self.embed, unknown)
+        vectors = embed.embed(model, as_list(text), tokenizer=self.tokenizer, batch_tokens=batch_tokens, note=note)
         return vectors[0] if isinstance(text, str) else vectors
 
     def similarity(self, texts: Sequence[str]) -> Tensor:
@@ -225,26 +267,26 @@ class Pipeline(Bundle):
 
 def sampling_options(method: Callable[..., Any], arguments: Mapping[str, Any]) -> SamplingOptions:
     """The sampling options among the arguments of a method; refuses its unknown keyword arguments."""
-    check_arguments(method.__name__, arguments["unknown"], inspect.signature(method).parameters)
+    check_arguments(method, arguments["unknown"])
     names = [name for name in SamplingOptions.__dataclass_fields__ if name in arguments]
     return SamplingOptions(**{name: arguments[name] for name in names if name != "bias" or arguments[name]})
 
 
-def check_arguments(method: str, given: Iterable[str], parameters: Iterable[str]) -> None:
-    """Refuse a keyword argument that does not exist, and suggest the right one."""
-    allowed = {*parameters} - {"model", "tokenizer", "source_tokenizer", "texts", "text", "messages", "unknown"}
-    for name in given:
-        if name not in allowed:
-            close = difflib.get_close_matches(name, sorted(allowed), n=1)
-            right = OTHER_NAMES.get(name) or (close[0] if close else None)
-            hint = f"did you mean {right}?" if right in allowed else f"there are {', '.join(sorted(allowed))}."
-            raise UnknownArgumentError(f"{method}() has no argument '{name}'; {hint}")
+def check_arguments(method: Callable[..., Any], unknown: Iterable[str]) -> None:
+    """Refuse keyword arguments that a method does not have, and suggest the right one."""
+    parameters = inspect.signature(method).parameters.values()
+    allowed = sorted(one.name for one in parameters if one.kind is one.KEYWORD_ONLY)
+    for name in unknown:
+        similar = difflib.get_close_matches(name, allowed, n=1)
+        right = next((other for other in (*OTHER_NAMES.get(name, ()), *similar) if other in allowed), None)
+        hint = f"did you mean {right}?" if right else f"there are {', '.join(allowed)}."
+        raise UnknownArgumentError(f"{method.__name__}() has no argument '{name}'; {hint}")
 
 
 def save(
     path: Path | str,
     model: Model,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer | None,
     *,
     source_tokenizer: Tokenizer | None = None,
     overwrite: bool = False,
@@ -255,25 +297,27 @@ def save(
         chumoku.save("my-model", model, tokenizer)
         chumoku.load("my-model").generate("Once upon a time")
 
+    tokenizer           None saves a model that takes only token ids
     source_tokenizer    of an encoder-decoder whose source has another vocabulary
     overwrite           replace a model that was saved there before
     """
     folder, model = Path(path), unwrap_compiled(model)
-    tokenizers = Tokenizers(tokenizer, source_tokenizer or tokenizer)
-    check_savable(model, tokenizers)
+    bundle = Bundle(model, tokenizer, source_tokenizer)
+    check_savable(model)
+    check_vocabulary(bundle)
     saved = open_model.is_bundle(folder)
     empty = not os.path.lexists(folder) or (folder.is_dir() and not any(folder.iterdir()))
     if not empty and not (saved and overwrite):
         hint = "Pass overwrite=True to replace it" if saved else "It is not a saved model"
         raise UsageError(f"{folder} already exists. {hint}, or choose another folder.")
     with atomic_folder(folder) as working:
-        write_bundle(working, model.config, tensors_of(model), tokenizers)
+        write_bundle(working, model.config, tensors_of(model), Tokenizers(bundle.tokenizer, bundle.source_tokenizer))
     return folder
 
 
-def check_savable(model: Model, tokenizers: Tokenizers) -> None:
+def check_savable(model: Model) -> None:
     """Refuse a model that would not be the same after `load`."""
-    if kinds := {part.kind for part in model.modules() if isinstance(part, Quantized)}:
+    if kinds := {part.kind for part in model.modules() if isinstance(part, QuantizedLinear)}:
         raise UsageError(
             f"This model is quantized ({', '.join(sorted(kinds))}), and a saved model has float weights. Save the "
             "model it was made from; load(path, precision=…) quantizes it again."
@@ -284,12 +328,16 @@ def check_savable(model: Model, tokenizers: Tokenizers) -> None:
             f"This model differs from its config: {changed}. A saved model is a config and its weights, so it would be "
             f"another model after load. {hint} its weights yourself, with safetensors."
         )
-    config = model.config
+
+
+def check_vocabulary(bundle: Bundle) -> None:
+    """Refuse a tokenizer with more tokens than the model."""
+    config = bundle.config
     for name, tokenizer, size in (
-        ("tokenizer", tokenizers.target, config.vocabulary),
-        ("source tokenizer", tokenizers.source, config.source_vocabulary or config.vocabulary),
+        ("tokenizer", bundle.tokenizer, config.vocabulary),
+        ("source tokenizer", bundle.source_tokenizer, config.source_vocabulary or config.vocabulary),
     ):
-        if tokenizer.size > size:
+        if not isinstance(tokenizer, MissingTokenizer) and tokenizer.size > size:
             raise UsageError(
                 f"The {name} has {tokenizer.size:,} tokens and the model's vocabulary {size:,}. Build the model with "
                 f"vocabulary={tokenizer.size}, or more."
@@ -302,6 +350,7 @@ def load(
     device: torch.device | str = "cpu",
     precision: str | None = None,
     adapter: Path | str | None = None,
+    tokenizer: Tokenizer | Path | str | None = None,
     in_memory: bool = False,
 ) -> Pipeline:
     """Open a model with its tokenizers.
@@ -310,15 +359,22 @@ def load(
                  hf:owner/name, or an adapter's folder, which names its base model
     precision    float32, bf16, int8 or int4; by default as stored
     adapter      a LoRA adapter to merge into the model
+    tokenizer    a Tokenizer or its file or folder, used instead of the model's own; without either, the model is opened
+                 with a warning, and takes only token ids
     in_memory    copy the weights, so that the files are no longer needed; by default they are memory-mapped, which
                  opens faster and takes less memory
     """
+    meanwhile = (lambda model: None) if in_memory else prepare
+    pipeline = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=meanwhile)
     if in_memory:
-        pipeline = _open(path, device=device, precision=precision, adapter=adapter, meanwhile=lambda model: None)
         copy_into_memory(pipeline.model)
         prepare(pipeline.model)
-        return pipeline
-    return _open(path, device=device, precision=precision, adapter=adapter, meanwhile=prepare)
+    if tokenizer is not None:
+        pipeline = Pipeline(pipeline.model, tokenizer if isinstance(tokenizer, Tokenizer) else text.load(tokenizer))
+        check_vocabulary(pipeline)
+    elif isinstance(pipeline.tokenizer, MissingTokenizer):
+        warnings.warn(pipeline.tokenizer.message, NoTokenizerWarning, stacklevel=2)
+    return pipeline
 
 
 def _open(

@@ -20,7 +20,7 @@ from typing import Any
 
 import bombs as tokenizer_bombs
 import torch
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
@@ -48,7 +48,7 @@ WAYS = ("pipe", "device", "random", "terminal", "outside", "loop", "folder", "go
 
 
 def bundle(name: str) -> Callable[[Path], Path]:
-    return lambda place: made(place / "model", "decoder") / name
+    return lambda place: make_bundle(place / "model", "decoder") / name
 
 
 def rewrite_checksums(folder: Path) -> None:
@@ -81,7 +81,7 @@ def open_bundle(file: Path) -> None:
 
 @functools.cache  # in the process that forks; each fork changes its own
 def parts() -> tuple[ModelResult, Optimizer, Average]:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     model = build(CONFIG, seed=3)
     result = ModelResult(model, Tokenizers(tokenizer, tokenizer))
     optimizer = Optimizer(model, OptimizerSettings(learning_rate=0.1))
@@ -122,50 +122,50 @@ def open_checkpoint(file: Path) -> None:
 # Types and shapes
 
 
-def change_types(data: bytes, dice: random.Random) -> bytes:
+def change_types(data: bytes, rng: random.Random) -> bytes:
     """A safetensors file with one to three tensors of another type or shape; most are still valid safetensors."""
     size = struct.unpack("<Q", data[:8])[0]
     header: dict[str, Any] = json.loads(data[8 : 8 + size])
     names = [name for name in header if name != "__metadata__"]
-    for _ in range(dice.randint(1, 3)):
-        name = dice.choice(names)
+    for _ in range(rng.randint(1, 3)):
+        name = rng.choice(names)
         entry = header[name]
         begin, end = entry["data_offsets"]
-        match dice.randrange(5):
+        match rng.randrange(5):
             case 0 | 1:  # the same bytes, called something else
-                entry["dtype"] = dice.choice(list(SIZES))
-                entry["shape"] = _shape((end - begin) // SIZES[entry["dtype"]], dice)
+                entry["dtype"] = rng.choice(list(SIZES))
+                entry["shape"] = _shape((end - begin) // SIZES[entry["dtype"]], rng)
             case 2:
-                entry["shape"] = _shape((end - begin) // SIZES.get(entry["dtype"], 4), dice)
+                entry["shape"] = _shape((end - begin) // SIZES.get(entry["dtype"], 4), rng)
             case 3:  # two tensors change their places
-                other = dice.choice(names)
+                other = rng.choice(names)
                 header[name], header[other] = header[other], header[name]
             case 4:
-                new = dice.choice([f"{name}.x", "", "x" * 999, name.upper(), "\ud800", "a/b", "model/x", "x:exp_avg"])
+                new = rng.choice([f"{name}.x", "", "x" * 999, name.upper(), "\ud800", "a/b", "model/x", "x:exp_avg"])
                 header[new] = header.pop(name)
                 names[names.index(name)] = new
     text = json.dumps(header).encode("utf-8", "surrogatepass")
     return struct.pack("<Q", len(text)) + text + data[8 + size :]
 
 
-def _shape(count: int, dice: random.Random) -> list[int]:
-    divisor = dice.choice([one for one in range(1, 65) if count % one == 0] or [1])
-    return dice.choice([[count], [divisor, count // divisor], [count // divisor, divisor], [1] * 70 + [count], []])
+def _shape(count: int, rng: random.Random) -> list[int]:
+    divisor = rng.choice([one for one in range(1, 65) if count % one == 0] or [1])
+    return rng.choice([[count], [divisor, count // divisor], [count // divisor, divisor], [1] * 70 + [count], []])
 
 
 # Files that are not regular files
 
 
 def files(place: Path) -> Path:
-    made(place / "healthy", "decoder")
+    make_bundle(place / "healthy", "decoder")
     (place / "plan.json").write_text(json.dumps({"name": "README.md", "way": "nothing"}))
     return place / "plan.json"
 
 
-def plan_replacement(data: bytes, dice: random.Random) -> bytes:
+def plan_replacement(data: bytes, rng: random.Random) -> bytes:
     names = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", "README.md", "notes.txt")
-    plan = {"name": dice.choice(names), "way": dice.choice(WAYS), "told": dice.random() < 0.5}
-    return json.dumps({**plan, "bytes": dice.choice([0, 1, 1 << 40, -1, True, 1e300, "3", None])}).encode()
+    plan = {"name": rng.choice(names), "way": rng.choice(WAYS), "told": rng.random() < 0.5}
+    return json.dumps({**plan, "bytes": rng.choice([0, 1, 1 << 40, -1, True, 1e300, "3", None])}).encode()
 
 
 def open_with_replacement(file: Path) -> None:
@@ -201,7 +201,7 @@ def open_with_replacement(file: Path) -> None:
 
 
 def bombs(place: Path) -> Path:
-    made(place / "model", "decoder")
+    make_bundle(place / "model", "decoder")
     return place / "model" / "tokenizer.json"
 
 
@@ -210,8 +210,8 @@ def known_bombs() -> list[bytes]:
     return [content for _, content in tokenizer_bombs.bombs()]
 
 
-def make_bomb(data: bytes, dice: random.Random) -> bytes:
+def make_bomb(data: bytes, rng: random.Random) -> bytes:
     """A tokenizer from bombs.py, or deeply nested or long JSON."""
-    depth = dice.choice([10**3, 10**5, 10**6])
+    depth = rng.choice([10**3, 10**5, 10**6])
     deep = [b"[" * depth, b'{"a":' * depth, b"9" * depth, b'"' + b"a" * depth + b'"']
-    return dice.choice([*deep, *known_bombs()])
+    return rng.choice([*deep, *known_bombs()])

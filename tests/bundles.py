@@ -15,11 +15,11 @@ from chumoku.weights.bundle import Tokenizers, tensors_of, write_bundle
 from chumoku.weights.checksums import atomic_folder
 
 
-def bytewise(languages: tuple[str, ...] = ()) -> Ours:
+def byte_tokenizer(languages: tuple[str, ...] = ()) -> Ours:
     return text.train(["one text"], kind="byte", languages=languages)
 
 
-def chatty(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Ours:
+def chat_tokenizer(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")) -> Ours:
     """A byte-level tokenizer with ChatML's special tokens."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
@@ -29,12 +29,12 @@ def chatty(marks: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|
     return Ours(backend)
 
 
-def made(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any) -> Path:
+def make_bundle(folder: Path, kind: str, tokenizer: Ours | None = None, **changes: Any) -> Path:
     """Write a bundle with random weights, and with a few more embedding rows than tokens, like trained models.
 
     The weights are larger than a new model's, so that its output depends on its input.
     """
-    tokenizer = bytewise() if tokenizer is None else tokenizer
+    tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
     sizes = {"width": 12, "heads": 3, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     config = ModelConfig(**{"kind": kind, **sizes, **changes})
     weights = {

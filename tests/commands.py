@@ -1,4 +1,4 @@
-"""The command line in this process: what a command printed, and how it ended."""
+"""Run the command line in this process; returns its output and exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The laws of engines, for any of them: whatever is done to its rows, each answers as the plain model to its tokens.
+"""Properties of every engine: whatever happens to other rows, each row gives the logits of the PyTorch model.
 
 check_engine(factory, model)     factory(model, rows=…, capacity=…) → engine; raises AssertionError where a law breaks
 """

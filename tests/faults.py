@@ -1,8 +1,8 @@
-"""Faults on purpose: runs killed at random moments, files with flipped bytes. `make faults` runs them in full.
+"""Training runs killed at random moments, and files with flipped bytes. `make faults` runs all of them.
 
     python tests/faults.py --cuts 5 --kills 200 --flips 50
 
-torch is imported once; each run is a fork of this process, so that a kill costs a moment and not an import.
+torch is imported once; each run is a fork of this process, so that starting a run after a kill is fast.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool does not survive a fork
 
 import torch
 from rich.console import Console
@@ -39,8 +39,8 @@ KINDS = ("decoder", "encoder", "encoder-decoder")
 SETTINGS: dict[str, dict[str, Any]] = {
     "dropout": {"model": {"dropout": {"embedding": 0.1, "attention": 0.2, "sublayer": 0.3}}},
     "accumulation": {"train": {"gradient_accumulation": 3}},
-    "middle": {"train": {"save_every": 2, "ema": 0.9}},
-    "edge": {"train": {}},  # saved where an epoch ends: see `epoch_of`
+    "ema": {"train": {"save_every": 2, "ema": 0.9}},
+    "epoch end": {"train": {}},  # saves at the end of each epoch: see `epoch_of`
 }
 STEPS = 37
 
@@ -52,7 +52,7 @@ def write_corpora(folder: Path) -> None:
 
 
 def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -> dict[str, Any]:
-    """A very small run of a kind; `changes` are laid over its tables."""
+    """The recipe of a very small run; `changes` replace values of its tables."""
     pairs = kind == "encoder-decoder"
     tables: dict[str, dict[str, Any]] = {
         "model": {"kind": kind, "width": 12, "layers": 1, "heads": 3, "context": 11, "position": "learned"},
@@ -79,7 +79,7 @@ def recipe_for(kind: str, corpora: Path, out: Path, **changes: dict[str, Any]) -
 
 
 def fork(recipe: dict[str, Any]) -> int:
-    """Start a run in a child process, resuming what is there; returns its number."""
+    """Start or resume a run in a child process, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -94,7 +94,7 @@ def fork(recipe: dict[str, Any]) -> int:
 
 
 def finish(recipe: dict[str, Any]) -> float:
-    """Run to the end; returns the seconds it took."""
+    """Run to the end, and return the seconds it took."""
     start = time.monotonic()
     _, status = os.waitpid(fork(recipe), 0)
     if status:
@@ -103,7 +103,7 @@ def finish(recipe: dict[str, Any]) -> float:
 
 
 def tensors(out: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of a finished run: its last checkpoint's, and its result's."""
+    """All tensors of a finished run: of its last checkpoint, and of last/ and best/."""
     newest = Checkpoints(out / "checkpoints", keep=1, world=World(torch.device("cpu")), notify=print).newest()
     if newest is None:
         raise SystemExit(f"{out} has no checkpoint.")
@@ -113,51 +113,51 @@ def tensors(out: Path) -> dict[str, torch.Tensor]:
     return found
 
 
-def check_resume(kind: str, setting: str, cuts: int, folder: Path, dice: random.Random) -> int:
+def check_resume(kind: str, setting: str, cuts: int, folder: Path, rng: random.Random) -> int:
     """A run that is killed at random moments ends with exactly the tensors of one that is not."""
     changes = {name: dict(table) for name, table in SETTINGS[setting].items()}
-    whole, cut = folder / f"{kind}-{setting}-whole", folder / f"{kind}-{setting}-cut"
-    if setting == "edge":
+    expected_run, killed_run = folder / f"{kind}-{setting}-expected", folder / f"{kind}-{setting}-killed"
+    if setting == "epoch end":
         changes["train"]["save_every"] = epoch_of(recipe_for(kind, folder, folder / f"{kind}-epoch"))
-    seconds = finish(recipe_for(kind, folder, whole, **changes))
-    shutil.copytree(whole / "data", cut / "data")
-    landed = 0
-    while landed < cuts:
-        if killed(recipe_for(kind, folder, cut, **changes), after=dice.uniform(0.3, 0.9) * seconds):
-            landed += 1
-        else:  # it was done before the kill came: begin again
-            shutil.rmtree(cut / "checkpoints")
-    finish(recipe_for(kind, folder, cut, **changes))
-    expected, found = tensors(whole), tensors(cut)
+    seconds = finish(recipe_for(kind, folder, expected_run, **changes))
+    shutil.copytree(expected_run / "data", killed_run / "data")
+    kills_done = 0
+    while kills_done < cuts:
+        if kill_after(recipe_for(kind, folder, killed_run, **changes), after=rng.uniform(0.3, 0.9) * seconds):
+            kills_done += 1
+        else:  # it finished before the kill: start again
+            shutil.rmtree(killed_run / "checkpoints")
+    finish(recipe_for(kind, folder, killed_run, **changes))
+    expected, found = tensors(expected_run), tensors(killed_run)
     unequal = [name for name in expected if name not in found or not torch.equal(expected[name], found[name])]
     if unequal or set(expected) != set(found):
         raise SystemExit(f"{kind}, {setting}: resumed differs from uninterrupted in {unequal[:3]}.")
-    return landed
+    return kills_done
 
 
 def epoch_of(recipe: dict[str, Any]) -> int:
-    """How many batches an epoch has."""
+    """The number of batches of an epoch."""
     finish({**recipe, "train": {**recipe["train"], "steps": 5}})
     return len(prepare(read_recipe(recipe)).train)
 
 
-def killed(recipe: dict[str, Any], *, after: float) -> bool:
-    """Kill a run after so many seconds; False when it was done before."""
+def kill_after(recipe: dict[str, Any], *, after: float) -> bool:
+    """Kill a run after some seconds; False if it had finished before."""
     child = fork(recipe)
     time.sleep(after)
     os.kill(child, signal.SIGKILL)
     return os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
-def check_kills(kills: int, folder: Path, dice: random.Random) -> int:
-    """Kill runs that save at every step; the newest or the previous checkpoint is always whole, and runs go on."""
+def check_kills(kills: int, folder: Path, rng: random.Random) -> int:
+    """Kill runs that save at every step; the last two checkpoints are always intact, and the run can be resumed."""
     out = folder / "kills"
     recipe = recipe_for("decoder", folder, out, train={"save_every": 1, "steps": 7, "validate_every": 5})
     seconds = finish(recipe)
     recipe["train"]["steps"] = 100_000
     for _ in range(kills):
-        if not killed(recipe, after=dice.uniform(0.5, 1.5) * seconds):
-            raise SystemExit("A run ended by itself where it should go on.")
+        if not kill_after(recipe, after=rng.uniform(0.5, 1.5) * seconds):
+            raise SystemExit("A run ended before it was killed.")
         steps = sorted(path for path in (out / "checkpoints").glob("step-*") if path.name[5:].isdecimal())
         for path in steps[-2:]:
             verify_checksums(path)
@@ -166,51 +166,51 @@ def check_kills(kills: int, folder: Path, dice: random.Random) -> int:
     return int(steps[-1].name[5:])
 
 
-def check_flips(flips: int, folder: Path, dice: random.Random) -> int:
-    """Every flipped byte and every truncation of every file of a checkpoint is seen."""
+def check_flips(flips: int, folder: Path, rng: random.Random) -> int:
+    """Every flipped byte and every truncation of a checkpoint's files is noticed."""
     out = folder / "flips"
     finish(recipe_for("decoder", folder, out, train={"steps": 7, "save_every": 7, "ema": 0.5}))
     path = out / "checkpoints" / "step-00000007"
     verify_checksums(path)
     tried = 0
     for file in sorted(path.iterdir()):
-        whole = file.read_bytes()
+        content = file.read_bytes()
         for _ in range(flips):
-            place, bit = dice.randrange(len(whole)), dice.randrange(1, 256)
-            flipped = bytearray(whole)
+            place, bit = rng.randrange(len(content)), rng.randrange(1, 256)
+            flipped = bytearray(content)
             flipped[place] ^= bit
-            for damaged in (bytes(flipped), whole[:place]):
+            for damaged in (bytes(flipped), content[:place]):
                 file.write_bytes(damaged)
                 tried += 1
                 try:
                     verify_checksums(path)
                 except ChumokuError:
                     continue
-                raise SystemExit(f"{file.name}: damage at byte {place} was not seen.")
-        file.write_bytes(whole)
+                raise SystemExit(f"{file.name}: damage at byte {place} was not noticed.")
+        file.write_bytes(content)
     verify_checksums(path)
     return tried
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    for name, usual in (("cuts", 5), ("kills", 200), ("flips", 50), ("seed", 0)):
-        parser.add_argument(f"--{name}", type=int, default=usual)
+    for name, default in (("cuts", 5), ("kills", 200), ("flips", 50), ("seed", 0)):
+        parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--settings", nargs="*", default=list(SETTINGS))
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    dice = random.Random(chosen.seed)
+    rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_corpora(folder)
         read_recipe(recipe_for("decoder", folder, folder))
         for kind in KINDS:
-            for setting in chosen.settings:
-                landed = check_resume(kind, setting, chosen.cuts, folder, dice)
-                print(f"resume: {kind}, {setting}: {landed} kills, every tensor equal", flush=True)
-        step = check_kills(chosen.kills, folder, dice)
-        print(f"kills: {chosen.kills}, the run came to step {step}, nothing unreadable", flush=True)
-        print(f"flips: {check_flips(chosen.flips, folder, dice)} damages, all seen", flush=True)
+            for setting in options.settings:
+                kills_done = check_resume(kind, setting, options.cuts, folder, rng)
+                print(f"resume: {kind}, {setting}: {kills_done} kills, every tensor equal", flush=True)
+        step = check_kills(options.kills, folder, rng)
+        print(f"kills: {options.kills}, the run reached step {step}, every checkpoint is intact", flush=True)
+        print(f"flips: {check_flips(options.flips, folder, rng)} damages, all noticed", flush=True)
 
 
 if __name__ == "__main__":

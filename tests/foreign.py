@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import transformers
-from bundles import bytewise
+from bundles import byte_tokenizer
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -52,10 +52,10 @@ def marian(**changes: Any) -> nn.Module:
 
 def marian_with_odd_positions(**changes: Any) -> nn.Module:
     """A Marian with random position tables."""
-    made = marian(**changes)
-    for side in (made.model.encoder, made.model.decoder):
+    model = marian(**changes)
+    for side in (model.model.encoder, model.model.decoder):
         side.embed_positions.weight.data.normal_(generator=torch.Generator().manual_seed(5))
-    return made
+    return model
 
 
 VARIANTS: dict[str, Callable[[], nn.Module]] = {
@@ -92,13 +92,13 @@ def randomize(theirs: nn.Module) -> nn.Module:
 def save_model(theirs: nn.Module, folder: Path, **options: Any) -> Path:
     """Save a model with transformers, together with a byte tokenizer."""
     theirs.save_pretrained(folder, **options)
-    bytewise().save(folder / "tokenizer.json")
+    byte_tokenizer().save(folder / "tokenizer.json")
     return folder
 
 
 def save_variant(name: str, folder: Path) -> nn.Module:
-    made = VARIANTS[name]()
-    theirs = randomize(made.base_model if name == "bert body" else made)
+    model = VARIANTS[name]()
+    theirs = randomize(model.base_model if name == "bert body" else model)
     save_model(theirs, folder)
     if "odd" in name:  # the library leaves positions out, which it thinks it can compute
         tables = {key: table for key, table in theirs.state_dict().items() if "embed_positions" in key}

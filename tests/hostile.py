@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from serving import Serving, serving, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -224,9 +224,9 @@ def check(answer: httpx.Response) -> None:
 
 def models(place: Path) -> dict[str, Any]:
     return {
-        "writer": made(place / "writer", "decoder", chatty()),
-        "translator": made(place / "translator", "encoder-decoder", bytewise(("ja", "en"))),
-        "encoder": made(place / "encoder", "encoder"),
+        "writer": make_bundle(place / "writer", "decoder", chat_tokenizer()),
+        "translator": make_bundle(place / "translator", "encoder-decoder", byte_tokenizer(("ja", "en"))),
+        "encoder": make_bundle(place / "encoder", "encoder"),
     }
 
 

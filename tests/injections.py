@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bundles import made
+from bundles import make_bundle
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
 from chumoku.text.tokenizer import Tokenizer as Ours
@@ -75,8 +75,8 @@ def hostile_models(folder: Path, **changes: Any) -> dict[str, Path | str]:
     words = tokenizer()
     sizes = {"context": 257, "heads": 3, "width": 24, **changes}
     return {
-        without_spaces(STRINGS[10]): made(folder / "translator", "encoder-decoder", words, **sizes),
-        without_spaces(STRINGS[21]): made(folder / "talker", "decoder", words, **sizes),
+        without_spaces(STRINGS[10]): make_bundle(folder / "translator", "encoder-decoder", words, **sizes),
+        without_spaces(STRINGS[21]): make_bundle(folder / "talker", "decoder", words, **sizes),
     }
 
 

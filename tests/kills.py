@@ -1,4 +1,4 @@
-"""Every command that writes, killed at random moments: the same command, given again, ends as if nothing had happened.
+"""Kill every command that writes at random moments, and check that running it again gives the usual result.
 
     python tests/kills.py --kills 300 [command …]
 
@@ -21,21 +21,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool does not survive a fork
 
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from faults import recipe_for, write_corpora
 
 import chumoku.cli
 
-STABLE = {".safetensors", ".tokens", ".ends", ".txt", ".gguf"}  # the ends of files that do not depend on the clock
+# Suffixes of files whose content does not depend on the time.
+STABLE = {".safetensors", ".tokens", ".ends", ".txt", ".gguf"}
 LONGEST = 120  # seconds of one command
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
 
 
-def words_of(base: Path, place: Path) -> dict[str, list[str]]:
-    """The commands that write, each into `place` alone."""
+def commands(base: Path, place: Path) -> dict[str, list[str]]:
+    """The arguments of each command that writes; it writes only into `place`."""
     return {
         "train": ["train", f"{base}/recipe.toml", f"train.out={place}/run", "--resume", "--unexamined"],
         "prepare": ["prepare", f"{base}/text.txt", "--out", f"{place}/prepared", "--vocabulary", "300"],
@@ -58,8 +59,8 @@ def write_inputs(base: Path) -> None:
     ]
     (base / "recipe.toml").write_text("\n".join(lines), "utf-8")
     (base / "lines.txt").write_text("".join(f"line {number}\n" for number in range(300)), "utf-8")
-    made(base / "llama", "decoder", chatty(), vocabulary=chatty().size, **LLAMA)
-    made(base / "translator", "encoder-decoder", bytewise(("en", "ja")))
+    make_bundle(base / "llama", "decoder", chat_tokenizer(), vocabulary=chat_tokenizer().size, **LLAMA)
+    make_bundle(base / "translator", "encoder-decoder", byte_tokenizer(("en", "ja")))
 
 
 def _toml(value: Any) -> str:
@@ -67,7 +68,7 @@ def _toml(value: Any) -> str:
 
 
 def start(words: list[str]) -> int:
-    """The command in a child process; returns its number."""
+    """Start a command in a child process, and return its process id."""
     child = os.fork()
     if child:
         return child
@@ -86,7 +87,7 @@ def start(words: list[str]) -> int:
 
 
 def wait(child: int) -> int:
-    """How a command ended; one that hangs is killed."""
+    """The exit code of a command; one that does not end in time is killed."""
     end = time.monotonic() + LONGEST
     while time.monotonic() < end:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -98,9 +99,9 @@ def wait(child: int) -> int:
     return -100
 
 
-def killed(child: int, *, after: float) -> bool:
-    """Kill a command after so many seconds; False when it was done before."""
-    end = time.monotonic() + after
+def kill_after(child: int, seconds: float) -> bool:
+    """Kill a command after some seconds; False if it had ended before."""
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         if os.waitpid(child, os.WNOHANG)[0]:
             return False
@@ -110,53 +111,56 @@ def killed(child: int, *, after: float) -> bool:
 
 
 def contents(place: Path) -> dict[str, bytes | None]:
-    """Every file and folder, and the bytes of those that do not depend on the clock."""
+    """All files and folders, with the content of files that do not depend on the time."""
     return {
         path.relative_to(place).as_posix(): path.read_bytes() if path.is_file() and path.suffix in STABLE else None
         for path in sorted(place.rglob("*"))
     }
 
 
-class Killed(NamedTuple):
+class KillResult(NamedTuple):
     kills: int
     problems: list[str]
 
 
-def trial(name: str, kills: int, folder: Path, dice: random.Random, words_for: Callable[..., Any] = words_of) -> Killed:
-    """Kill one command so many times; `folder` has its inputs."""
+def kill_and_run_again(
+    name: str, kills: int, folder: Path, rng: random.Random, commands_for: Callable[..., Any] = commands
+) -> KillResult:
+    """Kill a command `kills` times, and run it again after each kill; `folder` has its inputs."""
     place = folder / "place"
 
     def words() -> list[str]:
-        return words_for(folder, place)[name]  # type: ignore[no-any-return]
+        return commands_for(folder, place)[name]  # type: ignore[no-any-return]
 
-    def afresh() -> None:
+    def clear_output() -> None:
         shutil.rmtree(place, ignore_errors=True)
         place.mkdir()
 
-    afresh()
-    began = time.monotonic()
+    clear_output()
+    start_time = time.monotonic()
     code = wait(start(words()))
-    seconds, expected = time.monotonic() - began, contents(place)
+    seconds, expected = time.monotonic() - start_time, contents(place)
     if code != 0:
-        return Killed(0, [f"{name}: ended with {code} without any kill"])
-    landed, problems = 0, []
-    while landed < kills and len(problems) < 5:
-        afresh()
-        began = time.monotonic()
+        return KillResult(0, [f"{name}: ended with {code} without any kill"])
+    kills_done, problems = 0, []
+    while kills_done < kills and len(problems) < 5:
+        clear_output()
+        start_time = time.monotonic()
         child = start(words())
-        if not killed(child, after=dice.uniform(0.02, 1.0) * seconds):  # the machine is less busy than it was
-            seconds = time.monotonic() - began
+        if not kill_after(child, rng.uniform(0.02, 1.0) * seconds):
+            # It ended before the kill, so it is faster than the first time.
+            seconds = time.monotonic() - start_time
             continue
-        landed += 1
+        kills_done += 1
         left = sorted(contents(place))
         code, found = wait(start(words())), contents(place)
         if code not in (0, 2):
-            problems.append(f"{name}: given again, it ended with {code}; the kill had left {left}")
+            problems.append(f"{name}: run again, it ended with {code}; the kill had left {left}")
         elif found != expected:
-            odd = sorted(key for key in {*found, *expected} if found.get(key, b"-") != expected.get(key, b"-"))
-            problems.append(f"{name}: {odd[:5]} differ from a run without a kill; the kill had left {left}")
+            differing = sorted(key for key in {*found, *expected} if found.get(key, b"-") != expected.get(key, b"-"))
+            problems.append(f"{name}: {differing[:5]} differ from a run without a kill; the kill had left {left}")
     shutil.rmtree(place, ignore_errors=True)
-    return Killed(landed, problems)
+    return KillResult(kills_done, problems)
 
 
 def main() -> int:
@@ -169,14 +173,14 @@ def main() -> int:
     bad = 0
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(Path(folder))
-        names = options.commands or list(words_of(Path(), Path()))
+        names = options.commands or list(commands(Path(), Path()))
         for place, name in enumerate(names):
             share = options.kills // len(names) + (place < options.kills % len(names))
-            began = time.monotonic()
-            found = trial(name, share, Path(folder), random.Random(f"{name} {options.seed}"))
+            start_time = time.monotonic()
+            found = kill_and_run_again(name, share, Path(folder), random.Random(f"{name} {options.seed}"))
             bad += len(found.problems)
             print(
-                f"{name}: {found.kills} kills, {len(found.problems)} wrong, {time.monotonic() - began:.0f} s",
+                f"{name}: {found.kills} kills, {len(found.problems)} wrong, {time.monotonic() - start_time:.0f} s",
                 flush=True,
             )
             for line in found.problems:

@@ -1,4 +1,4 @@
-"""Files damaged on purpose: what is opened must answer with a model or a sentence. `make faults` runs 3,000 a format.
+"""Open randomly damaged files: each must open or be refused with a sentence. `make faults` opens 3,000 of each format.
 
     python tests/mutants.py --each 3000 [format …]
 
@@ -25,13 +25,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-os.environ["TOKENIZERS_PARALLELISM"] = "false"  # a fork and a pool of threads do not go together
+os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its thread pool does not survive a fork
 
 import bombs
 import bundle_mutants as damage
 import sentencepiece
 import torch
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from tokenizers import models, pre_tokenizers
 
 from chumoku import lora, text
@@ -60,7 +60,7 @@ class Format(NamedTuple):
 
     make: Callable[[Path], Path]  # into a folder; the file that is damaged
     open: Callable[[Path], object]  # by that file
-    mutate: Callable[[bytes, random.Random], bytes] | None = None  # as `mutated` does, where nothing else is given
+    mutate: Callable[[bytes, random.Random], bytes] | None = None  # None: the function `mutate`
 
 
 def llama(**changes: Any) -> Any:
@@ -69,7 +69,7 @@ def llama(**changes: Any) -> Any:
 
 def folder(model: Any, name: str) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        tokenizer = bytewise()
+        tokenizer = byte_tokenizer()
         write_folder(place, model, Tokenizers(tokenizer, tokenizer))
         return place / name
 
@@ -78,7 +78,7 @@ def folder(model: Any, name: str) -> Callable[[Path], Path]:
 
 def gguf(kind: Any) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        tokenizer = bytewise()
+        tokenizer = byte_tokenizer()
         write_gguf_model(place / "model.gguf", llama(width=32), Tokenizers(tokenizer, tokenizer), kind=kind)
         return place / "model.gguf"
 
@@ -99,7 +99,7 @@ def llama2c(place: Path) -> Path:
 
 def adapter(name: str) -> Callable[[Path], Path]:
     def make(place: Path) -> Path:
-        base = made(place / "base", "decoder")
+        base = make_bundle(place / "base", "decoder")
         model = load(base).model
         lora.attach(model, lora.LoraSettings(rank=3, dora=True))
         lora.save(model, place / "adapter", base=str(base), rows=transformers_rows(model.config))
@@ -153,7 +153,7 @@ def pairs(name: str) -> Callable[[Path], Path]:
     return make
 
 
-def whole_model(file: Path) -> None:
+def open_model_and_encode(file: Path) -> None:
     opened = load(file if file.suffix in (".gguf", ".bin") else file.parent)
     opened.tokenizer.encode("a word 12")
 
@@ -163,15 +163,15 @@ def words(file: Path) -> None:
 
 
 FORMATS: dict[str, Format] = {
-    "safetensors": Format(folder(llama(), "model.safetensors"), whole_model),
-    "config": Format(folder(llama(), "config.json"), whole_model),
-    "modules": Format(modules, whole_model),
-    "gguf f16": Format(gguf("f16"), whole_model),
-    "gguf q8_0": Format(gguf("q8_0"), whole_model),
-    "llama2.c": Format(llama2c, whole_model),
+    "safetensors": Format(folder(llama(), "model.safetensors"), open_model_and_encode),
+    "config": Format(folder(llama(), "config.json"), open_model_and_encode),
+    "modules": Format(modules, open_model_and_encode),
+    "gguf f16": Format(gguf("f16"), open_model_and_encode),
+    "gguf q8_0": Format(gguf("q8_0"), open_model_and_encode),
+    "llama2.c": Format(llama2c, open_model_and_encode),
     "adapter config": Format(adapter("adapter_config.json"), open_adapter),
     "adapter": Format(adapter("adapter_model.safetensors"), open_adapter),
-    "tokenizer config": Format(folder(llama(), "tokenizer_config.json"), whole_model),
+    "tokenizer config": Format(folder(llama(), "tokenizer_config.json"), open_model_and_encode),
     "bpe": Format(tokenizer("bpe"), words),
     "unigram": Format(tokenizer("unigram"), words),
     "wordpiece": Format(tokenizer("wordpiece"), words),
@@ -196,64 +196,64 @@ FORMATS: dict[str, Format] = {
 }
 
 
-def mutated(data: bytes, dice: random.Random) -> bytes:
-    """The bytes with one to three things wrong with them."""
-    if data[:1] in (b"{", b"[") and data[:5] != b"[PAD]" and dice.random() < 0.6:
-        return wrong_values(json.loads(data), dice)
-    if data[8:9] == b"{" and dice.random() < 0.5:  # a safetensors header
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """The bytes with one to three random changes."""
+    if data[:1] in (b"{", b"[") and data[:5] != b"[PAD]" and rng.random() < 0.6:
+        return change_values(json.loads(data), rng)
+    if data[8:9] == b"{" and rng.random() < 0.5:  # a safetensors header
         size = struct.unpack("<Q", data[:8])[0]
-        header = wrong_values(json.loads(data[8 : 8 + size]), dice)
+        header = change_values(json.loads(data[8 : 8 + size]), rng)
         return struct.pack("<Q", len(header)) + header + data[8 + size :]
-    made = bytearray(data)
-    for _ in range(dice.randint(1, 3)):
-        # Heads are where counts and offsets lie.
-        place = dice.randrange(max(1, min(len(made), dice.choice([64, 4096, len(made)]))))
-        length = dice.choice([1, 4, 8, 64, 1000])
-        match dice.randrange(6):
+    damaged = bytearray(data)
+    for _ in range(rng.randint(1, 3)):
+        # Mostly in the header, where counts and offsets are.
+        place = rng.randrange(max(1, min(len(damaged), rng.choice([64, 4096, len(damaged)]))))
+        length = rng.choice([1, 4, 8, 64, 1000])
+        match rng.randrange(6):
             case 0:
-                made[place : place + 1] = bytes([dice.randrange(256)])
+                damaged[place : place + 1] = bytes([rng.randrange(256)])
             case 1:
-                made = made[:place]
+                damaged = damaged[:place]
             case 2:
-                del made[place : place + length]
+                del damaged[place : place + length]
             case 3:
-                made[place:place] = made[place : place + length] * dice.choice([1, 2, 50])
+                damaged[place:place] = damaged[place : place + length] * rng.choice([1, 2, 50])
             case 4:
-                number = dice.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(made)])
-                made[place : place + 8] = struct.pack("<Q", number)
+                number = rng.choice([0, 1, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1, len(damaged)])
+                damaged[place : place + 8] = struct.pack("<Q", number)
             case 5:
-                made[place : place + length] = dice.randbytes(length)
-    return bytes(made)
+                damaged[place : place + length] = rng.randbytes(length)
+    return bytes(damaged)
 
 
-def wrong_values(tree: Any, dice: random.Random) -> bytes:
-    """JSON in which values are others, keys are gone, or lists are long."""
-    for _ in range(dice.randint(1, 3)):
+def change_values(tree: Any, rng: random.Random) -> bytes:
+    """JSON with some values replaced or removed."""
+    for _ in range(rng.randint(1, 3)):
         node = tree
         while isinstance(node, (dict, list)) and node:
-            key: Any = dice.choice(list(node)) if isinstance(node, dict) else dice.randrange(len(node))
+            key: Any = rng.choice(list(node)) if isinstance(node, dict) else rng.randrange(len(node))
             inner = node[key]
-            if isinstance(inner, (dict, list)) and inner and dice.random() < 0.8:
+            if isinstance(inner, (dict, list)) and inner and rng.random() < 0.8:
                 node = inner
                 continue
-            if isinstance(node, dict) and dice.random() < 0.2:
+            if isinstance(node, dict) and rng.random() < 0.2:
                 del node[key]
             else:
-                node[key] = copy.deepcopy(dice.choice([*HOSTILE, [inner] * 3, {"a": inner}]))
+                node[key] = copy.deepcopy(rng.choice([*HOSTILE, [inner] * 3, {"a": inner}]))
             break
     return json.dumps(tree).encode("utf-8", "surrogatepass")
 
 
-class Verdict(NamedTuple):
+class MutantResult(NamedTuple):
     opened: int
-    said: int
-    wrong: list[str]
+    refused: int
+    problems: list[str]
 
 
 def attempt(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, str | None]:
-    """In this process: how many opened, how many were answered by a sentence, and what was wrong first."""
+    """In this process: how many opened, how many were answered by a sentence, and the first problem."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    opened = said = 0
+    opened = refused = 0
     for data in mutants:
         file.write_bytes(data)
         start, computed = time.perf_counter(), time.process_time()
@@ -261,23 +261,23 @@ def attempt(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int,
             format.open(file)
             opened += 1
         except ChumokuError as error:
-            said += 1
+            refused += 1
             words = str(error)
             if not words.rstrip().endswith((".", "?", "…")) or len(words) > 4000 or "Traceback" in words:
-                return opened, said, f"no sentence: {words[:200]!r}"
+                return opened, refused, f"no sentence: {words[:200]!r}"
         except BaseException as error:
-            return opened, said, f"{type(error).__name__}: {str(error)[:200]}"
+            return opened, refused, f"{type(error).__name__}: {str(error)[:200]}"
         seconds, computed = time.perf_counter() - start, time.process_time() - computed
         if computed > SECONDS or seconds > LONGEST:
-            return opened, said, f"took {seconds:.1f} s, {computed:.1f} s of them computing"
+            return opened, refused, f"took {seconds:.1f} s, {computed:.1f} s of them computing"
         used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before
         if used > len(data) + SPARE:
-            return opened, said, f"took {used >> 20} MB for a file of {len(data):,} bytes"
-    return opened, said, None
+            return opened, refused, f"took {used >> 20} MB for a file of {len(data):,} bytes"
+    return opened, refused, None
 
 
-def forked(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, str | None]:
-    """The same in a fork, where a crash or a hang is seen from outside and no code may be run."""
+def attempt_in_fork(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, str | None]:
+    """The same in a forked process, so that a crash or a hang is noticed; running any program ends it."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -297,44 +297,44 @@ def forked(format: Format, file: Path, mutants: list[bytes]) -> tuple[int, int, 
         signal.alarm(0)
     _, status = os.waitpid(child, 0)
     if answer:
-        opened, said, wrong = json.loads(answer)
-        return opened, said, wrong
+        opened, refused, problems = json.loads(answer)
+        return opened, refused, problems
     if os.waitstatus_to_exitcode(status) == 77:
-        return 0, 0, "ran something"
+        return 0, 0, "ran a program"
     return 0, 0, f"died with {os.waitstatus_to_exitcode(status)}"
 
 
-def _late(*_: object) -> None:
+def raise_timeout(*_: object) -> None:
     raise TimeoutError
 
 
-def trial(name: str, count: int, seed: int = 0) -> Verdict:
-    """Damage a healthy file so many times."""
-    signal.signal(signal.SIGALRM, _late)
-    format, dice = FORMATS[name], random.Random(f"{name} {seed}")
+def open_mutants(name: str, count: int, seed: int = 0) -> MutantResult:
+    """Damage a healthy file `count` times, and open each result."""
+    signal.signal(signal.SIGALRM, raise_timeout)
+    format, rng = FORMATS[name], random.Random(f"{name} {seed}")
     place = Path(tempfile.mkdtemp())
     try:
         file = format.make(place)
         data = file.read_bytes()
         format.open(file)  # a healthy file opens, and everything is imported
-        opened = said = 0
-        wrong: list[str] = []
+        opened = refused = 0
+        problems: list[str] = []
         for start in range(0, count, AT_ONCE):
-            mutants = [(format.mutate or mutated)(data, dice) for _ in range(min(AT_ONCE, count - start))]
-            found = forked(format, file, mutants)
-            opened, said = opened + found[0], said + found[1]
+            mutants = [(format.mutate or mutate)(data, rng) for _ in range(min(AT_ONCE, count - start))]
+            found = attempt_in_fork(format, file, mutants)
+            opened, refused = opened + found[0], refused + found[1]
             if found[2] is not None:
-                alone = [(mutant, forked(format, file, [mutant])[2]) for mutant in mutants]
-                wrong += [f"{name}: {what} ({kept(mutant)})" for mutant, what in alone if what is not None] or [
-                    f"{name}: {found[2]} (together)"
-                ]
+                alone = [(mutant, attempt_in_fork(format, file, [mutant])[2]) for mutant in mutants]
+                problems += [
+                    f"{name}: {what} ({save_mutant(mutant)})" for mutant, what in alone if what is not None
+                ] or [f"{name}: {found[2]} (together)"]
     finally:
         shutil.rmtree(place)
-    return Verdict(opened, said, wrong)
+    return MutantResult(opened, refused, problems)
 
 
-def kept(mutant: bytes) -> str:
-    """Where a mutant that made trouble lies."""
+def save_mutant(mutant: bytes) -> str:
+    """Store a mutant that caused a problem, and return its path."""
     handle, path = tempfile.mkstemp(prefix="mutant-")
     with os.fdopen(handle, "wb") as stream:
         stream.write(mutant)
@@ -351,16 +351,16 @@ def main() -> int:
     bad = 0
     for name in options.formats or FORMATS:
         start = time.perf_counter()
-        verdict = trial(name, options.each, options.seed)
-        bad += len(verdict.wrong)
+        result = open_mutants(name, options.each, options.seed)
+        bad += len(result.problems)
         print(
-            f"{name}: {options.each:,} mutants, {verdict.opened:,} opened, {verdict.said:,} answered by a sentence, "
-            f"{len(verdict.wrong)} wrong, {time.perf_counter() - start:.0f} s",
+            f"{name}: {options.each:,} mutants, {result.opened:,} opened, {result.refused:,} answered by a sentence, "
+            f"{len(result.problems)} problems, {time.perf_counter() - start:.0f} s",
             flush=True,
         )
-        for line in verdict.wrong[:20]:
+        for line in result.problems[:20]:
             print("  ", line)
-    bad += bombs.try_bombs(lambda file, data: forked(FORMATS["bpe"], file, [data])[2])
+    bad += bombs.try_bombs(lambda file, data: attempt_in_fork(FORMATS["bpe"], file, [data])[2])
     return 1 if bad else 0
 
 

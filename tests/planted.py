@@ -2,8 +2,8 @@
 
     python tests/planted.py            the confusion table: planted bug, checks with findings
 
-Each plant names the check that must find it; `also` lists checks that may report its consequences. Possible intentions
-(LOOKS) are reported too, but not as broken.
+Each planted bug names the check that must find it; `also` lists checks that may report its consequences. What may be
+intended (POSSIBLE_INTENTIONS) is reported too, but not as broken.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
-from bundles import made as bundle
+from bundles import make_bundle
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 from torch import Tensor, nn
@@ -49,7 +49,7 @@ SIZES: dict[str, Any] = {"width": 24, "heads": 3, "layers": 2, "context": 29, "f
 Patch = pytest.MonkeyPatch
 
 
-class Ward:
+class Subjects:
     """Healthy subjects: each kind's corpus is prepared once; each model is new."""
 
     def __init__(self, folder: Path) -> None:
@@ -82,7 +82,7 @@ class Ward:
         shared = "shared" if model.get("share_embeddings") else "own"
         key = f"{kind} {shared} {data}"
         if key not in self._bases:
-            working = self.folder / f"ward-{len(self._bases)}"
+            working = self.folder / f"corpus-{len(self._bases)}"
             recipe = read_recipe(self.recipe(kind, model={"share_embeddings": shared == "shared"}, data=data or {}))
             self._bases[key] = subject_from_recipe(recipe, working, lambda sentence: None)
         base = self._bases[key]
@@ -106,12 +106,12 @@ class Ward:
         return replace(self.translator(), model=None, recipe=None)
 
 
-Planting = Callable[[Ward, Patch], Subject]
+Plant = Callable[[Subjects, Patch], Subject]
 
 
-class Plant(NamedTuple):
+class PlantedBug(NamedTuple):
     check: str  # the check that must find it
-    plant: Planting
+    plant: Plant
     also: tuple[str, ...] = ()  # checks that may also have findings
 
 
@@ -141,77 +141,77 @@ def see_ahead(stack: Stack, by: int) -> None:
     usual = stack.attention_context
 
     def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        made = usual(positions, end, **rest)
-        if not made.causal:
-            return made
+        context = usual(positions, end, **rest)
+        if not context.causal:
+            return context
         new = positions.shape[-1]
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new + by)
-        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+        return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
 
     stack.attention_context = attention_context  # type: ignore[method-assign]
 
 
-def mask_off_by_one(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def mask_off_by_one(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     see_ahead(subject.model.decoder, 1)
     return subject
 
 
-def mask_off_by_one_in_translation(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator(position="sinusoidal")
+def mask_off_by_one_in_translation(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator(position="sinusoidal")
     see_ahead(subject.model.decoder, 1)
     return subject
 
 
-def no_causal_mask(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder(position="learned", norm="rms", feedforward="swiglu")
+def no_causal_mask(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder(position="learned", norm="rms", feedforward="swiglu")
     subject.model.decoder.causal = False
     return subject
 
 
-def rule_off_by_one_beside_a_mask(ward: Ward, patch: Patch) -> Subject:
+def rule_off_by_one_beside_a_mask(subjects: Subjects, patch: Patch) -> Subject:
     usual = masks.causal
     patch.setattr(masks, "causal", lambda length, past=0, device=None: usual(length, past=past + 1)[:, : past + length])
-    return ward.decoder()
+    return subjects.decoder()
 
 
-def mask_that_ends_too_early(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def mask_that_ends_too_early(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     stack = subject.model.decoder
     usual = stack.attention_context
 
     def attention_context(positions: Tensor, end: int, **rest: Any) -> AttentionContext:
-        made, new = usual(positions, end, **rest), positions.shape[-1]
-        if not made.causal or new <= 26:
-            return made
+        context, new = usual(positions, end, **rest), positions.shape[-1]
+        if not context.causal or new <= 26:
+            return context
         rule = torch.ones(new, end, dtype=torch.bool).tril(end - new)
         rule[26:, 26:] = True
-        return made._replace(causal=False, mask=rule if made.mask is None else made.mask & rule)
+        return context._replace(causal=False, mask=rule if context.mask is None else context.mask & rule)
 
     stack.attention_context = attention_context  # type: ignore[method-assign]
     return subject
 
 
-def first_row_in_later_rows(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def first_row_in_later_rows(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     table = subject.model.decoder.embedding
     usual = table.forward
     table.forward = lambda tokens: torch.cat([(x := usual(tokens))[:4], x[4:] + x[:1]])
     return subject
 
 
-def causal_encoder(kind: str) -> Planting:
-    def plant(ward: Ward, patch: Patch) -> Subject:
-        subject = ward.subject(kind)
+def causal_encoder(kind: str) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.subject(kind)
         subject.model.encoder.causal = True
         return subject
 
     return plant
 
 
-def positions_all_zero(kind: str, position: str) -> Planting:
-    def plant(ward: Ward, patch: Patch) -> Subject:
-        subject = ward.subject(kind, position=position)
+def positions_all_zero(kind: str, position: str) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.subject(kind, position=position)
         stack = subject.model.decoder if kind == "decoder" else subject.model.encoder
         part = stack.rotary if position == "rotary" else stack.position
         usual = part.forward
@@ -221,12 +221,12 @@ def positions_all_zero(kind: str, position: str) -> Planting:
     return plant
 
 
-def batch_norm(ward: Ward, patch: Patch) -> Subject:
-    return ward.decoder(norm="batch")
+def batch_norm(subjects: Subjects, patch: Patch) -> Subject:
+    return subjects.decoder(norm="batch")
 
 
-def statistics_of_the_batch(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.encoder(norm="batch")
+def statistics_of_the_batch(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.encoder(norm="batch")
     for module in subject.model.modules():
         if hasattr(module, "momentum"):
 
@@ -237,8 +237,8 @@ def statistics_of_the_batch(ward: Ward, patch: Patch) -> Subject:
     return subject
 
 
-def source_mask_ignored(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator()
+def source_mask_ignored(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator()
     usual = subject.model.encoder.attention_context
     subject.model.encoder.attention_context = lambda positions, end, **rest: usual(
         positions, end, **{**rest, "mask": None}
@@ -246,76 +246,76 @@ def source_mask_ignored(ward: Ward, patch: Patch) -> Subject:
     return subject
 
 
-def memory_mask_ignored(ward: Ward, patch: Patch) -> Subject:
+def memory_mask_ignored(subjects: Subjects, patch: Patch) -> Subject:
     patch.setattr(Memory, "attention_context", property(lambda memory: UNMASKED))
-    return ward.translator()
+    return subjects.translator()
 
 
-def pool_over_padding(ward: Ward, patch: Patch) -> Subject:
+def pool_over_padding(subjects: Subjects, patch: Patch) -> Subject:
     from chumoku.models import model
 
     usual = model.pool
     patch.setattr(model, "pool", lambda hidden, mask, **how: usual(hidden, None, **how))
-    return ward.encoder()
+    return subjects.encoder()
 
 
-def swapped_pad_id(ward: Ward, patch: Patch) -> Subject:
+def swapped_pad_id(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         batch["source"][~batch["source_mask"]] = 2
         return batch
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
-def swapped_target_pad_id(ward: Ward, patch: Patch) -> Subject:
+def swapped_target_pad_id(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         batch["target"][batch["labels"] == IGNORE] = 3
         return batch
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
-def padding_counts_as_real(ward: Ward, patch: Patch) -> Subject:
+def padding_counts_as_real(subjects: Subjects, patch: Patch) -> Subject:
     return modify_batches(
-        ward.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
+        subjects.translator(), lambda batch: {**batch, "source_mask": torch.ones_like(batch["source_mask"])}
     )
 
 
 # Caches and fast twins.
 
 
-def cache_position_off_by_one(ward: Ward, patch: Patch) -> Subject:
+def cache_position_off_by_one(subjects: Subjects, patch: Patch) -> Subject:
     usual = Cache.positions
     patch.setattr(Cache, "positions", lambda cache, new: usual(cache, new) + (1 if cache.used else 0))
-    return ward.decoder()
+    return subjects.decoder()
 
 
-def cache_forgets_lengths(ward: Ward, patch: Patch) -> Subject:
+def cache_ignores_lengths(subjects: Subjects, patch: Patch) -> Subject:
     patch.setattr(Cache, "advance", lambda cache, new, lengths=None: replace(cache, used=cache.used + new))
-    return ward.decoder(position="relative")
+    return subjects.decoder(position="relative")
 
 
-def cache_forgets_the_source_mask(ward: Ward, patch: Patch) -> Subject:
+def cache_ignores_the_source_mask(subjects: Subjects, patch: Patch) -> Subject:
     usual = Cache.with_memory
     patch.setattr(Cache, "with_memory", lambda cache, memory, mask: usual(cache, memory, None))
-    return ward.translator()
+    return subjects.translator()
 
 
-def fused_without_the_root(ward: Ward, patch: Patch) -> Subject:
+def fused_with_another_scale(subjects: Subjects, patch: Patch) -> Subject:
     usual = attention.attend_fused
     patch.setattr(attention, "attend_fused", lambda query, *rest, **how: usual(1.5 * query, *rest, **how))
-    return ward.encoder()
+    return subjects.encoder()
 
 
-def fused_norm_of_another_variance(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def fused_norm_of_another_variance(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     norm = subject.model.decoder.norm
     usual = norm.forward
     norm.forward = lambda x: usual(x) * math.sqrt((x.shape[-1] - 1) / x.shape[-1])
     return subject
 
 
-def experts_lose_a_token(ward: Ward, patch: Patch) -> Subject:
+def experts_lose_a_token(subjects: Subjects, patch: Patch) -> Subject:
     usual = MixtureOfExperts.forward
 
     def forward(experts: MixtureOfExperts, x: Tensor, losses: Any = None) -> Tensor:
@@ -325,13 +325,13 @@ def experts_lose_a_token(ward: Ward, patch: Patch) -> Subject:
         return output * kept
 
     patch.setattr(MixtureOfExperts, "forward", forward)
-    return ward.decoder(experts=5, feedforward="swiglu")
+    return subjects.decoder(experts=5, feedforward="swiglu")
 
 
 # Training.
 
 
-def mean_of_means(ward: Ward, patch: Patch) -> Subject:
+def mean_of_means(subjects: Subjects, patch: Patch) -> Subject:
     def train_step(run: Run, batches: list[dict[str, Tensor]], tokens: int) -> bool:
         run.optimizer.zero_grad()
         for batch in batches:
@@ -340,76 +340,76 @@ def mean_of_means(ward: Ward, patch: Patch) -> Subject:
         return True
 
     patch.setattr(Run, "train_step", train_step)
-    return ward.decoder()
+    return subjects.decoder()
 
 
-class Forgetting(Objective):
+class ZeroGradObjective(Objective):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         for parameter in self.model.parameters():
             parameter.grad = None
         return super().forward(batch)
 
 
-class Uphill(Objective):
+class NegatedGradientObjective(Objective):
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         loss = super().forward(batch)
         return 2 * loss.detach() - loss
 
 
-def with_objective(cls: type[Objective], kind: str) -> Planting:
-    def plant(ward: Ward, patch: Patch) -> Subject:
-        subject = ward.subject(kind)
+def with_objective(cls: type[Objective], kind: str) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        subject = subjects.subject(kind)
         return replace(subject, objective=cls(subject.model))
 
     return plant
 
 
-def dropout_left_on(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def dropout_left_on(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     subject.model.decoder.blocks[1]._drop = lambda x: F.dropout(x, 0.3, True)
     return subject
 
 
-def part_left_in_training(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.encoder(dropout={"attention": 0.2})
+def part_left_in_training(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.encoder(dropout={"attention": 0.2})
     subject.model.encoder.blocks[0].attention.train()
     return subject
 
 
-def labels_not_shifted(ward: Ward, patch: Patch) -> Subject:
-    return modify_batches(ward.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
+def labels_not_shifted(subjects: Subjects, patch: Patch) -> Subject:
+    return modify_batches(subjects.decoder(), lambda batch: {**batch, "labels": batch["tokens"].clone()})
 
 
-def labels_shifted_twice(ward: Ward, patch: Patch) -> Subject:
+def labels_shifted_twice(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         labels = torch.roll(batch["labels"], -1, 1)
         labels[:, -1] = IGNORE
         return {**batch, "labels": labels}
 
-    return modify_batches(ward.decoder(), change)
+    return modify_batches(subjects.decoder(), change)
 
 
-def target_labels_not_shifted(ward: Ward, patch: Patch) -> Subject:
+def target_labels_not_shifted(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, "labels": batch["target"].masked_fill(batch["labels"] == IGNORE, IGNORE)}
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
-def masked_labels_beside_their_masks(ward: Ward, patch: Patch) -> Subject:
-    return modify_batches(ward.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
+def labels_shifted_from_their_masks(subjects: Subjects, patch: Patch) -> Subject:
+    return modify_batches(subjects.encoder(), lambda batch: {**batch, "labels": torch.roll(batch["labels"], 1, 1)})
 
 
-def shuffled_labels(ward: Ward, patch: Patch) -> Subject:
+def shuffled_labels(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         order = torch.randperm(batch["labels"].shape[1], generator=torch.Generator().manual_seed(1))
         return {**batch, "labels": batch["labels"][:, order]}
 
-    return modify_batches(ward.decoder(), change)
+    return modify_batches(subjects.decoder(), change)
 
 
-def end_that_is_the_beginning(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator()
+def begin_token_instead_of_end(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator()
     roles = subject.tokenizer.roles
     return modify_batches(
         subject,
@@ -417,105 +417,105 @@ def end_that_is_the_beginning(ward: Ward, patch: Patch) -> Subject:
     )
 
 
-def no_end_token(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator()
+def no_end_token(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator()
     end = subject.tokenizer.roles.end
     return modify_batches(
         subject, lambda batch: {**batch, "labels": batch["labels"].masked_fill(batch["labels"] == end, IGNORE)}
     )
 
 
-def no_begin_token(ward: Ward, patch: Patch) -> Subject:
+def no_begin_token(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         target = torch.cat([batch["target"][:, 1:], batch["target"][:, -1:]], 1)
         labels = torch.cat([batch["labels"][:, 1:], torch.full_like(batch["labels"][:, :1], IGNORE)], 1)
         return {**batch, "target": target, "labels": labels}
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
-def unlearned(kind: str, which: Callable[[Tensor], Tensor]) -> Planting:
+def ignore_labels(kind: str, which: Callable[[Tensor], Tensor]) -> Plant:
     """Labels that are ignored where `which` of random numbers [B, T] says so."""
 
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         numbers = torch.rand(batch["labels"].shape, generator=torch.Generator().manual_seed(2))
         return {**batch, "labels": batch["labels"].masked_fill(which(numbers), IGNORE)}
 
-    return lambda ward, patch: modify_batches(ward.subject(kind), change)
+    return lambda subjects, patch: modify_batches(subjects.subject(kind), change)
 
 
 def every_other(numbers: Tensor) -> Tensor:
     return (torch.arange(numbers.shape[1]) % 2 == 0).expand_as(numbers)
 
 
-def questions(numbers: Tensor) -> Tensor:
-    """Of every row a beginning, long or short: only answers are learned."""
+def beginning_of_each_row(numbers: Tensor) -> Tensor:
+    """The beginning of each row, of random length: only the rest (the answer) is learned."""
     return torch.arange(numbers.shape[1]) < 4 + 15 * numbers[:, :1]
 
 
-def same_batch_always(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def same_batch_always(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     usual = subject.train.batch
     return replace(subject, train=ModifiedBatches(subject.train, lambda batch: usual(0, 0)))
 
 
-def sources_cut(ward: Ward, patch: Patch) -> Subject:
+def sources_cut(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, "source": batch["source"][:, :2], "source_mask": batch["source_mask"][:, :2]}
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
-def optimizer_without_feedforwards(ward: Ward, patch: Patch) -> Subject:
+def optimizer_without_feedforwards(subjects: Subjects, patch: Patch) -> Subject:
     usual = optimizer._build
 
-    def made(parameters: dict[str, Any], settings: Any) -> Any:
+    def build_without_feedforwards(parameters: dict[str, Any], settings: Any) -> Any:
         return usual({name: one for name, one in parameters.items() if "feedforward." not in name}, settings)
 
-    patch.setattr(optimizer, "_build", made)
-    return ward.decoder()
+    patch.setattr(optimizer, "_build", build_without_feedforwards)
+    return subjects.decoder()
 
 
-def tied_weights_apart(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def tied_weights_differ(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     subject.model.head.weight = nn.Parameter(1.01 * subject.model.decoder.embedding.table.detach())
     return subject
 
 
-def shared_tables_apart(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator(share_embeddings=True)
+def shared_tables_differ(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator(share_embeddings=True)
     subject.model.encoder.embedding = copy.deepcopy(subject.model.decoder.embedding)
     return subject
 
 
-def beginning_too_large(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder(tie_output=False)
+def initial_weights_too_large(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder(tie_output=False)
     subject.model.head.weight.data *= 100
     return subject
 
 
-def frozen_parameter(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator()
+def frozen_parameter(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator()
     subject.model.decoder.blocks[0].cross_attention.value.weight.requires_grad_(False)
     return subject
 
 
-def detached_attention(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def detached_attention(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     inner = subject.model.decoder.blocks[1].attention
     usual = inner.forward
     inner.forward = lambda *args, **rest: usual(*args, **rest).detach()
     return subject
 
 
-def dead_relu(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder(feedforward="relu")
+def dead_relu(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder(feedforward="relu")
     subject.model.decoder.blocks[0].feedforward.up.bias.data.fill_(-50.0)
     return subject
 
 
-def dead_experts(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.encoder(experts=5, norm="layer")
+def dead_experts(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.encoder(experts=5, norm="layer")
     block = subject.model.encoder.blocks[0]
     block.feedforward_norm.beta.data.fill_(1.0)
     block.feedforward.router.weight.data[3:] = -5.0
@@ -523,108 +523,108 @@ def dead_experts(ward: Ward, patch: Patch) -> Subject:
     return subject
 
 
-def not_a_number(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.translator()
+def not_a_number(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.translator()
     subject.model.encoder.blocks[1].attention.query.weight.data[3, 5] = math.nan
     return subject
 
 
-def overflowing_pass(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def overflowing_pass(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     subject.model.decoder.blocks[0].feedforward.up.weight.data *= 1e38
     subject.model.decoder.blocks[0].feedforward.down.weight.data *= 1e38
     return subject
 
 
-def drowned_embeddings(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder(tie_output=False, initialization="xavier")
+def embeddings_with_large_offset(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder(tie_output=False, initialization="xavier")
     subject.model.decoder.embedding.table.data += 30_000.0
     return subject
 
 
-def overflow_in_fp16(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def overflow_in_fp16(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     part = subject.model.decoder.blocks[0].attention
     part.value.weight.data *= 1e7
     part.output.weight.data *= 1e-7
-    recipe = read_recipe(ward.recipe("decoder", train={"precision": "fp16"}))
+    recipe = read_recipe(subjects.recipe("decoder", train={"precision": "fp16"}))
     return replace(subject, recipe=recipe)
 
 
 # Tokenizers and corpora.
 
 
-def tokenizer_of_another_language(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def tokenizer_of_another_language(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     english = text.train([pair.target for pair in corpus.pairs], kind="character", vocabulary=300)
     return Subject(tokenizer=english, texts=[pair.source for pair in corpus.pairs])
 
 
-def tokenizer_that_lowers(ward: Ward, patch: Patch) -> Subject:
+def tokenizer_that_lowercases(subjects: Subjects, patch: Patch) -> Subject:
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Backend(models.BPE(vocab={letter: number for number, letter in enumerate(letters)}, merges=[]))
     backend.normalizer = normalizers.Lowercase()
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
-    return Subject(tokenizer=Tokenizer(backend), texts=[pair.target for pair in ward.corpus().pairs])
+    return Subject(tokenizer=Tokenizer(backend), texts=[pair.target for pair in subjects.corpus().pairs])
 
 
-def tokenizer_that_loses_spaces(ward: Ward, patch: Patch) -> Subject:
-    lines = [pair.target for pair in ward.corpus().pairs]
+def tokenizer_that_loses_spaces(subjects: Subjects, patch: Patch) -> Subject:
+    lines = [pair.target for pair in subjects.corpus().pairs]
     tokenizer = text.train(lines, kind="character", vocabulary=300)
     usual = tokenizer.decode_batch
     tokenizer.decode_batch = lambda batch, **how: [one.replace(" ", "") for one in usual(batch, **how)]  # type: ignore[method-assign]
     return Subject(tokenizer=tokenizer, texts=lines)
 
 
-def forgetful(tokenizer: Tokenizer, *words: str) -> Tokenizer:
-    """The same, whose normalizer drops some words."""
+def drop_words(tokenizer: Tokenizer, *words: str) -> Tokenizer:
+    """A copy of the tokenizer whose normalizer drops some words."""
     backend = Backend.from_str(tokenizer.json)
     usual = [] if backend.normalizer is None else [backend.normalizer]
     backend.normalizer = normalizers.Sequence([*(normalizers.Replace(word, "") for word in words), *usual])
     return Tokenizer(backend)
 
 
-def tokenizer_that_drops_words(ward: Ward, patch: Patch) -> Subject:
-    lines = [pair.target for pair in ward.corpus().pairs]
+def tokenizer_that_drops_words(subjects: Subjects, patch: Patch) -> Subject:
+    lines = [pair.target for pair in subjects.corpus().pairs]
     tokenizer = text.train(lines, kind="unigram", vocabulary=600)
-    return Subject(tokenizer=forgetful(tokenizer, "not ", "the "), texts=lines)
+    return Subject(tokenizer=drop_words(tokenizer, "not ", "the "), texts=lines)
 
 
-def recipe_whose_tokenizer_drops_words(ward: Ward, patch: Patch) -> Subject:
-    """The corpus was prepared with it, and has lost the words too."""
-    folder = Path(tempfile.mkdtemp(dir=ward.folder))
-    lines = (ward.folder / "text.txt").read_text(encoding="utf-8").splitlines()
-    file = forgetful(text.train(lines, kind="wordpiece", vocabulary=500), "the ").save(folder / "tokenizer.json")
-    recipe = ward.recipe("decoder")
+def recipe_whose_tokenizer_drops_words(subjects: Subjects, patch: Patch) -> Subject:
+    """The corpus was prepared with this tokenizer, so its lines lack the words too."""
+    folder = Path(tempfile.mkdtemp(dir=subjects.folder))
+    lines = (subjects.folder / "text.txt").read_text(encoding="utf-8").splitlines()
+    file = drop_words(text.train(lines, kind="wordpiece", vocabulary=500), "the ").save(folder / "tokenizer.json")
+    recipe = subjects.recipe("decoder")
     return subject_from_recipe(read_recipe({**recipe, "tokenizer": {"file": str(file)}}), folder, lambda sentence: None)
 
 
-def tokenizer_of_another_model(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
-    larger = text.train([pair.target for pair in ward.corpus().pairs], kind="bpe", vocabulary=503)
+def tokenizer_of_another_model(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
+    larger = text.train([pair.target for pair in subjects.corpus().pairs], kind="bpe", vocabulary=503)
     return replace(subject, tokenizer=larger, source_tokenizer=None, train=None, validation=None)
 
 
-def typed_specials(ward: Ward, patch: Patch) -> Subject:
-    subject = ward.decoder()
+def typed_specials(subjects: Subjects, patch: Patch) -> Subject:
+    subject = subjects.decoder()
     return replace(subject, texts=[f"<s>{line}</s>" if n % 9 == 0 else line for n, line in enumerate(subject.texts)])
 
 
-def specials_taken_from_texts(ward: Ward, patch: Patch) -> Subject:
+def specials_taken_from_texts(subjects: Subjects, patch: Patch) -> Subject:
     tokenizer = text.train(["one text"], kind="byte")
     tokenizer._plain = tokenizer._special
     return Subject(tokenizer=tokenizer)
 
 
-def leaked_pairs(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
-    loud = [Pair(pair.source, pair.target.upper()) for pair in corpus.pairs[:5]]
-    return replace(corpus, validation_pairs=[*corpus.validation_pairs, *loud])
+def leaked_pairs(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
+    upper_case = [Pair(pair.source, pair.target.upper()) for pair in corpus.pairs[:5]]
+    return replace(corpus, validation_pairs=[*corpus.validation_pairs, *upper_case])
 
 
-def nearly_leaked_pairs(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def nearly_leaked_pairs(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     long = [pair for pair in corpus.pairs if len(pair.target) > 35][:30]
     return replace(
         corpus,
@@ -632,78 +632,79 @@ def nearly_leaked_pairs(ward: Ward, patch: Patch) -> Subject:
     )
 
 
-def leaked_text(ward: Ward, patch: Patch) -> Subject:
-    subject = replace(ward.decoder(), model=None, train=None, validation=None)
+def leaked_text(subjects: Subjects, patch: Patch) -> Subject:
+    subject = replace(subjects.decoder(), model=None, train=None, validation=None)
     return replace(subject, validation_texts=[*subject.validation_texts, *subject.texts[40:55]])
 
 
-def duplicated_pairs(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def duplicated_pairs(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     return replace(corpus, pairs=[*corpus.pairs, *corpus.pairs[::7]])
 
 
-def duplicated_lines(ward: Ward, patch: Patch) -> Subject:
+def duplicated_lines(subjects: Subjects, patch: Patch) -> Subject:
     lines = [
-        f"{one.target} {other.target}" for one, other in zip(ward.corpus().pairs, ward.corpus().pairs[1:], strict=False)
+        f"{one.target} {other.target}"
+        for one, other in zip(subjects.corpus().pairs, subjects.corpus().pairs[1:], strict=False)
     ]
     return Subject(texts=lines + lines[::5])
 
 
-def empty_sides(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def empty_sides(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     return replace(corpus, pairs=[Pair(p.source, " ") if n % 50 == 0 else p for n, p in enumerate(corpus.pairs)])
 
 
-def letters_that_were_lost(ward: Ward, patch: Patch) -> Subject:
-    lines = [pair.target for pair in ward.corpus().pairs]
+def replacement_characters(subjects: Subjects, patch: Patch) -> Subject:
+    lines = [pair.target for pair in subjects.corpus().pairs]
     return Subject(texts=[f"{line[:20]}\ufffd{line[21:]}" if n % 25 == 0 else line for n, line in enumerate(lines)])
 
 
-def untranslated_pairs(ward: Ward, patch: Patch) -> Subject:
-    pairs = ward.corpus().pairs
+def untranslated_pairs(subjects: Subjects, patch: Patch) -> Subject:
+    pairs = subjects.corpus().pairs
     return Subject(pairs=[Pair(p.target, p.target) if n % 4 == 0 else p for n, p in enumerate(pairs)])
 
 
-def swapped_languages(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def swapped_languages(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     return replace(corpus, pairs=[Pair(p.target, p.source) if n % 37 == 0 else p for n, p in enumerate(corpus.pairs)])
 
 
-def columns_turned_around(ward: Ward, patch: Patch) -> Subject:
-    recipe = read_recipe(ward.recipe("encoder-decoder", data={"languages": ["ja", "en"]}))
-    pairs = [Pair(pair.target, pair.source) for pair in ward.corpus().pairs]
+def swapped_columns(subjects: Subjects, patch: Patch) -> Subject:
+    recipe = read_recipe(subjects.recipe("encoder-decoder", data={"languages": ["ja", "en"]}))
+    pairs = [Pair(pair.target, pair.source) for pair in subjects.corpus().pairs]
     return Subject(pairs=pairs, recipe=recipe)
 
 
-def misaligned_from_a_line_on(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def misaligned_after_a_missing_line(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     sources, targets = ([pair[side] for pair in corpus.pairs] for side in (0, 1))
     del targets[len(targets) // 2]
     return replace(corpus, pairs=[Pair(*pair) for pair in zip(sources, targets, strict=False)])
 
 
-def misaligned_throughout(ward: Ward, patch: Patch) -> Subject:
-    corpus = ward.corpus()
+def misaligned_throughout(subjects: Subjects, patch: Patch) -> Subject:
+    corpus = subjects.corpus()
     targets = [pair.target for pair in corpus.pairs]
     return replace(corpus, pairs=[Pair(p.source, t) for p, t in zip(corpus.pairs, targets[1:], strict=False)])
 
 
-def shuffled_targets(ward: Ward, patch: Patch) -> Subject:
+def shuffled_targets(subjects: Subjects, patch: Patch) -> Subject:
     def change(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         return {**batch, **{name: torch.roll(batch[name], 1, 0) for name in ("target", "labels")}}
 
-    return modify_batches(ward.translator(), change)
+    return modify_batches(subjects.translator(), change)
 
 
 # Files.
 
 
-def damaged(how: Callable[[bytes], bytes]) -> Planting:
-    def plant(ward: Ward, patch: Patch) -> Subject:
-        folder = bundle(Path(tempfile.mkdtemp(dir=ward.folder)) / "model", "decoder")
+def damaged(how: Callable[[bytes], bytes]) -> Plant:
+    def plant(subjects: Subjects, patch: Patch) -> Subject:
+        folder = make_bundle(Path(tempfile.mkdtemp(dir=subjects.folder)) / "model", "decoder")
         file = folder / "model.safetensors"
         file.write_bytes(how(file.read_bytes()))
-        return subject_from_model(str(folder), ward.folder, lambda sentence: None)
+        return subject_from_model(str(folder), subjects.folder, lambda sentence: None)
 
     return plant
 
@@ -713,120 +714,122 @@ def flipped(data: bytes) -> bytes:
     return data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
 
 
-def damaged_checkpoint(ward: Ward, patch: Patch) -> Subject:
-    """The result is whole, and a checkpoint beside it is not."""
-    folder = Path(tempfile.mkdtemp(dir=ward.folder))
-    bundle(folder / "last", "decoder")
-    step = bundle(folder / "checkpoints" / "step-00000007", "decoder")
+def damaged_checkpoint(subjects: Subjects, patch: Patch) -> Subject:
+    """The result is intact, but a checkpoint in the same run is damaged."""
+    folder = Path(tempfile.mkdtemp(dir=subjects.folder))
+    make_bundle(folder / "last", "decoder")
+    step = make_bundle(folder / "checkpoints" / "step-00000007", "decoder")
     (step / "tokenizer.json").write_bytes((step / "tokenizer.json").read_bytes()[:-1])
     return Subject(folder=folder)
 
 
-PLANTS: dict[str, Plant] = {
-    "mask off by one": Plant("future", mask_off_by_one, ("cache", "engine", "fused", "mates")),
-    "mask off by one, translation": Plant("future", mask_off_by_one_in_translation, ("cache", "engine")),
-    "no causal mask": Plant("future", no_causal_mask, ("cache", "engine", "padding")),
-    "causal rule off by one beside a mask": Plant(
+PLANTED_BUGS: dict[str, PlantedBug] = {
+    "mask off by one": PlantedBug("future", mask_off_by_one, ("cache", "engine", "fused", "mates")),
+    "mask off by one, translation": PlantedBug("future", mask_off_by_one_in_translation, ("cache", "engine")),
+    "no causal mask": PlantedBug("future", no_causal_mask, ("cache", "engine", "padding")),
+    "causal rule off by one beside a mask": PlantedBug(
         "future", rule_off_by_one_beside_a_mask, ("fused", "cache", "padding", "engine")
     ),
-    "a mask that ends too early": Plant("future", mask_that_ends_too_early, ("fused",)),
-    "the first row in later rows": Plant("mates", first_row_in_later_rows, ("cache",)),
-    "causal encoder": Plant("reach", causal_encoder("encoder")),
-    "causal encoder of a translator": Plant("reach", causal_encoder("encoder-decoder")),
-    "sinusoidal positions all 0": Plant("reach", positions_all_zero("decoder", "sinusoidal"), ("engine",)),
-    "rotary positions all 0": Plant("reach", positions_all_zero("decoder", "rotary"), ("engine",)),
-    "learned positions all 0": Plant("reach", positions_all_zero("encoder", "learned"), ("gradients",)),
-    "positions of a source all 0": Plant("reach", positions_all_zero("encoder-decoder", "rotary"), ("engine",)),
-    "statistics of the batch in eval mode": Plant("mates", statistics_of_the_batch, ("padding", "gradients")),
-    "source mask ignored": Plant("padding", source_mask_ignored, ("cache", "engine")),
-    "memory mask ignored": Plant("padding", memory_mask_ignored, ("cache", "engine")),
-    "pooled over padding": Plant("padding", pool_over_padding),
-    "swapped pad id": Plant("padding", swapped_pad_id),
-    "swapped pad id of the target": Plant("padding", swapped_target_pad_id),
-    "padding counts as real": Plant("padding", padding_counts_as_real),
-    "cache position off by one": Plant("cache", cache_position_off_by_one, ("engine",)),
-    "cache forgets lengths": Plant("cache", cache_forgets_lengths, ("engine",)),
-    "cache forgets the source mask": Plant("cache", cache_forgets_the_source_mask, ("engine",)),
-    "fused kernel of another scale": Plant("fused", fused_without_the_root),
-    "fused norm of another variance": Plant("fused", fused_norm_of_another_variance, ("engine",)),
-    "experts lose a token": Plant("fused", experts_lose_a_token, ("future", "cache", "engine", "padding")),
-    "mean of means": Plant("accumulation", mean_of_means),
-    "only the last batch counts": Plant("accumulation", with_objective(Forgetting, "encoder-decoder")),
-    "gradient uphill": Plant("overfit", with_objective(Uphill, "decoder")),
-    "dropout left on": Plant("dropout", dropout_left_on),
-    "a part left in training mode": Plant("dropout", part_left_in_training),
-    "labels not shifted": Plant("labels", labels_not_shifted, ("first loss",)),
-    "labels shifted twice": Plant("labels", labels_shifted_twice),
-    "labels of a translation not shifted": Plant("labels", target_labels_not_shifted, ("first loss",)),
-    "labels beside their masks": Plant("labels", masked_labels_beside_their_masks),
-    "shuffled labels": Plant("labels", shuffled_labels),
-    "end that is the beginning": Plant("labels", end_that_is_the_beginning),
-    "no end token": Plant("labels", no_end_token),
-    "no begin token": Plant("labels", no_begin_token, ("batches",)),
-    "every other label ignored": Plant("labels", unlearned("decoder", every_other)),
-    "half of the labels ignored": Plant("labels", unlearned("decoder", lambda numbers: numbers < 0.5)),
-    "half of the rows ignored": Plant("labels", unlearned("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
-    "labels inside targets ignored": Plant("labels", unlearned("encoder-decoder", every_other)),
-    "half of the hidden tokens ignored": Plant("labels", unlearned("encoder", lambda numbers: numbers < 0.5)),
-    "the same batch always": Plant("batches", same_batch_always),
-    "sources cut to two tokens": Plant("batches", sources_cut),
-    "optimizer without feed-forwards": Plant("optimizer", optimizer_without_feedforwards),
-    "tied weights apart": Plant("tied", tied_weights_apart),
-    "shared tables apart": Plant("tied", shared_tables_apart),
-    "weights begin too large": Plant("first loss", beginning_too_large),
-    "frozen parameter": Plant("gradients", frozen_parameter),
-    "detached attention": Plant("gradients", detached_attention),
-    "dead ReLU": Plant("dead", dead_relu, ("gradients",)),
-    "dead experts": Plant("dead", dead_experts),
-    "NaN weight": Plant("numbers", not_a_number),
-    "a pass that overflows": Plant("numbers", overflowing_pass),
-    "embeddings drowned in an offset": Plant("precision", drowned_embeddings, ("engine", "mates", "fused")),
-    "overflow in fp16": Plant("precision", overflow_in_fp16),
-    "tokenizer of another language": Plant("unknown", tokenizer_of_another_language),
-    "tokenizer that lowers": Plant("tokenizer", tokenizer_that_lowers),
-    "tokenizer that loses spaces": Plant("tokenizer", tokenizer_that_loses_spaces),
-    "tokenizer that drops words": Plant("tokenizer", tokenizer_that_drops_words),
-    "recipe whose tokenizer drops words": Plant("tokenizer", recipe_whose_tokenizer_drops_words),
-    "tokenizer of another model": Plant("tokenizer", tokenizer_of_another_model),
-    "typed specials": Plant("specials", typed_specials),
-    "specials taken from texts": Plant("specials", specials_taken_from_texts),
-    "leaked validation pairs": Plant("leak", leaked_pairs),
-    "nearly leaked validation pairs": Plant("leak", nearly_leaked_pairs),
-    "leaked validation text": Plant("leak", leaked_text),
-    "duplicated pairs": Plant("lines", duplicated_pairs),
-    "duplicated lines": Plant("lines", duplicated_lines),
-    "empty sides": Plant("lines", empty_sides),
-    "letters that were lost": Plant("lines", letters_that_were_lost),
-    "untranslated pairs": Plant("languages", untranslated_pairs),
-    "swapped languages": Plant("languages", swapped_languages, ("unknown",)),
-    "columns turned around": Plant("languages", columns_turned_around),
-    "misaligned from a line on": Plant("alignment", misaligned_from_a_line_on),
-    "misaligned throughout": Plant("alignment", misaligned_throughout),
-    "shuffled targets": Plant("alignment", shuffled_targets),
-    "flipped byte": Plant("checkpoint", damaged(flipped)),
-    "truncated file": Plant("checkpoint", damaged(lambda data: data[:-7])),
-    "damaged checkpoint": Plant("checkpoint", damaged_checkpoint),
+    "a mask that ends too early": PlantedBug("future", mask_that_ends_too_early, ("fused",)),
+    "the first row in later rows": PlantedBug("mates", first_row_in_later_rows, ("cache",)),
+    "causal encoder": PlantedBug("reach", causal_encoder("encoder")),
+    "causal encoder of a translator": PlantedBug("reach", causal_encoder("encoder-decoder")),
+    "sinusoidal positions all 0": PlantedBug("reach", positions_all_zero("decoder", "sinusoidal"), ("engine",)),
+    "rotary positions all 0": PlantedBug("reach", positions_all_zero("decoder", "rotary"), ("engine",)),
+    "learned positions all 0": PlantedBug("reach", positions_all_zero("encoder", "learned"), ("gradients",)),
+    "positions of a source all 0": PlantedBug("reach", positions_all_zero("encoder-decoder", "rotary"), ("engine",)),
+    "statistics of the batch in eval mode": PlantedBug("mates", statistics_of_the_batch, ("padding", "gradients")),
+    "source mask ignored": PlantedBug("padding", source_mask_ignored, ("cache", "engine")),
+    "memory mask ignored": PlantedBug("padding", memory_mask_ignored, ("cache", "engine")),
+    "pooled over padding": PlantedBug("padding", pool_over_padding),
+    "swapped pad id": PlantedBug("padding", swapped_pad_id),
+    "swapped pad id of the target": PlantedBug("padding", swapped_target_pad_id),
+    "padding counts as real": PlantedBug("padding", padding_counts_as_real),
+    "cache position off by one": PlantedBug("cache", cache_position_off_by_one, ("engine",)),
+    "cache ignores lengths": PlantedBug("cache", cache_ignores_lengths, ("engine",)),
+    "cache ignores the source mask": PlantedBug("cache", cache_ignores_the_source_mask, ("engine",)),
+    "fused kernel of another scale": PlantedBug("fused", fused_with_another_scale),
+    "fused norm of another variance": PlantedBug("fused", fused_norm_of_another_variance, ("engine",)),
+    "experts lose a token": PlantedBug("fused", experts_lose_a_token, ("future", "cache", "engine", "padding")),
+    "mean of means": PlantedBug("accumulation", mean_of_means),
+    "only the last batch counts": PlantedBug("accumulation", with_objective(ZeroGradObjective, "encoder-decoder")),
+    "gradient uphill": PlantedBug("overfit", with_objective(NegatedGradientObjective, "decoder")),
+    "dropout left on": PlantedBug("dropout", dropout_left_on),
+    "a part left in training mode": PlantedBug("dropout", part_left_in_training),
+    "labels not shifted": PlantedBug("labels", labels_not_shifted, ("first loss",)),
+    "labels shifted twice": PlantedBug("labels", labels_shifted_twice),
+    "labels of a translation not shifted": PlantedBug("labels", target_labels_not_shifted, ("first loss",)),
+    "labels shifted from their masks": PlantedBug("labels", labels_shifted_from_their_masks),
+    "shuffled labels": PlantedBug("labels", shuffled_labels),
+    "begin token instead of the end token": PlantedBug("labels", begin_token_instead_of_end),
+    "no end token": PlantedBug("labels", no_end_token),
+    "no begin token": PlantedBug("labels", no_begin_token, ("batches",)),
+    "every other label ignored": PlantedBug("labels", ignore_labels("decoder", every_other)),
+    "half of the labels ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: numbers < 0.5)),
+    "half of the rows ignored": PlantedBug("labels", ignore_labels("decoder", lambda numbers: (numbers < 0.5)[:, :1])),
+    "labels inside targets ignored": PlantedBug("labels", ignore_labels("encoder-decoder", every_other)),
+    "half of the hidden tokens ignored": PlantedBug("labels", ignore_labels("encoder", lambda numbers: numbers < 0.5)),
+    "the same batch always": PlantedBug("batches", same_batch_always),
+    "sources cut to two tokens": PlantedBug("batches", sources_cut),
+    "optimizer without feed-forwards": PlantedBug("optimizer", optimizer_without_feedforwards),
+    "tied weights differ": PlantedBug("tied", tied_weights_differ),
+    "shared tables differ": PlantedBug("tied", shared_tables_differ),
+    "initial weights too large": PlantedBug("first loss", initial_weights_too_large),
+    "frozen parameter": PlantedBug("gradients", frozen_parameter),
+    "detached attention": PlantedBug("gradients", detached_attention),
+    "dead ReLU": PlantedBug("dead", dead_relu, ("gradients",)),
+    "dead experts": PlantedBug("dead", dead_experts),
+    "NaN weight": PlantedBug("numbers", not_a_number),
+    "a pass that overflows": PlantedBug("numbers", overflowing_pass),
+    "embeddings with a large offset": PlantedBug(
+        "precision", embeddings_with_large_offset, ("engine", "mates", "fused")
+    ),
+    "overflow in fp16": PlantedBug("precision", overflow_in_fp16),
+    "tokenizer of another language": PlantedBug("unknown", tokenizer_of_another_language),
+    "tokenizer that lowercases": PlantedBug("tokenizer", tokenizer_that_lowercases),
+    "tokenizer that loses spaces": PlantedBug("tokenizer", tokenizer_that_loses_spaces),
+    "tokenizer that drops words": PlantedBug("tokenizer", tokenizer_that_drops_words),
+    "recipe whose tokenizer drops words": PlantedBug("tokenizer", recipe_whose_tokenizer_drops_words),
+    "tokenizer of another model": PlantedBug("tokenizer", tokenizer_of_another_model),
+    "typed specials": PlantedBug("specials", typed_specials),
+    "specials taken from texts": PlantedBug("specials", specials_taken_from_texts),
+    "leaked validation pairs": PlantedBug("leak", leaked_pairs),
+    "nearly leaked validation pairs": PlantedBug("leak", nearly_leaked_pairs),
+    "leaked validation text": PlantedBug("leak", leaked_text),
+    "duplicated pairs": PlantedBug("lines", duplicated_pairs),
+    "duplicated lines": PlantedBug("lines", duplicated_lines),
+    "empty sides": PlantedBug("lines", empty_sides),
+    "replacement characters": PlantedBug("lines", replacement_characters),
+    "untranslated pairs": PlantedBug("languages", untranslated_pairs),
+    "swapped languages": PlantedBug("languages", swapped_languages, ("unknown",)),
+    "swapped columns": PlantedBug("languages", swapped_columns),
+    "misaligned after a missing line": PlantedBug("alignment", misaligned_after_a_missing_line),
+    "misaligned throughout": PlantedBug("alignment", misaligned_throughout),
+    "shuffled targets": PlantedBug("alignment", shuffled_targets),
+    "flipped byte": PlantedBug("checkpoint", damaged(flipped)),
+    "truncated file": PlantedBug("checkpoint", damaged(lambda data: data[:-7])),
+    "damaged checkpoint": PlantedBug("checkpoint", damaged_checkpoint),
 }
 
 
-def rare_words(ward: Ward, patch: Patch) -> Subject:
-    lines = [pair.target for pair in ward.corpus().pairs]
+def rare_words(subjects: Subjects, patch: Patch) -> Subject:
+    lines = [pair.target for pair in subjects.corpus().pairs]
     return Subject(tokenizer=text.train(lines, kind="word", vocabulary=380), texts=lines)
 
 
-LOOKS: dict[str, Plant] = {
-    "rare words": Plant("unknown", rare_words),
-    "batch norm": Plant("mates", batch_norm),
-    "only answers are learned": Plant("labels", unlearned("decoder", questions)),
+POSSIBLE_INTENTIONS: dict[str, PlantedBug] = {
+    "rare words": PlantedBug("unknown", rare_words),
+    "batch norm": PlantedBug("mates", batch_norm),
+    "only answers are learned": PlantedBug("labels", ignore_labels("decoder", beginning_of_each_row)),
 }
 
 
-# Healthy patients.
+# Healthy subjects.
 
 
-def trained(kind: str) -> Callable[[Ward], Iterator[Subject]]:
+def trained(kind: str) -> Callable[[Subjects], Iterator[Subject]]:
     @contextmanager
-    def admit(ward: Ward) -> Iterator[Subject]:
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
         import io
 
         from rich.console import Console
@@ -834,60 +837,62 @@ def trained(kind: str) -> Callable[[Ward], Iterator[Subject]]:
         from chumoku.doctor.open_subject import open_subject
         from chumoku.training.run import train
 
-        out = ward.folder / f"trained-{kind}"
-        train(ward.recipe(kind, train={"out": str(out), "validation_batches": 3}), console=Console(file=io.StringIO()))
+        out = subjects.folder / f"trained-{kind}"
+        train(
+            subjects.recipe(kind, train={"out": str(out), "validation_batches": 3}), console=Console(file=io.StringIO())
+        )
         with open_subject(str(out / "last")) as subject:
             assert subject.train is not None
             yield subject
 
-    return admit  # type: ignore[return-value]
+    return make_subject  # type: ignore[return-value]
 
 
-def imported(variant: str) -> Callable[[Ward], Any]:
+def imported(variant: str) -> Callable[[Subjects], Any]:
     @contextmanager
-    def admit(ward: Ward) -> Iterator[Subject]:
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
         from foreign import save_variant as write
 
         from chumoku.doctor.open_subject import open_subject
 
-        write(variant, ward.folder / variant)
-        with open_subject(str(ward.folder / variant)) as subject:
+        write(variant, subjects.folder / variant)
+        with open_subject(str(subjects.folder / variant)) as subject:
             yield subject
 
-    return admit
+    return make_subject
 
 
 PROMPT = "System: You are a helpful assistant. Answer briefly, truthfully and politely, and never invent anything."
 RULE = 60 * "-"
 
 
-def corpus_with(change: Callable[[int, str], str], kind: str = "byte") -> Callable[[Ward], Any]:
-    """A text of lines that `change` was made to, and a tokenizer of this kind."""
+def corpus_with(change: Callable[[int, str], str], kind: str = "byte") -> Callable[[Subjects], Any]:
+    """A corpus whose lines are changed by `change`, and a tokenizer of this kind."""
 
     @contextmanager
-    def admit(ward: Ward) -> Iterator[Subject]:
-        folder = Path(tempfile.mkdtemp(dir=ward.folder))
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
+        folder = Path(tempfile.mkdtemp(dir=subjects.folder))
         pairs = list(dict.fromkeys(grammar.generate(COUNT)))
         lines = [change(number, f"{one.target} {other.target}") for number, (one, other) in enumerate(pairwise(pairs))]
         (folder / "text.txt").write_text("\n\n".join(lines[::2]), encoding="utf-8")
-        recipe = ward.recipe("decoder", data={"files": str(folder / "text.txt")})
+        recipe = subjects.recipe("decoder", data={"files": str(folder / "text.txt")})
         tokenizer = {"kind": kind} if kind in ("byte", "word", "character") else {"kind": kind, "vocabulary": 700}
         yield subject_from_recipe(read_recipe({**recipe, "tokenizer": tokenizer}), folder, lambda sentence: None)
 
-    return admit
+    return make_subject
 
 
-def fresh(kind: str, **model: Any) -> Callable[[Ward], Any]:
+def fresh(kind: str, **model: Any) -> Callable[[Subjects], Any]:
     @contextmanager
-    def admit(ward: Ward) -> Iterator[Subject]:
-        yield ward.subject(kind, **model)
+    def make_subject(subjects: Subjects) -> Iterator[Subject]:
+        yield subjects.subject(kind, **model)
 
-    return admit
+    return make_subject
 
 
 DROPOUT = {"embedding": 0.1, "attention": 0.2, "sublayer": 0.1}
 PAPER = {"position": "sinusoidal", "placement": "post", "scale_embedding": True, "share_embeddings": True}
-HEALTHY: dict[str, Callable[[Ward], Any]] = {
+HEALTHY: dict[str, Callable[[Subjects], Any]] = {
     "decoder": fresh("decoder"),
     "decoder, sinusoidal, rms, swiglu": fresh("decoder", position="sinusoidal", norm="rms", feedforward="swiglu"),
     "decoder, learned, post, relu": fresh("decoder", position="learned", placement="post", feedforward="relu"),
@@ -930,36 +935,36 @@ HEALTHY: dict[str, Callable[[Ward], Any]] = {
 
 
 def confusion() -> None:
-    """Every plant and every healthy patient, and which checks spoke."""
+    """Print which checks report each planted bug and each healthy subject."""
     from chumoku.doctor import examine
 
     right = 0
     with tempfile.TemporaryDirectory() as name:
-        ward = Ward(Path(name))
-        for title, planted in PLANTS.items():
+        subjects = Subjects(Path(name))
+        for title, planted in PLANTED_BUGS.items():
             with pytest.MonkeyPatch.context() as patch:
-                findings = examine(planted.plant(ward, patch)).findings
-            spoke = list(dict.fromkeys(f.check if f.measured else f"{f.check} BROKE DOWN" for f in findings))
-            beside = [check for check in spoke if check not in (planted.check, "modules", *planted.also)]
-            good = planted.check in spoke and not beside
+                findings = examine(planted.plant(subjects, patch)).findings
+            reported = list(dict.fromkeys(f.check if f.measured else f"{f.check} FAILED" for f in findings))
+            unexpected = [check for check in reported if check not in (planted.check, "modules", *planted.also)]
+            good = planted.check in reported and not unexpected
             right += good
             print(
-                f"{'right' if good else 'WRONG'}  {title:<40} {planted.check:<13} {', '.join(spoke) or 'nothing'}",
+                f"{'right' if good else 'WRONG'}  {title:<40} {planted.check:<13} {', '.join(reported) or 'nothing'}",
                 flush=True,
             )
-        print(f"{right} of {len(PLANTS)} planted bugs found and named rightly.")
-        for title, planted in LOOKS.items():
+        print(f"{right} of {len(PLANTED_BUGS)} planted bugs found by the right check.")
+        for title, planted in POSSIBLE_INTENTIONS.items():
             with pytest.MonkeyPatch.context() as patch:
-                findings = examine(planted.plant(ward, patch)).findings
+                findings = examine(planted.plant(subjects, patch)).findings
             print(f"worth a look  {title:<33} {[(f.check, f.sure) for f in findings]}", flush=True)
         silent = 0
-        for title, admit in HEALTHY.items():
-            with admit(ward) as subject:
+        for title, make_subject in HEALTHY.items():
+            with make_subject(subjects) as subject:
                 report = examine(subject)
             silent += not report.findings
             shown = "; ".join(f"{f.check}: {f.what} ({f.where})" for f in report.findings) or "healthy"
             print(f"{title:<40} {len(report.passed)} passed  {shown}", flush=True)
-        print(f"{silent} of {len(HEALTHY)} healthy patients are found healthy.")
+        print(f"{silent} of {len(HEALTHY)} healthy subjects have no findings.")
 
 
 if __name__ == "__main__":

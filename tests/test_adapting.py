@@ -12,10 +12,10 @@ import peft
 import pytest
 import torch
 import transformers
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from faults import KINDS, write_corpora
 from foreign import VOCABULARY, outputs_of_both, save_variant
-from test_runs import Heard, equal, everything, go
+from test_runs import ConsoleLog, equal, everything, go
 
 import chumoku
 from chumoku import lora
@@ -53,7 +53,7 @@ def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", kind, context=127)
+    base = make_bundle(tmp_path / "base", kind, context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run"))
     before, after = load(base), chumoku.load(trained.last)
     assert after.config == before.config
@@ -71,14 +71,14 @@ def test_full_fine_tuning(kind: str, corpora: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("base", ["float32", "int8"])
 def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Path, tmp_path: Path) -> None:
-    folder = made(tmp_path / "base", kind, context=127)
-    heard = Heard()
+    folder = make_bundle(tmp_path / "base", kind, context=127)
+    log = ConsoleLog()
     recipe = recipe_on(folder, corpora, tmp_path / "run", lora={"rank": 3, "base": base}, train={"ema": 0.5})
-    trained = go(recipe, heard=heard)
-    assert "an adapter of" in heard.text
-    assert "MiB of gradients and optimizer state" in heard.text
-    told = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    judged = [line["validation_loss"] for line in told if "validation_loss" in line]
+    trained = go(recipe, log=log)
+    assert "an adapter of" in log.text
+    assert "MiB of gradients and optimizer state" in log.text
+    result = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    judged = [line["validation_loss"] for line in result if "validation_loss" in line]
     assert judged[-1] < judged[0], "nothing was learned"
     files = {path.name for path in trained.last.iterdir()}
     assert files == {"adapter_config.json", "adapter_model.safetensors", "README.md", "manifest.json"}
@@ -90,7 +90,7 @@ def test_adapter_trains_and_base_weights_stay(kind: str, base: str, corpora: Pat
 
 
 def test_resumed_adapter_equals_uninterrupted(corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     options: dict[str, Any] = {"lora": {"rank": 3, "dropout": 0.2, "dora": True}}
     go(recipe_on(base, corpora, tmp_path / "whole", **options))
     train_step, seen = loop.Run.train_step, []
@@ -107,13 +107,13 @@ def test_resumed_adapter_equals_uninterrupted(corpora: Path, tmp_path: Path, mon
     monkeypatch.undo()
     assert go(cut, resume=True).finished
     assert equal(everything(tmp_path / "whole"), everything(tmp_path / "cut"))
-    other = made(tmp_path / "base", "decoder", context=127, width=18)
+    other = make_bundle(tmp_path / "base", "decoder", context=127, width=18)
     with pytest.raises(UsageError, match="belongs to another run"):
         go(recipe_on(other, corpora, tmp_path / "cut", train={"steps": 13}, **options), resume=True)
 
 
 def test_an_adapter_is_bound_to_its_weights(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     recipe = recipe_on(base, corpora, tmp_path / "run", lora={"rank": 3})
     go(recipe)
     opened = load(base)
@@ -140,13 +140,13 @@ def test_an_adapter_trained_here_is_the_same_in_peft(name: str, corpora: Path, t
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = peft.PeftModel.from_pretrained(theirs, trained.last).eval()
-    said, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
+    output, expected = outputs_of_both(chumoku.load(trained.last).model, theirs)
     assert (expected - plain).abs().max() > 1e-3, "the adapter changes nothing"
-    assert (said - expected).abs().max() <= 1e-5
+    assert (output - expected).abs().max() <= 1e-5
 
 
 def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", dropout={"attention": 0.2})
+    base = make_bundle(tmp_path / "base", "decoder", dropout={"attention": 0.2})
     model = {"init": str(base), "dropout": {"sublayer": 0.3}, "context": 127}
     recipe = read_recipe(recipe_on(base, corpora, tmp_path / "run", model=model))
     dropout = recipe.config().dropout
@@ -170,7 +170,7 @@ def test_dropout_and_context_may_be_given_beside_a_model(corpora: Path, tmp_path
 def test_invalid_settings_with_init_are_refused(
     tables: dict[str, Any], key: str, said: str, corpora: Path, tmp_path: Path
 ) -> None:
-    base = made(tmp_path / "base", "decoder", position="learned")
+    base = make_bundle(tmp_path / "base", "decoder", position="learned")
     recipe = recipe_on(base, corpora, tmp_path / "run")
     for name, table in tables.items():
         recipe[name] = {**recipe.get(name, {}), **table}
@@ -189,14 +189,14 @@ def test_an_adapter_needs_a_model(corpora: Path) -> None:
 
 
 def test_missing_lora_target_is_named(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     with pytest.raises(UsageError, match="attention"):
         go(recipe_on(base, corpora, tmp_path / "run", lora={"targets": ["decoder.blocks.*.attention.querry"]}))
     assert not (tmp_path / "run" / "data").exists(), "the corpus was prepared for nothing"
 
 
 def test_the_dry_run_counts_what_is_trained(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     whole = plan(read_recipe(recipe_on(base, corpora, tmp_path / "run")))
     small = plan(read_recipe(recipe_on(base, corpora, tmp_path / "run", lora={"rank": 3})))
     assert (whole["trained"], whole["parameters"]) == (small["parameters"], small["parameters"])
@@ -206,7 +206,7 @@ def test_the_dry_run_counts_what_is_trained(corpora: Path, tmp_path: Path) -> No
 
 
 def test_adapter_with_missing_base_model(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     trained = go(recipe_on(base, corpora, tmp_path / "run", lora={}))
     base.rename(tmp_path / "elsewhere")
     with pytest.raises(UsageError, match="which was not found"):
@@ -217,12 +217,12 @@ def test_adapter_with_missing_base_model(corpora: Path, tmp_path: Path) -> None:
 
 
 def test_several_adapters_over_one_model(corpora: Path, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder", context=127)
+    base = make_bundle(tmp_path / "base", "decoder", context=127)
     runs = [
         go(recipe_on(base, corpora, tmp_path / name, lora={"rank": rank}, train={"seed": rank})).last
         for name, rank in (("one", 2), ("two", 5))
     ]
-    model, ids = load(base).model, torch.randint(bytewise().size, (1, 13))
+    model, ids = load(base).model, torch.randint(byte_tokenizer().size, (1, 13))
     plain = model(ids).logits
     for number, folder in enumerate(runs):
         lora.load(model, folder, name=f"{number}")
@@ -236,4 +236,4 @@ def test_several_adapters_over_one_model(corpora: Path, tmp_path: Path) -> None:
 
 
 def test_the_vocabulary_of_foreign_models_is_known() -> None:
-    assert bytewise().size <= VOCABULARY
+    assert byte_tokenizer().size <= VOCABULARY

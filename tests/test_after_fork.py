@@ -1,4 +1,4 @@
-"""A process forked after PyTorch has computed with several threads can go on computing."""
+"""A process that is forked after PyTorch has used several threads can still compute."""
 
 from __future__ import annotations
 

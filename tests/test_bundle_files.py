@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 from safetensors.torch import load_file, save_file
 
 import chumoku
@@ -26,7 +26,7 @@ FILES = ("manifest.json", "config.json", "model.safetensors", "tokenizer.json", 
 
 @pytest.fixture(scope="module")
 def healthy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("bundle") / "model", "decoder")
+    return make_bundle(tmp_path_factory.mktemp("bundle") / "model", "decoder")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty
+from bundles import byte_tokenizer, chat_tokenizer
 
 import chumoku
 from chumoku.errors import DamagedError
@@ -34,7 +34,7 @@ from chumoku.weights.certificate_peers import Peer, our_answer
 from chumoku.weights.convert import KINDS
 from chumoku.weights.formats.ctranslate2 import write_ctranslate2
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 SMALL: dict[str, Any] = {"width": 12, "heads": 3, "layers": 2, "context": 61, "feedforward_width": 17}
 
 
@@ -135,12 +135,12 @@ def test_rounding_stays_within_the_limit(kind: str, tmp_path: Path) -> None:
 def test_sentence_compares_difference_with_limit() -> None:
     """The largest difference may be above the limit, because the limit applies to the root mean square."""
     found = Comparison("logits", 0.39, "the last token, position 0", 21.0, 0.031, 0.21, 7, 11, [])
-    said = summarize(found, "somebody 1.0", "bf16")
+    output = summarize(found, "somebody 1.0", "bf16")
     assert found.within_limit
-    assert "logits differ by 0.031 (root mean square); bf16 allows 0.21." in said
-    assert said.index("0.031") < said.index("0.21") < said.index("0.39")
-    assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in said
-    assert said.endswith("logits reach 21. The most likely token is the same at 7 of 11 positions.")
+    assert "logits differ by 0.031 (root mean square); bf16 allows 0.21." in output
+    assert output.index("0.031") < output.index("0.21") < output.index("0.39")
+    assert "largest single difference, which has no limit, is 0.39 (the last token, position 0)" in output
+    assert output.endswith("logits reach 21. The most likely token is the same at 7 of 11 positions.")
 
 
 def test_every_number_type_has_a_limit() -> None:
@@ -173,19 +173,19 @@ def test_output_the_library_cannot_open_is_refused(tmp_path: Path) -> None:
 def test_probes_fit_the_context(context: int) -> None:
     """First and last token, several lengths, and no position beyond the context."""
     config = ModelConfig(**{**SMALL, "vocabulary": 29, "kind": "encoder-decoder", "source_vocabulary": 31})
-    asked = make_probes(
+    request = make_probes(
         build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta")
     )  # type: ignore[attr-defined]
     reach = min(context, MAX_PROBE_TOKENS)
-    assert max(len(probe.tokens) for probe in asked) == max(len(probe.source) for probe in asked) == reach - 1
+    assert max(len(probe.tokens) for probe in request) == max(len(probe.source) for probe in request) == reach - 1
     for side, size in ((0, 29), (1, 31)):
-        tokens = [probe[1:][side] for probe in asked]
+        tokens = [probe[1:][side] for probe in request]
         assert [0] in tokens
         assert [size - 1] in tokens
         assert {token for row in tokens for token in row} <= set(range(size))
         assert all(row for row in tokens)
-    assert len({probe.name for probe in asked}) == len(asked)
-    assert asked == make_probes(
+    assert len({probe.name for probe in request}) == len(request)
+    assert request == make_probes(
         build(ModelConfig(**{**chumoku.config.settings_to_dict(config), "context": context}), device="meta")
     )  # type: ignore[attr-defined]
 
@@ -237,7 +237,7 @@ def test_llama_cpp_computes_the_same(name: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf", reason="gguf is not installed")
     from chumoku.weights.formats.gguf_model import write_gguf_model
 
-    tokenizer = chatty()
+    tokenizer = chat_tokenizer()
     changes = {"width": 64, "heads": 4, "feedforward_width": 96, "context": 61, "layers": 2}
     if name == "llama":
         changes["kv_heads"] = 2

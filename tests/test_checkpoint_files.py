@@ -39,8 +39,8 @@ def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainResult, str]:
-    said = io.StringIO()
-    return train(recipe, resume=resume, console=Console(file=said, width=300)), said.getvalue()
+    output = io.StringIO()
+    return train(recipe, resume=resume, console=Console(file=output, width=300)), output.getvalue()
 
 
 # Tensors and states that do not fit
@@ -56,8 +56,8 @@ def trained(corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def changed(file: str, name: str, change: Callable[[Tensor], Tensor | None]) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
         tensors = {key: tensor.clone() for key, tensor in load_file(folder / file).items()}
-        made = change(tensors.pop(name))
-        save_file(tensors | ({} if made is None else {name: made.contiguous()}), folder / file)
+        tensor = change(tensors.pop(name))
+        save_file(tensors | ({} if tensor is None else {name: tensor.contiguous()}), folder / file)
 
     return work
 
@@ -168,12 +168,12 @@ def test_weights_that_are_not_finite_are_never_saved(
     changes = {"model": {"tie_output": False}, "train": {"ema": ema, "save_every": 2, "max_bad_steps": 1000}}
     with pytest.raises(DivergedError) as caught:
         go(recipe_for("decoder", corpora, tmp_path, **changes))
-    said = str(caught.value)
-    assert "Step 6 was not saved" in said
-    assert "decoder.embedding.table" in said
-    assert "step-00000004" in said
-    assert "optimizer.learning_rate" in said
-    assert "optimizer.epsilon" in said
+    output = str(caught.value)
+    assert "Step 6 was not saved" in output
+    assert "decoder.embedding.table" in output
+    assert "step-00000004" in output
+    assert "optimizer.learning_rate" in output
+    assert "optimizer.epsilon" in output
     last = max((tmp_path / "checkpoints").glob("step-*"))
     assert read_state(last).step == 4
     assert all(bool(torch.isfinite(tensor).all()) for tensor in read_tensors(last).flatten().values())
@@ -230,9 +230,9 @@ def test_best_loss_is_set_only_after_writing(corpora: Path, tmp_path: Path, monk
     monkeypatch.setattr(Evaluator, "loss", loss)
     monkeypatch.setattr(checkpoint, "export", exported)
     monkeypatch.setattr(bundle, "save_file", saved)
-    trained, said = go(recipe_for("decoder", corpora, tmp_path, train={"log_every": 1}))
+    trained, output = go(recipe_for("decoder", corpora, tmp_path, train={"log_every": 1}))
     assert judged == [5.0, 3.0, 4.0, 4.5, 4.2, 4.1]
-    assert "best could not be saved: No space left on device" in said
+    assert "best could not be saved: No space left on device" in output
     assert trained.best_loss == 4.0, "the lowest loss of those that could be written"
     assert len([line for line in read_metrics(tmp_path / "metrics.jsonl") if "validation_loss" in line]) == 6
     shutil.rmtree(tmp_path / "last")

@@ -130,11 +130,11 @@ def test_the_demo_trains_scores_and_draws(tmp_path: Path) -> None:
     assert "Glyph" not in finished.stderr, "every label has its letters in the font"
     for name in ("attention.png", "loss.png"):
         assert (out / name).read_bytes().startswith(b"\x89PNG")
-    said = " ".join(finished.stdout.split())
-    assert str(out / "attention.png") in said
-    assert "tok:13a" in said
-    assert "こたつでみかんを食べる →" in said
-    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", said), "by words"
+    output = " ".join(finished.stdout.split())
+    assert str(out / "attention.png") in output
+    assert "tok:13a" in output
+    assert "こたつでみかんを食べる →" in output
+    assert re.search(r"attended to (こたつ|で|みかん|を|食べる|\(end\)) \(\d+%\) and", output), "by words"
 
 
 RECIPE = """
@@ -249,13 +249,13 @@ def test_tokenize_compares_all_kinds(tmp_path: Path) -> None:
 
 def test_prepare_text_and_pairs(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("猫が好きだ\n\n犬が走る\n\n" * 30, encoding="utf-8")
-    words = ("prepare", "text.txt", "--out", "made", "--vocabulary", "300", "--report", "report.json")
+    words = ("prepare", "text.txt", "--out", "prepared", "--vocabulary", "300", "--report", "report.json")
     first = run(*words, cwd=tmp_path)
     assert first.returncode == 0, first.stderr
     assert "60 documents" in first.stdout
-    made = (tmp_path / "made/shards/manifest.json").stat().st_mtime_ns
+    written_at = (tmp_path / "prepared/shards/manifest.json").stat().st_mtime_ns
     assert run(*words, cwd=tmp_path).returncode == 0
-    assert (tmp_path / "made/shards/manifest.json").stat().st_mtime_ns == made
+    assert (tmp_path / "prepared/shards/manifest.json").stat().st_mtime_ns == written_at
     assert json.loads((tmp_path / "report.json").read_text())["documents"] == 60
     assert json.loads(run(*words, "--json", cwd=tmp_path).stdout)["tokens"] > 60
 

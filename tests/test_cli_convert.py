@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from commands import Ask, Ended, command
 
 import chumoku
@@ -27,11 +27,11 @@ LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": Fals
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models")
-    made(folder / "translator", "encoder-decoder", bytewise(("en", "ja")), tie_output=False)
-    made(folder / "gpt2", "decoder", chatty(), vocabulary=chatty().size, **GPT2)
-    made(folder / "llama", "decoder", chatty(), vocabulary=chatty().size, **LLAMA)
-    made(folder / "experts", "decoder", experts=3)
-    made(folder / "encoder", "encoder")
+    make_bundle(folder / "translator", "encoder-decoder", byte_tokenizer(("en", "ja")), tie_output=False)
+    make_bundle(folder / "gpt2", "decoder", chat_tokenizer(), vocabulary=chat_tokenizer().size, **GPT2)
+    make_bundle(folder / "llama", "decoder", chat_tokenizer(), vocabulary=chat_tokenizer().size, **LLAMA)
+    make_bundle(folder / "experts", "decoder", experts=3)
+    make_bundle(folder / "encoder", "encoder")
     return folder
 
 

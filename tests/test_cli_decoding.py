@@ -1,4 +1,4 @@
-"""translate, generate, chat, embed and evaluate as a person meets them."""
+"""The commands translate, generate, chat, embed and evaluate, as a user runs them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from commands import Ask, Ended, command
 
 import chumoku
@@ -26,12 +26,12 @@ from chumoku.decoding.translate_file import progress_path
 def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with one model of each kind, and a few more."""
     folder = tmp_path_factory.mktemp("models")
-    made(folder / "translator", "encoder-decoder", bytewise(("en", "ja")), tie_output=False)
-    made(folder / "short", "encoder-decoder", position="learned", context=23)
-    made(folder / "decoder", "decoder", width=64, heads=2)
-    made(folder / "chatty", "decoder", chatty(), context=4096, width=64, heads=2)
-    made(folder / "endless", "decoder", chatty(marks=()), context=4096)
-    made(folder / "encoder", "encoder")
+    make_bundle(folder / "translator", "encoder-decoder", byte_tokenizer(("en", "ja")), tie_output=False)
+    make_bundle(folder / "short", "encoder-decoder", position="learned", context=23)
+    make_bundle(folder / "decoder", "decoder", width=64, heads=2)
+    make_bundle(folder / "chat_tokenizer", "decoder", chat_tokenizer(), context=4096, width=64, heads=2)
+    make_bundle(folder / "endless", "decoder", chat_tokenizer(marks=()), context=4096)
+    make_bundle(folder / "encoder", "encoder")
     return folder
 
 
@@ -89,7 +89,7 @@ def test_translate_sentences(ask: Ask, models: Path) -> None:
     assert ask("translate", "translator", "one", "two", *short) == (0, "".join(f"{one}\n" for one in expected), "")
     lines = ask("translate", "translator", "one", "two", *short, "--json").out.split("\n")
     assert [json.loads(line) for line in lines[:-1]] == [
-        {"text": text, "translation": said} for text, said in zip(["one", "two"], expected, strict=True)
+        {"text": text, "translation": output} for text, output in zip(["one", "two"], expected, strict=True)
     ]
     into = [ask("translate", "translator", "one", "--into", code, *short).out for code in ("en", "ja")]
     assert into[0] != into[1]
@@ -149,8 +149,8 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     found = ask("translate", "translator", *words)
     assert found.code == 0, found.err
     assert found.out == f"33 lines are in {out}.\n"
-    said = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
-    assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in said), ""]
+    output = chumoku.load(models / "translator").translate(texts, limit=5, beam=1)
+    assert out.read_text().split("\n") == [*(" ".join(one.splitlines()) for one in output), ""]
     again = ask("translate", "translator", *words)
     assert again.code == 2
     assert "already exists and is not an unfinished translation" in again.err
@@ -159,7 +159,7 @@ def test_translate_a_file(ask: Ask, models: Path, tmp_path: Path) -> None:
     assert json.loads(found.out)["lines"] == 33
 
 
-def test_a_killed_translation_goes_on(models: Path, tmp_path: Path, ask: Ask) -> None:
+def test_a_killed_translation_is_continued(models: Path, tmp_path: Path, ask: Ask) -> None:
     (tmp_path / "in.txt").write_text("".join(f"line {number}\n" for number in range(1301)))
     words = ("translate", "translator", "--file", str(tmp_path / "in.txt"), "--limit", "5", "--beam", "1", "--out")
     whole, out = tmp_path / "whole.txt", tmp_path / "out.txt"
@@ -237,12 +237,12 @@ def test_generate_refuses_invalid_input(ask: Ask) -> None:
 
 
 def test_chat_through_a_pipe(ask: Ask, models: Path) -> None:
-    pipeline = chumoku.load(models / "chatty")
+    pipeline = chumoku.load(models / "chat_tokenizer")
     options = {"max_new_tokens": 9, "seed": 3}
     first = pipeline.chat([("system", "Be brief."), ("user", "Hello")], **options)  # type: ignore[arg-type, list-item]
     talk = [("system", "Be brief."), ("user", "Hello"), ("assistant", first), ("user", "Who?")]
     second = pipeline.chat(talk, **options)  # type: ignore[arg-type]
-    words = ("chat", "chatty", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
+    words = ("chat", "chat_tokenizer", "--system", "Be brief.", "--max-new-tokens", "9", "--seed", "3")
     assert first
     assert ask(*words, stdin=b"Hello\nWho?\n").out == f"{first}\n{second}\n"
     found = ask(*words, stdin=b"Hello\n/reset\n\nHello\n/what\n/quit\nHello\n")
@@ -292,7 +292,7 @@ def terminal(models: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     os.close(ours)
 
 
-def heard(terminal: int, wanted: bytes) -> bytes:
+def read_until(terminal: int, wanted: bytes) -> bytes:
     """What the terminal shows, up to these bytes."""
     shown = b""
     while wanted not in shown:
@@ -304,17 +304,17 @@ def heard(terminal: int, wanted: bytes) -> bytes:
 def test_chat_at_a_terminal(terminal: tuple[int, subprocess.Popen[bytes]]) -> None:
     """Ctrl-C stops an answer, or the line being typed, and not the program; Ctrl-D ends it."""
     ours, process = terminal
-    assert b"Format plain. /reset starts a new conversation" in heard(ours, b"> ")
+    assert b"Format plain. /reset starts a new conversation" in read_until(ours, b"> ")
     os.write(ours, b"Hello\n")
-    heard(ours, b"Hello\r\n")
+    read_until(ours, b"Hello\r\n")
     assert select.select([ours], [], [], 20)[0], "the answer begins"
     os.write(ours, b"\x03")
-    heard(ours, b" (stopped)\r\n> ")
+    read_until(ours, b" (stopped)\r\n> ")
     os.write(ours, b"half a line")
-    heard(ours, b"half a line")
+    read_until(ours, b"half a line")
     time.sleep(0.3)  # between a key and the next, Python hears a signal only with the key after it
     os.write(ours, b"\x03")
-    heard(ours, b"\r\n> ")
+    read_until(ours, b"\r\n> ")
     assert process.poll() is None
     os.write(ours, b"\x04")
     assert process.wait(timeout=20) == 0
@@ -407,9 +407,9 @@ def test_evaluate_translations_at_a_precision(ask: Ask, tmp_path: Path) -> None:
         (["generate", "encoder", "one"], "encoder is of kind 'encoder'"),
         (["generate", "decoder", "one", "--device", "tpu9"], "There is no device 'tpu9'"),
         (["chat", "decoder", "--format", "chatml"], "Choose plain"),
-        (["chat", "chatty", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
-        (["chat", "chatty", "--temperature", "nan"], "temperature must"),
-        (["chat", "chatty", "--system", " "], "The system message is empty"),
+        (["chat", "chat_tokenizer", "--format", "jinja"], "Choose one of chatml, llama3, plain"),
+        (["chat", "chat_tokenizer", "--temperature", "nan"], "temperature must"),
+        (["chat", "chat_tokenizer", "--system", " "], "The system message is empty"),
         (["chat", "translator"], "translator is of kind 'encoder-decoder'"),
         (["embed", "encoder"], "0 texts were given"),
         (["embed", "encoder", "one", ""], "Text 2 is empty"),

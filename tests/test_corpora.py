@@ -497,7 +497,7 @@ def test_parts_on_disk_match_the_split(tmp_path: Path) -> None:
 def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> None:
     file = write(tmp_path / "a.txt", "猫が好きだ\n\n犬が走る\n")
     prepare_text(Corpus([file]), TOKENIZER, tmp_path / "shards")
-    made = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns
+    written_at = (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns
     seen: list[bool] = []
     prepare_text(
         Corpus([file]),
@@ -506,7 +506,7 @@ def test_preparing_again_does_nothing_until_an_input_changes(tmp_path: Path) -> 
         progress=lambda step, *done, **unit: seen.append(step == "tokenizing"),
     )
     assert not any(seen)
-    assert (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns == made
+    assert (tmp_path / "shards" / "shard-00000.tokens").stat().st_mtime_ns == written_at
     file.write_text("猫が好きだ\n\n犬が走る\n\n魚\n", encoding="utf-8")
     assert (
         prepare_text(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty
+from bundles import byte_tokenizer, chat_tokenizer
 from torch import Tensor
 
 from chumoku import text
@@ -25,7 +25,7 @@ from chumoku.weights.formats.ctranslate2 import read_vocabulary, write_ctranslat
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="CTranslate2 is not installed")
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 LLAMA3 = {"scaling": "llama3", "factor": 5.0, "original": 23, "base": 50.0}
 CELLS: dict[str, dict[str, Any]] = {
     "pre layer": {},
@@ -118,10 +118,10 @@ def test_decoders_give_the_same_logits(changes: dict[str, Any], tmp_path: Path) 
     torch.testing.assert_close(logits_there(folder, tokens), model(tokens).logits.detach(), atol=1e-4, rtol=0)
     start = tokens[0, :3].tolist()
     vocabulary = json.loads((folder / "vocabulary.json").read_text())
-    (said,) = generator(folder).generate_batch(
+    (output,) = generator(folder).generate_batch(
         [[vocabulary[token] for token in start]], max_length=19, include_prompt_in_result=False
     )
-    assert said.sequences_ids[0] == greedy(model, start, 19)
+    assert output.sequences_ids[0] == greedy(model, start, 19)
 
 
 @pytest.mark.parametrize("changes", [*CELLS.values(), *TWO_STACKS.values()], ids=[*CELLS, *TWO_STACKS])
@@ -138,9 +138,9 @@ def test_translators_give_the_same_probabilities_and_texts(changes: dict[str, An
     for source, target, score in zip(sources, targets, scored, strict=True):
         ours = log_probabilities(model, source, target)
         torch.testing.assert_close(torch.tensor(score.log_probs), ours, atol=1e-4, rtol=0)
-    asked = [[pieces(token) for token in row] for row in sources]
-    said = there.translate_batch(asked, beam_size=1, max_decoding_length=19, min_decoding_length=0)
-    for source, one in zip(sources, said, strict=True):
+    request = [[pieces(token) for token in row] for row in sources]
+    output = there.translate_batch(request, beam_size=1, max_decoding_length=19, min_decoding_length=0)
+    for source, one in zip(sources, output, strict=True):
         assert one.hypotheses[0] == [pieces(token) for token in greedy(model, [begin], 19, source)]
 
 
@@ -153,9 +153,12 @@ def test_separate_source_vocabulary(tmp_path: Path) -> None:
     assert [piece in source for piece in own.specials] == [True] * 7
     assert "<2ja>" not in target
     assert (tmp_path / "source_tokenizer.json").is_file()
-    asked, said = random_tokens(11, below=own.size, seed=2).tolist(), random_tokens(7, below=TOKENIZER.size).tolist()
-    (score,) = translator(tmp_path).score_batch([[source[n] for n in asked]], [[target[n] for n in said]])
-    ours = log_probabilities(model, asked, said)
+    request, output = (
+        random_tokens(11, below=own.size, seed=2).tolist(),
+        random_tokens(7, below=TOKENIZER.size).tolist(),
+    )
+    (score,) = translator(tmp_path).score_batch([[source[n] for n in request]], [[target[n] for n in output]])
+    ours = log_probabilities(model, request, output)
     torch.testing.assert_close(torch.tensor(score.log_probs), ours, atol=1e-4, rtol=0)
 
 
@@ -227,7 +230,7 @@ def test_vocabulary_is_pieces_by_id(tmp_path: Path) -> None:
 
 
 def test_unused_names_are_unique(tmp_path: Path) -> None:
-    taken = chatty(("<|endoftext|>", "<unused 258>"))
+    taken = chat_tokenizer(("<|endoftext|>", "<unused 258>"))
     found = read_vocabulary(taken.save(tmp_path / "tokenizer.json"), 261)
     assert len(set(found)) == 261
 
@@ -240,7 +243,7 @@ def test_special_tokens_are_written(tmp_path: Path) -> None:
 
 
 def test_tokenizer_with_one_special_token(tmp_path: Path) -> None:
-    only = chatty(("<|endoftext|>",))
+    only = chat_tokenizer(("<|endoftext|>",))
     export(tmp_path, random_model("decoder", vocabulary=only.size), Tokenizers(only, only))
     settings = json.loads((tmp_path / "config.json").read_text())
     assert {settings[key] for key in ("bos_token", "eos_token", "unk_token")} == {"<|endoftext|>"}
@@ -249,7 +252,7 @@ def test_tokenizer_with_one_special_token(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "role"), [("decoder", "end"), ("encoder-decoder", "begin")])
 def test_tokenizer_without_roles_is_refused(kind: str, role: str, tmp_path: Path) -> None:
-    none: Tokenizer = chatty(())
+    none: Tokenizer = chat_tokenizer(())
     with pytest.raises(UsageError, match=f"no token for the role '{role}'"):
         export(tmp_path, random_model(kind), Tokenizers(none, none))
 

@@ -19,7 +19,7 @@ from typing import Any
 import faults
 import numpy as np
 import pytest
-from bundles import bytewise
+from bundles import byte_tokenizer
 from rich.console import Console
 
 from chumoku.data import ragged_array
@@ -35,7 +35,7 @@ from chumoku.errors import BusyError, CorpusError, DamagedError, UsageError
 from chumoku.partial_output import LOCK
 from chumoku.training.run import train
 
-TOKENIZER = bytewise()
+TOKENIZER = byte_tokenizer()
 
 
 def change_bytes(file: Path) -> None:
@@ -93,12 +93,12 @@ def test_file_is_verified_once_per_process(shards: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("block", [2, 7, 31, 1 << 20])
 def test_digest_matches_the_writer(tmp_path: Path, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged_array, "BLOCK", block)
-    dice = np.random.default_rng(block)
+    rng = np.random.default_rng(block)
     for trial, dtype in enumerate((np.dtype("<u2"), np.dtype("<u4"))):
         writer = RaggedArrayWriter(tmp_path / f"part{trial}", dtype)
         for _ in range(41):
-            for part in range(int(dice.integers(1, 4))):
-                writer.add(dice.integers(0, 999, int(dice.choice([0, 1, 5, 83]))).tolist(), ends=not part)
+            for part in range(int(rng.integers(1, 4))):
+                writer.add(rng.integers(0, 999, int(rng.choice([0, 1, 5, 83]))).tolist(), ends=not part)
         writer.add([5, 3], ends=False)  # a sequence that nobody ended
         assert len(RaggedArray(tmp_path, writer.close())) == writer.sequences
 
@@ -197,9 +197,9 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     assert (left / "new" / "shard-00000.tokens").read_bytes() == b"half"
     with replace_folder(folder) as working:
         assert not list(working.iterdir())
-        (working / "made").write_text("whole")
+        (working / "result").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["shards"]
-    assert (folder / "made").read_text() == "whole"
+    assert (folder / "result").read_text() == "whole"
 
 
 def test_failure_leaves_no_files(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Decoding: fast equals plain, mates change nothing, a beam of one is greedy, and each law is seen to fail."""
+"""Decoding: fast equals plain, other rows change nothing, beam 1 is greedy; each property has a broken version."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ LENGTHS = [2, 11, 5, 7, 3, 1, 7, 4, 9, 6, 8, 10, 3]
 
 
 @functools.lru_cache
-def lively(kind: str, position: str, **changes: object) -> Model:
-    """A model whose next token hangs on all before it, and which ends now and then."""
+def varied_model(kind: str, position: str, **changes: object) -> Model:
+    """A model whose next token depends on all tokens before it, and which sometimes ends a text."""
     values = {"output_bias": True, "tie_output": False, **changes}
     model = build(Cell(kind, position).config(**values), dtype=torch.float64)
     random = torch.Generator().manual_seed(5)
@@ -123,13 +123,13 @@ def test_beam_search_equals_the_plain_one(
 ) -> None:
     monkeypatch.setattr(sources_module, "SPARE", 2)
     for window in (None, 3):
-        model = lively("encoder-decoder", position, attention_window=window)
+        model = varied_model("encoder-decoder", position, attention_window=window)
         assert not beam_noticed(model, beam=beam, penalty=penalty, best=best)
 
 
 @pytest.mark.parametrize("penalty", [2.0, -1.0, 0.6])
 def test_early_finish_changes_nothing_under_any_penalty(penalty: float) -> None:
-    model = lively("encoder-decoder", "none")
+    model = varied_model("encoder-decoder", "none")
     assert not beam_noticed(model, beam=3, penalty=penalty, best=3)
     lengths = {len(found[0].tokens) for found in fast_beam(model, beam=3, penalty=penalty)}
     assert len(lengths) > 3, "a test in which all rows end together shows little"
@@ -177,12 +177,12 @@ DONE = Rules.done
 )
 def test_broken_searches_are_caught(owner: object, name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, broken)
-    assert beam_noticed(lively("encoder-decoder", "none"), beam=5, penalty=2.0, best=2)
+    assert beam_noticed(varied_model("encoder-decoder", "none"), beam=5, penalty=2.0, best=2)
 
 
 def test_finished_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The encoder runs once, cross-attention keys are made once, and rows leave the batch when they are done."""
-    model = lively("encoder-decoder", "rotary")
+    model = varied_model("encoder-decoder", "rotary")
     rows, encoded, projected = [], [], []
     decode, encode, project = model.decoder.forward, model.encode, model.decoder.project
     monkeypatch.setattr(
@@ -204,7 +204,7 @@ def test_finished_rows_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_beam_of_one_is_greedy() -> None:
-    model = lively("encoder-decoder", "sinusoidal")
+    model = varied_model("encoder-decoder", "sinusoidal")
     for found, source, length in zip(fast_beam(model, beam=1, penalty=1.0), sources()[0], LENGTHS, strict=True):
         written = [BEGIN]
         while len(written) <= 17 and written[-1] != END:
@@ -216,21 +216,21 @@ def test_a_beam_of_one_is_greedy() -> None:
 
 
 def test_each_row_has_its_own_limit() -> None:
-    model = lively("encoder-decoder", "none")
+    model = varied_model("encoder-decoder", "none")
     source, mask = sources()
     limits = [1 + row for row in range(13)]
     found = search(model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=limits, forbidden=FORBIDDEN)
     for row, limit in enumerate(limits):
         assert alike(found[row], fast_beam(model, beam=3, penalty=1.0, limit=limit)[row])
     with torch.no_grad():
-        endless = lively("encoder-decoder", "learned", layers=1)
+        endless = varied_model("encoder-decoder", "learned", layers=1)
         endless.head.bias[END] = -99.0
     assert {len(row[0].tokens) for row in fast_beam(endless, beam=2, penalty=1.0, limit=10**9)} == {CONTEXT}
 
 
 def test_a_small_vocabulary_and_a_large_beam() -> None:
     """More beams than there are tokens: the impossible ones never come out."""
-    model = lively("encoder-decoder", "none", vocabulary=5)
+    model = varied_model("encoder-decoder", "none", vocabulary=5)
     source = tokens(2, 7) % 5
     found = search(model, source, begin=BEGIN, end=END, beam=7, limit=2, best=7, forbidden=FORBIDDEN)
     for row in found:
@@ -251,14 +251,14 @@ def test_training_mode_is_restored_after_search() -> None:
 
 
 def test_engine_capacity_limits_a_search() -> None:
-    model, source = lively("encoder-decoder", "none"), tokens(2, 7)
+    model, source = varied_model("encoder-decoder", "none"), tokens(2, 7)
     options = {"begin": BEGIN, "end": END, "beam": 2, "forbidden": FORBIDDEN}
     small = TorchEngine(model, rows=4, capacity=2)
     assert search(model, source, limit=11, engine=small, **options) == search(model, source, limit=2, **options)
 
 
 def test_invalid_searches_are_refused() -> None:
-    model, source = lively("encoder-decoder", "none"), tokens(2, 7)
+    model, source = varied_model("encoder-decoder", "none"), tokens(2, 7)
     for options, message in (
         ({"beam": 2, "best": 3}, r"best must be from 1 to beam \(2\), not 3"),
         ({"length_penalty": 1e300}, "length_penalty must be a number from −10 to 10"),
@@ -272,7 +272,7 @@ def test_invalid_searches_are_refused() -> None:
         with pytest.raises(UsageError, match=message):
             search(model, source, begin=BEGIN, end=END, **options)
     with pytest.raises(UsageError, match="needs a model of kind 'encoder-decoder'"):
-        search(lively("decoder", "none"), source, begin=BEGIN, end=END)
+        search(varied_model("decoder", "none"), source, begin=BEGIN, end=END)
     broken = build(Cell("encoder-decoder").config())
     with torch.no_grad():
         broken.decoder.embedding.table.fill_(math.nan)
@@ -353,8 +353,8 @@ def test_decoder_generation_equals_transformers(family: Callable[[], tuple[Model
         options |= {"length_penalty": 0.0, "early_stopping": True}
     texts = []
     for prompt in given:
-        said = theirs.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
-        texts.append([token for token in said[0, len(prompt) :].tolist() if token != END])
+        output = theirs.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
+        texts.append([token for token in output[0, len(prompt) :].tolist() if token != END])
     if beam == 1:
         assert generate(ours, given, max_new_tokens=11, temperature=0, end=END) == texts
     found = search_continuations(ours, given, max_new_tokens=11, end=END, beam=beam, length_penalty=0.0)
@@ -364,7 +364,7 @@ def test_decoder_generation_equals_transformers(family: Callable[[], tuple[Model
 
 def test_decoder_beam_search_equals_the_plain_one() -> None:
     """A prompt of the target is a source that is read as one."""
-    model = lively("decoder", "rotary")
+    model = varied_model("decoder", "rotary")
     found = search_continuations(
         model, prompts(), max_new_tokens=7, end=END, beam=3, best=2, min_new_tokens=2, forbidden=FORBIDDEN
     )
@@ -377,7 +377,7 @@ def test_decoder_beam_search_equals_the_plain_one() -> None:
 
 
 def test_min_new_tokens_in_beam_search() -> None:
-    model = lively("encoder-decoder", "none")
+    model = varied_model("encoder-decoder", "none")
     source, mask = sources()
     found = search(
         model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, min_new_tokens=5, forbidden=FORBIDDEN
@@ -389,7 +389,7 @@ def test_min_new_tokens_in_beam_search() -> None:
 
 
 def test_cross_attention_of_the_best_hypothesis() -> None:
-    model = lively("encoder-decoder", "rotary")
+    model = varied_model("encoder-decoder", "rotary")
     source, mask = sources()
     found = search(
         model, source, source_mask=mask, begin=BEGIN, end=END, beam=3, limit=17, best=2, return_attention=True
@@ -421,7 +421,7 @@ def prompts() -> list[list[int]]:
 @pytest.mark.parametrize("position", POSITIONS)
 def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources_module, "SPARE", 2)
-    model = lively("decoder", position)
+    model = varied_model("decoder", position)
     greedy = [plain_sample(model, prompt, lambda logits: int(logits.argmax()), 12) for prompt in prompts()]
     assert generate(model, prompts(), max_new_tokens=12, temperature=0, end=END) == greedy
     drawn = generate(model, prompts(), max_new_tokens=12, temperature=0.7, top_k=11, top_p=0.9, seed=5, end=END)
@@ -441,7 +441,7 @@ def test_generation_equals_the_plain_one(position: str, monkeypatch: pytest.Monk
 
 
 def test_text_does_not_depend_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lively("decoder", "rotary")
+    model = varied_model("decoder", "rotary")
 
     def noticed() -> bool:
         mates = [prompt if row % 2 else [7, 5] for row, prompt in enumerate(prompts())]
@@ -460,7 +460,7 @@ def test_text_does_not_depend_on_other_rows(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
-    model = lively("decoder", "none")
+    model = varied_model("decoder", "none")
     free = {"max_new_tokens": 1, "temperature": 1.0, "top_p": None}
     many = generate(model, [[5]] * 2000, **free)
     with torch.no_grad():
@@ -472,7 +472,7 @@ def test_seeds_and_rows_differ_and_frequencies_are_right() -> None:
 
 
 def test_learned_positions_end_at_the_context() -> None:
-    model = lively("decoder", "learned")
+    model = varied_model("decoder", "learned")
     given = [[5] * (CONTEXT - 2), [5] * CONTEXT, [5]]
     assert [len(row) for row in generate(model, given, max_new_tokens=100)] == [2, 0, CONTEXT - 1]
     with pytest.raises(LengthError, match="A prompt has 24 tokens, but the learned positions of this model end at 23"):
@@ -480,7 +480,7 @@ def test_learned_positions_end_at_the_context() -> None:
 
 
 def test_invalid_generations_are_refused() -> None:
-    model = lively("decoder", "none")
+    model = varied_model("decoder", "none")
     assert generate(model, [], max_new_tokens=3) == []
     assert generate(model, [[5], [7]], max_new_tokens=0) == [[], []]
     for options, message in (
@@ -497,7 +497,7 @@ def test_invalid_generations_are_refused() -> None:
     with pytest.raises(UsageError, match="A prompt needs 1 token or more"):
         generate(model, [[5], []], max_new_tokens=1)
     with pytest.raises(UsageError, match="needs a model of kind 'decoder'"):
-        generate(lively("encoder-decoder", "none"), [[5]], max_new_tokens=1)
+        generate(varied_model("encoder-decoder", "none"), [[5]], max_new_tokens=1)
     broken = build(Cell("decoder").config())
     with torch.no_grad():
         broken.decoder.embedding.table.fill_(math.nan)
@@ -515,7 +515,7 @@ def letters() -> Tokenizer:
 
 def translator(tokenizer: Tokenizer, position: str = "rotary") -> Model:
     assert tokenizer.roles.end is not None
-    model = lively("encoder-decoder", position, vocabulary=tokenizer.size + 6)
+    model = varied_model("encoder-decoder", position, vocabulary=tokenizer.size + 6)
     with torch.no_grad():
         model.head.bias.zero_()
         model.head.bias[tokenizer.roles.end] = 3.0
@@ -555,7 +555,7 @@ def test_engines_stay_small_for_different_lengths(letters: Tokenizer, monkeypatc
     assert translate(model, texts, **options) == whole
     assert max(sizes) <= 2 * 60 + 3 * 20 * 10, "a batch's own tokens and limits"
     sizes.clear()
-    model, prompts = lively("decoder", "none"), [[5]] * 12 + [[7] * 90]
+    model, prompts = varied_model("decoder", "none"), [[5]] * 12 + [[7] * 90]
     written = generate(model, prompts, max_new_tokens=2)
     config = model.config
     position = 2 * 4 * config.decoder_depth * config.key_heads * config.head_width
@@ -613,8 +613,8 @@ def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
 
 def test_batches_hold_a_budget() -> None:
     lengths = [5, 0, 3, 30, 7, 1, 2]
-    made = list(batches_by_length(lengths, most=14))
-    assert sorted(number for batch in made for number in batch) == [0, 2, 3, 4, 5, 6]
-    assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in made)
-    assert made == [[3], [4, 0], [2, 6, 5]]
+    batches = list(batches_by_length(lengths, most=14))
+    assert sorted(number for batch in batches for number in batch) == [0, 2, 3, 4, 5, 6]
+    assert all(len(batch) == 1 or len(batch) * max(lengths[n] for n in batch) <= 14 for batch in batches)
+    assert batches == [[3], [4, 0], [2, 6, 5]]
     assert list(batches_by_length(lengths, most=14, rows=2)) == [[3], [4, 0], [2, 6], [5]]

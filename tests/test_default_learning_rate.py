@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bundles import made
+from bundles import make_bundle
 from commands import Ask, command
 
 from chumoku.training.default_learning_rate import default_learning_rate
@@ -18,7 +18,7 @@ NAMES = [path.stem for path in RECIPES]
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) -> None:
-    model = made(tmp_path / "model", "decoder", width=576, heads=9, context=257)
+    model = make_bundle(tmp_path / "model", "decoder", width=576, heads=9, context=257)
     recipe = load_recipe(path, [f"model.init={model}"] if path.stem == "lora" else [])
     bare = {**recipe.as_dict(), "optimizer": {"kind": recipe.optimizer.kind}}
     if path.stem == "transformer-base":
@@ -29,7 +29,7 @@ def test_default_is_near_the_tuned_learning_rates(path: Path, tmp_path: Path) ->
 
 
 def test_fine_tuning_has_a_lower_default(tmp_path: Path) -> None:
-    model = made(tmp_path / "model", "decoder", width=576, heads=9)
+    model = make_bundle(tmp_path / "model", "decoder", width=576, heads=9)
     tables = {"model": {"init": str(model)}, "data": {"files": "text.txt"}}
     assert read_recipe(tables).peak_learning_rate == pytest.approx(2e-4, rel=0.1), "what was best for SmolLM2"
     assert read_recipe({**tables, "lora": {}}).peak_learning_rate == pytest.approx(8e-4, rel=0.1)
@@ -78,7 +78,7 @@ def test_every_recipe_can_be_counted(path: Path, ask: Ask) -> None:
 
 def test_a_recipe_that_starts_from_a_model_is_counted_by_it(ask: Ask, tmp_path: Path) -> None:
     lora = str(next(path for path in RECIPES if path.stem == "lora"))
-    made(tmp_path / "model", "decoder")
+    make_bundle(tmp_path / "model", "decoder")
     assert json.loads(ask("count", lora, "model.init=model", "--json").out) == {
         **json.loads(ask("count", "model", "--json").out),
         "model": lora,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
-from planted import HEALTHY, LOOKS, PLANTS, Ward
+from bundles import make_bundle
+from planted import HEALTHY, PLANTED_BUGS, POSSIBLE_INTENTIONS, Subjects
 
 from chumoku.data.pairs import Pair
 from chumoku.doctor import CHECKS, Check, Finding, Subject, examine, run_quick_checks
@@ -28,22 +28,22 @@ from chumoku.training.recipe import read_recipe
 
 
 @pytest.fixture(scope="module")
-def ward(tmp_path_factory: pytest.TempPathFactory) -> Ward:
-    return Ward(tmp_path_factory.mktemp("ward"))
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
+    return Subjects(tmp_path_factory.mktemp("subjects"))
 
 
-def spoke(findings: list[Finding]) -> set[str]:
+def checks_of(findings: list[Finding]) -> set[str]:
     return {finding.check for finding in findings}
 
 
-@pytest.mark.parametrize("title", PLANTS)
-def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = PLANTS[title]
-    report = examine(planted.plant(ward, monkeypatch))
-    assert planted.check in spoke(report.findings), report.skipped
+@pytest.mark.parametrize("title", PLANTED_BUGS)
+def test_planted_bugs_are_found_and_named(title: str, subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = PLANTED_BUGS[title]
+    report = examine(planted.plant(subjects, monkeypatch))
+    assert planted.check in checks_of(report.findings), report.skipped
     assert all(finding.measured for finding in report.findings), "a check that breaks down has found nothing"
-    # Where a bug is planted by changing a module, that is said too.
-    assert spoke(report.findings) <= {planted.check, "modules", *planted.also}
+    # A bug that is planted by changing a module is also reported by the check of modules.
+    assert checks_of(report.findings) <= {planted.check, "modules", *planted.also}
     assert report.broken
     for finding in report.findings:
         assert 0 < finding.sure <= 1
@@ -52,16 +52,16 @@ def test_planted_bugs_are_found_and_named(title: str, ward: Ward, monkeypatch: p
         assert finding.where
 
 
-@pytest.mark.parametrize("title", LOOKS)
-def test_possible_intentions_are_only_hints(title: str, ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
-    planted = LOOKS[title]
-    report = examine(planted.plant(ward, monkeypatch))
-    assert spoke(report.findings) - {"modules"} == {planted.check}
+@pytest.mark.parametrize("title", POSSIBLE_INTENTIONS)
+def test_possible_intentions_are_only_hints(title: str, subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = POSSIBLE_INTENTIONS[title]
+    report = examine(planted.plant(subjects, monkeypatch))
+    assert checks_of(report.findings) - {"modules"} == {planted.check}
     assert not report.broken
 
 
-def test_one_bug_is_one_finding(ward: Ward) -> None:
-    subject = ward.translator()
+def test_one_bug_is_one_finding(subjects: Subjects) -> None:
+    subject = subjects.translator()
     assert subject.model is not None
     for block in subject.model.decoder.blocks:
         block.cross_attention.output.weight.data.zero_()
@@ -72,22 +72,22 @@ def test_one_bug_is_one_finding(ward: Ward) -> None:
 
 
 def test_there_are_enough_bugs_and_every_check_has_one() -> None:
-    assert len(PLANTS) >= 30
+    assert len(PLANTED_BUGS) >= 30
     assert len(HEALTHY) >= 20
     # Engines and changed modules are planted in tests/test_doctor_engine.py.
-    assert {plant.check for plant in PLANTS.values()} == {check.name for check in CHECKS} - {"engine", "modules"}
+    assert {plant.check for plant in PLANTED_BUGS.values()} == {check.name for check in CHECKS} - {"engine", "modules"}
 
 
 @pytest.mark.parametrize("title", HEALTHY)
-def test_healthy_subjects_have_no_findings(title: str, ward: Ward) -> None:
-    with HEALTHY[title](ward) as subject:
+def test_healthy_subjects_have_no_findings(title: str, subjects: Subjects) -> None:
+    with HEALTHY[title](subjects) as subject:
         report = examine(subject)
     assert report.findings == []
     assert len(report.passed) >= 10
     assert set(report.passed) | set(report.skipped) == {check.name for check in CHECKS}
 
 
-def test_wrong_engine_is_found(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_engine_is_found(subjects: Subjects, monkeypatch: pytest.MonkeyPatch) -> None:
     from chumoku.decoding.engines.base import TorchEngine
     from chumoku.doctor import cache
 
@@ -96,7 +96,7 @@ def test_wrong_engine_is_found(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> N
             self.truncate([length - 1 for length in self.lengths])
             return super().step(tokens)
 
-    subject = ward.decoder(initialization="xavier")
+    subject = subjects.decoder(initialization="xavier")
     monkeypatch.setattr(cache, "open_engine", TorchEngine)
     assert not list(cache.run_engine(subject))
     monkeypatch.setattr(cache, "open_engine", Forgetful)
@@ -121,8 +121,8 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_examine_changes_nothing(kind: str, ward: Ward) -> None:
-    subject = ward.subject(kind, norm="batch", dropout={"attention": 0.3})
+def test_examine_changes_nothing(kind: str, subjects: Subjects) -> None:
+    subject = subjects.subject(kind, norm="batch", dropout={"attention": 0.3})
     assert subject.model is not None
     before = state(subject.model)
     examine(subject)
@@ -131,8 +131,8 @@ def test_examine_changes_nothing(kind: str, ward: Ward) -> None:
     assert not same(before, state(subject.model)), "what would be noticed"
 
 
-def test_restore_after_restores_even_after_an_error(ward: Ward) -> None:
-    model = ward.decoder(dropout={"embedding": 0.3}).model
+def test_restore_after_restores_even_after_an_error(subjects: Subjects) -> None:
+    model = subjects.decoder(dropout={"embedding": 0.3}).model
     assert model is not None
     before = state(model)
 
@@ -148,16 +148,16 @@ def test_restore_after_restores_even_after_an_error(ward: Ward) -> None:
     assert same(before, state(model))
 
 
-def test_quick_checks_are_the_cheap_ones(ward: Ward, tmp_path: Path) -> None:
-    recipe = read_recipe(ward.recipe("decoder", train={"out": str(tmp_path)}))
+def test_quick_checks_are_the_cheap_ones(subjects: Subjects, tmp_path: Path) -> None:
+    recipe = read_recipe(subjects.recipe("decoder", train={"out": str(tmp_path)}))
     material = prepare(recipe)
-    model = ward.decoder().model
+    model = subjects.decoder().model
     assert model is not None
     before = state(model)
     assert run_quick_checks(material, model) == []
     assert same(before, state(model))
     model.decoder.causal = False
-    assert spoke(run_quick_checks(material, model)) >= {"future"}
+    assert checks_of(run_quick_checks(material, model)) >= {"future"}
     assert 8 <= sum(check.cheap for check in CHECKS) < len(CHECKS) - 8
 
 
@@ -188,12 +188,12 @@ def test_crashing_check_is_a_finding() -> None:
     assert [done[2] for done in calls] == [None, "today is Sunday"]
 
 
-def test_blocking_finding_skips_other_model_checks(ward: Ward) -> None:
-    subject = ward.decoder()
+def test_blocking_finding_skips_other_model_checks(subjects: Subjects) -> None:
+    subject = subjects.decoder()
     assert subject.model is not None
     subject.model.decoder.norm.gamma.data[0] = float("inf")
     report = examine(subject)
-    assert spoke(report.findings) == {"numbers"}
+    assert checks_of(report.findings) == {"numbers"}
     assert "numbers" in report.skipped["future"]
     assert "labels" in report.passed, "the corpus has nothing to do with it"
 
@@ -207,14 +207,14 @@ def test_unsure_finding_is_not_broken() -> None:
     assert not report.broken
 
 
-def test_few_leaks_and_duplicates_are_accepted(ward: Ward) -> None:
+def test_few_leaks_and_duplicates_are_accepted(subjects: Subjects) -> None:
     """Thresholds from both sides: one line of many is no finding, one of ten is."""
-    corpus = ward.corpus()
+    corpus = subjects.corpus()
     assert corpus.pairs is not None
     assert corpus.validation_pairs is not None
     for many, expected in ((1, set()), (len(corpus.pairs) // 10, {"lines"})):
         subject = Subject(pairs=[*corpus.pairs, *corpus.pairs[:many]])
-        assert spoke(examine(subject).findings) == expected
+        assert checks_of(examine(subject).findings) == expected
     swapped = [Pair(*reversed(pair)) for pair in corpus.pairs[:2]]
     assert not examine(Subject(pairs=[*corpus.pairs, *swapped])).findings
 
@@ -232,7 +232,7 @@ def run(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str
 
 
 def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
-    finished = run(str(made(tmp_path / "model", "decoder")))
+    finished = run(str(make_bundle(tmp_path / "model", "decoder")))
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "No findings" in finished.stdout
     assert "✓ future" in finished.stdout
@@ -240,7 +240,7 @@ def test_the_command_on_a_healthy_model(tmp_path: Path) -> None:
 
 
 def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
-    folder = made(tmp_path / "model", "decoder")
+    folder = make_bundle(tmp_path / "model", "decoder")
     (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-1])
     finished = run(str(folder), "--json")
     assert finished.returncode == 1
@@ -253,16 +253,16 @@ def test_the_command_on_a_damaged_model(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("words", [["nothing-there"], ["demo", "model.widht=3"], ["MODEL", "model.width=3"]])
 def test_wrong_use(words: list[str], tmp_path: Path) -> None:
-    place = made(tmp_path / "model", "encoder")
+    place = make_bundle(tmp_path / "model", "encoder")
     finished = run(*(str(place) if word == "MODEL" else word for word in words))
     assert finished.returncode == 2
     assert finished.stderr.strip().endswith((".", "?"))
     assert "Traceback" not in finished.stderr
 
 
-def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
+def test_a_recipe_leaves_nothing_behind(subjects: Subjects, tmp_path: Path) -> None:
     corpus = tmp_path / "text.txt"
-    corpus.write_text((ward.folder / "text.txt").read_text(encoding="utf-8"), encoding="utf-8")
+    corpus.write_text((subjects.folder / "text.txt").read_text(encoding="utf-8"), encoding="utf-8")
     recipe = tmp_path / "small.toml"
     recipe.write_text(
         '[model]\nwidth = 24\nheads = 3\nlayers = 1\ncontext = 29\n[tokenizer]\nkind = "byte"\n'
@@ -274,19 +274,19 @@ def test_a_recipe_leaves_nothing_behind(ward: Ward, tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["small.toml", "text.txt"]
 
 
-def test_run_without_corpus_is_still_examined(ward: Ward, tmp_path: Path) -> None:
-    made(tmp_path / "run" / "last", "decoder")
-    recipe = ward.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
+def test_run_without_corpus_is_still_examined(subjects: Subjects, tmp_path: Path) -> None:
+    make_bundle(tmp_path / "run" / "last", "decoder")
+    recipe = subjects.recipe("decoder", data={"files": str(tmp_path / "gone.txt")})
     (tmp_path / "run" / "recipe.json").write_text(json.dumps(recipe))
-    said: list[str] = []
-    with open_subject(str(tmp_path / "run"), notify=said.append) as subject:
+    output: list[str] = []
+    with open_subject(str(tmp_path / "run"), notify=output.append) as subject:
         assert subject.model is not None
         assert subject.train is None
         assert not examine(replace(subject, recipe=None)).findings
-    assert "gone.txt" in said[-1]
+    assert "gone.txt" in output[-1]
 
 
 def test_changes_belong_to_recipes(tmp_path: Path) -> None:
-    place = made(tmp_path / "model", "encoder")
+    place = make_bundle(tmp_path / "model", "encoder")
     with pytest.raises(UsageError, match="changes a recipe"), open_subject(str(place), ["model.width=3"]):
         pass

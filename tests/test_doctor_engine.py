@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 
 from chumoku.decoding.engines import open_engine as opening
 from chumoku.decoding.engines.native import build as native_build
@@ -17,7 +18,7 @@ from chumoku.doctor import cache, examine, modules
 from chumoku.doctor.open_subject import open_subject, subject_from_model
 from chumoku.doctor.subject import Subject
 from chumoku.errors import UsageError
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.weights.convert import convert
 
 LLAMA = {"pairing": "half", "feedforward": "swiglu", "norm": "rms", "bias": False, "width": 64, "heads": 2}
@@ -27,7 +28,7 @@ needs_library = pytest.mark.skipif(native_build.library() is None, reason=native
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("files")
-    made(folder / "model", "decoder", **LLAMA)
+    make_bundle(folder / "model", "decoder", **LLAMA)
     convert(folder / "model", folder / "model.gguf", to="gguf", kind="q8_0")
     return folder
 
@@ -37,7 +38,7 @@ def subject(files: Path, name: str = "model.gguf", **options: Any) -> Subject:
 
 
 def kinds(one: Subject) -> set[str]:
-    return {part.kind for part in one.require_model().modules() if isinstance(part, Quantized)}
+    return {part.kind for part in one.require_model().modules() if isinstance(part, QuantizedLinear)}
 
 
 def test_doctor_opens_models_like_other_commands(files: Path) -> None:
@@ -88,6 +89,17 @@ def test_a_changed_module_is_found(files: Path) -> None:
         else pytest.MonkeyPatch.context()
     ):
         assert not list(cache.run_engine(one)), "the model itself decodes then"
+
+
+@needs_library
+def test_examining_a_changed_module_gives_a_finding_and_no_warning(files: Path) -> None:
+    one = subject(files)
+    one.require_model().decoder.blocks[0].register_forward_hook(lambda module, given, out: 2 * out)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        report = examine(one, checks=[modules.CHECK, cache.ENGINE])
+    assert [finding.check for finding in report.findings] == ["modules"]
+    assert report.passed == ["engine"]
 
 
 @needs_library

@@ -1,4 +1,4 @@
-"""Engines: each row answers as the plain model does, whatever happened to the others; each law is seen to fail."""
+"""Engines: each row gives the logits of the PyTorch model, whatever the other rows do; broken engines are caught."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rows_are_independent(kind: str, position: str, chunk: int, monkeypatch:
 
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 2**32), grouped=st.booleans(), post=st.booleans(), kind=st.booleans())
-def test_any_life_of_rows(seed: int, grouped: bool, post: bool, kind: bool) -> None:
+def test_rows_added_and_removed_at_random(seed: int, grouped: bool, post: bool, kind: bool) -> None:
     cell = Cell(
         "encoder-decoder" if kind else "decoder",
         placement="post" if post else "pre",

@@ -32,7 +32,7 @@ def test_japanese_cut_as_english_is_another_number() -> None:
     assert cut > 30 > uncut
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_invalid_comparisons_are_refused() -> None:
     with pytest.raises(UsageError, match="2 translations cannot be scored against 3 references"):
         score_translations(ENGLISH[:2], ENGLISH)
     with pytest.raises(UsageError, match="no translations to score"):

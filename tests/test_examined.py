@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from planted import Ward
+from planted import Subjects
 from rich.console import Console
 
 import chumoku
@@ -20,72 +20,72 @@ from chumoku.models.model import DecoderModel, Model
 from chumoku.training.dataset import TrainingData
 from chumoku.training.recipe import read_recipe
 
-TOLD = Console(quiet=True)
+QUIET = Console(quiet=True)
 END = "</s>"
 
 
 @pytest.fixture(scope="module")
-def ward(tmp_path_factory: pytest.TempPathFactory) -> Ward:
-    return Ward(tmp_path_factory.mktemp("ward"))
+def subjects(tmp_path_factory: pytest.TempPathFactory) -> Subjects:
+    return Subjects(tmp_path_factory.mktemp("subjects"))
 
 
-def recipe_in(ward: Ward, folder: Path, kind: str = "decoder", **changes: Any) -> dict[str, Any]:
-    return ward.recipe(kind, train={"out": str(folder), "steps": 3}, **changes)
+def recipe_in(subjects: Subjects, folder: Path, kind: str = "decoder", **changes: Any) -> dict[str, Any]:
+    return subjects.recipe(kind, train={"out": str(folder), "steps": 3}, **changes)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder", "encoder-decoder"])
-def test_examining_does_not_change_the_run(kind: str, ward: Ward, tmp_path: Path) -> None:
+def test_examining_does_not_change_the_run(kind: str, subjects: Subjects, tmp_path: Path) -> None:
     models = []
-    for name, examine in (("seen", lambda *given: check_before_training(*given, TOLD)), ("unseen", None)):
-        recipe = read_recipe(recipe_in(ward, tmp_path / name, kind, model={"dropout": {"sublayer": 0.1}}))
-        models.append(chumoku.load(chumoku.train(recipe, console=TOLD, examine=examine).last).model)
+    for name, examine in (("seen", lambda *given: check_before_training(*given, QUIET)), ("unseen", None)):
+        recipe = read_recipe(recipe_in(subjects, tmp_path / name, kind, model={"dropout": {"sublayer": 0.1}}))
+        models.append(chumoku.load(chumoku.train(recipe, console=QUIET, examine=examine).last).model)
     for seen, unseen in zip(models[0].parameters(), models[1].parameters(), strict=True):
         assert torch.equal(seen, unseen)
 
 
-def test_broken_model_is_not_trained(ward: Ward, tmp_path: Path) -> None:
+def test_broken_model_is_not_trained(subjects: Subjects, tmp_path: Path) -> None:
     def leaking(data: TrainingData, model: Model) -> None:
         assert isinstance(model, DecoderModel)
         model.decoder.causal = False
-        check_before_training(data, model, TOLD)
+        check_before_training(data, model, QUIET)
 
     with pytest.raises(ChumokuError, match=r"found a problem \(.*future.*--unexamined"):
-        chumoku.train(read_recipe(recipe_in(ward, tmp_path / "run")), console=TOLD, examine=leaking)
+        chumoku.train(read_recipe(recipe_in(subjects, tmp_path / "run")), console=QUIET, examine=leaking)
     assert not (tmp_path / "run" / "last").exists()
 
 
-def test_resumed_run_is_not_examined(ward: Ward, tmp_path: Path) -> None:
-    asked: list[Model] = []
-    recipe = read_recipe(recipe_in(ward, tmp_path / "run"))
+def test_resumed_run_is_not_examined(subjects: Subjects, tmp_path: Path) -> None:
+    request: list[Model] = []
+    recipe = read_recipe(recipe_in(subjects, tmp_path / "run"))
     for _ in range(2):
-        chumoku.train(recipe, resume=bool(asked), console=TOLD, examine=lambda data, model: asked.append(model))
-    assert len(asked) == 1
+        chumoku.train(recipe, resume=bool(request), console=QUIET, examine=lambda data, model: request.append(model))
+    assert len(request) == 1
 
 
-def test_hints_are_printed_and_training_starts(ward: Ward, tmp_path: Path) -> None:
-    recipe = recipe_in(ward, tmp_path / "run", "encoder", model={"norm": "batch"})
-    told = Console(file=io.StringIO(), width=200)
+def test_hints_are_printed_and_training_starts(subjects: Subjects, tmp_path: Path) -> None:
+    recipe = recipe_in(subjects, tmp_path / "run", "encoder", model={"norm": "batch"})
+    result = Console(file=io.StringIO(), width=200)
     assert chumoku.train(
-        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, told)
+        read_recipe(recipe), console=QUIET, examine=lambda *given: check_before_training(*given, result)
     ).finished
-    assert "is a batch norm; sure: 40%" in told.file.getvalue()  # type: ignore[attr-defined]
+    assert "is a batch norm; sure: 40%" in result.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_an_adapter_is_examined_too(ward: Ward, tmp_path: Path) -> None:
-    base = chumoku.train(read_recipe(recipe_in(ward, tmp_path / "base")), console=TOLD).last
-    recipe = recipe_in(ward, tmp_path / "adapter", lora={"rank": 2})
+def test_an_adapter_is_examined_too(subjects: Subjects, tmp_path: Path) -> None:
+    base = chumoku.train(read_recipe(recipe_in(subjects, tmp_path / "base")), console=QUIET).last
+    recipe = recipe_in(subjects, tmp_path / "adapter", lora={"rank": 2})
     recipe["model"] = {"init": str(base)}
     recipe.pop("tokenizer")
     trained = chumoku.train(
-        read_recipe(recipe), console=TOLD, examine=lambda *given: check_before_training(*given, TOLD)
+        read_recipe(recipe), console=QUIET, examine=lambda *given: check_before_training(*given, QUIET)
     )
     assert trained.finished
 
 
 @pytest.mark.parametrize("ways", [[], ["--unexamined"]])
-def test_train_command_stops_unless_unexamined(ways: list[str], ward: Ward, tmp_path: Path) -> None:
+def test_train_command_stops_unless_unexamined(ways: list[str], subjects: Subjects, tmp_path: Path) -> None:
     # Typed specials in every third line: text that would become the end of a text.
-    lines = (ward.folder / "text.txt").read_text(encoding="utf-8").splitlines()
+    lines = (subjects.folder / "text.txt").read_text(encoding="utf-8").splitlines()
     (tmp_path / "text.txt").write_text(
         "\n".join(f"{line} {END}" if place % 3 else line for place, line in enumerate(lines)), encoding="utf-8"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundles import chatty
+from bundles import chat_tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +21,7 @@ from chumoku.weights.convert import WRITERS
 from chumoku.weights.families import transformers_rows
 from chumoku.weights.families.family import without_defaults
 
-TOKENIZER = chatty(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
+TOKENIZER = chat_tokenizer(("<|endoftext|>", "<s>", "</s>", "<unk>", "<pad>"))
 SIZES: dict[str, Any] = {"vocabulary": TOKENIZER.size, "width": 64, "heads": 2, "layers": 2, "context": 31}
 CONFIGS = {
     "gpt2": preset("gpt2", **SIZES, feedforward_width=4 * 64),

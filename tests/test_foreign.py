@@ -11,7 +11,7 @@ import peft
 import pytest
 import torch
 import transformers
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from foreign import (
     LLAMA3,
     ROPE,
@@ -52,7 +52,7 @@ CLOSE = 1e-5
 
 def export(model: chumoku.models.model.Model, folder: Path) -> Path:
     folder.mkdir()
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     write_folder(folder, model, Tokenizers(tokenizer, tokenizer))
     return folder
 
@@ -79,8 +79,8 @@ def test_import_export_import_is_the_identity(name: str, tmp_path: Path) -> None
     tensors, others = tensors_of(first), tensors_of(again)
     assert tensors.keys() == others.keys()
     assert all(torch.equal(tensor, others[key]) for key, tensor in tensors.items())
-    said, expected = outputs_of_both(again, reopen(folder, theirs))
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(again, reopen(folder, theirs))
+    assert (output - expected).abs().max() <= CLOSE
     kept = load_file(tmp_path / "theirs" / "model.safetensors")
     out = load_file(folder / "model.safetensors")
     assert all(torch.equal(kept[key], tensor) for key, tensor in out.items() if key in kept)
@@ -132,8 +132,8 @@ def test_random_configs_are_exported_correctly(choices: dict[str, object], tmp_p
     folder = export(model, tmp_path_factory.mktemp("out") / "model")  # type: ignore[attr-defined]
     kind = {"decoder": transformers.AutoModelForCausalLM, "encoder-decoder": transformers.AutoModelForSeq2SeqLM}
     theirs = kind[model.config.kind].from_pretrained(folder).eval()
-    said, expected = outputs_of_both(model, theirs)
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(model, theirs)
+    assert (output - expected).abs().max() <= CLOSE
     again, _ = outputs_of_both(load(folder).model, theirs)
     assert (again - expected).abs().max() <= CLOSE
 
@@ -339,7 +339,7 @@ def test_header_is_checked_before_the_library_reads_it(tmp_path: Path, monkeypat
 
 
 def test_formats_are_recognized(tmp_path: Path) -> None:
-    assert identify_model(made(tmp_path / "ours", "decoder"))[1] == "bundle"
+    assert identify_model(make_bundle(tmp_path / "ours", "decoder"))[1] == "bundle"
     save_variant("gpt2", tmp_path / "theirs")
     assert identify_model(tmp_path / "theirs")[1] == "transformers"
     assert identify_model(tmp_path / "theirs" / "model.safetensors") == (tmp_path / "theirs", "transformers")
@@ -449,7 +449,7 @@ def test_cached_translation_equals_transformers(name: str, tmp_path: Path) -> No
 def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
     """Llama's documents start with <s>, in training data and in scoring."""
     (tmp_path / "text.txt").write_text("one two\n\nthree\n\nfour five six\n")
-    plain, framed = bytewise(), bytewise()
+    plain, framed = byte_tokenizer(), byte_tokenizer()
     set_prefix_and_suffix(framed._special, ["<s>"], [])
     framed = type(framed)(framed._special)
     begin = framed.roles.begin
@@ -462,7 +462,7 @@ def test_documents_start_with_the_begin_token(tmp_path: Path) -> None:
     assert whole["framed"].count(begin) == 3
     assert whole["framed"][0] == begin
     assert [token for token in whole["framed"] if token != begin] == whole["plain"]
-    model = load(made(tmp_path / "model", "decoder", tokenizer=plain)).model
+    model = load(make_bundle(tmp_path / "model", "decoder", tokenizer=plain)).model
     scores = [score_text(model, ["a text"], tokenizer=tokenizer).loss for tokenizer in (plain, framed)]
     assert scores[0] != scores[1]
 
@@ -476,6 +476,6 @@ def test_adapter_names_of_a_model_without_a_head(tmp_path: Path) -> None:
             parameter.normal_(0, 0.1)
     lora.save(model, tmp_path / "adapter", base=str(tmp_path / "base"), rows=transformers_rows(model.config))
     _, plain = outputs_of_both(model, theirs)
-    said, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
-    assert (said - plain).abs().max() > 1e-3
-    assert (said - expected).abs().max() <= CLOSE
+    output, expected = outputs_of_both(model, peft.PeftModel.from_pretrained(theirs, tmp_path / "adapter").eval())
+    assert (output - plain).abs().max() > 1e-3
+    assert (output - expected).abs().max() <= CLOSE

@@ -13,7 +13,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 import torch
 import transformers
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from foreign import LLAMA3, VOCABULARY, llama, marian, outputs_of_both, randomize, save_model, save_variant
 from safetensors.torch import load_file, save_file
 from test_foreign import CLOSE, export, make_hub_cache, random_model
@@ -28,7 +28,7 @@ from chumoku.errors import BusyError, DamagedError, UsageError
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.nn.positions import Pairing, sinusoidal
-from chumoku.nn.quantized import Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import Int8Groups, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.text.tokenizer import with_prefix_and_suffix
 from chumoku.training import outputs
 from chumoku.training.settings import AdapterSettings
@@ -188,7 +188,7 @@ def export_to(folder: Path, config: ModelConfig, target: text.Tokenizer, source:
 
 
 def test_exported_tokenizers_add_the_end_token(tmp_path: Path) -> None:
-    words, tokenizer = "Two words — ふたつ", bytewise()
+    words, tokenizer = "Two words — ふたつ", byte_tokenizer()
     expected = [*tokenizer.encode(words), tokenizer.roles.end]
     for name, changes in {"masked": ENCODER, "vector": {**ENCODER, "head": "vector"}, "pairs": TRANSLATOR}.items():
         theirs = transformers.AutoTokenizer.from_pretrained(export_to(tmp_path / name, small(**changes), tokenizer))
@@ -203,7 +203,7 @@ def test_exported_tokenizers_add_the_end_token(tmp_path: Path) -> None:
 
 
 def test_existing_template_is_kept(tmp_path: Path) -> None:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     begin, end = (tokenizer.token(number) for number in (tokenizer.roles.begin, tokenizer.roles.end))
     tokenizer = with_prefix_and_suffix(tokenizer, [begin, begin], [end])
     theirs = transformers.AutoTokenizer.from_pretrained(export_to(tmp_path / "a", small(**ENCODER), tokenizer))
@@ -212,7 +212,7 @@ def test_existing_template_is_kept(tmp_path: Path) -> None:
 
 def test_two_tokenizers_round_trip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = small(**{**TRANSLATOR, "share_embeddings": False}, source_vocabulary=269)
-    target, source = bytewise(), chatty()
+    target, source = byte_tokenizer(), chat_tokenizer()
     called: list[Any] = []
     monkeypatch.setattr(folders, "write_marian", lambda *given: called.append(given))
     ours = load(export_to(tmp_path / "a", config, target, source))
@@ -248,7 +248,7 @@ def test_marian_tokenizer_gives_the_same_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("changes", [LLAMA, GPT2, ENCODER, TRANSLATOR], ids=["llama", "gpt2", "bert", "marian"])
 def test_special_ids_and_dtype_are_written(changes: dict[str, Any], tmp_path: Path) -> None:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     roles = tokenizer.roles
     export_to(tmp_path / "a", small(**changes, **({"rotary": {"base": 77.0}} if changes is LLAMA else {})), tokenizer)
     values = json.loads((tmp_path / "a" / CONFIG).read_text())
@@ -272,7 +272,7 @@ def test_special_ids_and_dtype_are_written(changes: dict[str, Any], tmp_path: Pa
 
 @torch.no_grad()
 def test_transformers_generation_stops_at_our_end_token(tmp_path: Path) -> None:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     end, begin = tokenizer.roles.end, tokenizer.roles.begin
     decoder, translator = (
         random_model(small(**GPT2, tie_output=False)),
@@ -447,7 +447,7 @@ def test_bert_output_bias_round_trip(output_bias: bool, tmp_path: Path) -> None:
 
 
 def test_a_bert_without_segments_is_refused(tmp_path: Path) -> None:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     with pytest.raises(UsageError, match=r"model\.segments = 0"):
         write_folder(tmp_path, random_model(small(**{**ENCODER, "segments": 0})), Tokenizers(tokenizer, tokenizer))
 
@@ -581,7 +581,7 @@ def save_adapter(base: Path, folder: Path, named: str) -> Path:
 
 
 def test_adapter_header_is_checked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = made(tmp_path / "base", "decoder")
+    base = make_bundle(tmp_path / "base", "decoder")
     folder = save_adapter(base, tmp_path / "adapter", str(base))
     path = folder / "adapter_model.safetensors"
     length = struct.unpack("<Q", path.read_bytes()[:8])[0]
@@ -595,7 +595,7 @@ def test_adapter_header_is_checked_first(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("name", ["adapter_config.json", "adapter_model.safetensors", "README.md"])
 def test_links_out_of_an_adapters_folder_are_refused(name: str, tmp_path: Path) -> None:
-    base = made(tmp_path / "base", "decoder")
+    base = make_bundle(tmp_path / "base", "decoder")
     folder = save_adapter(base, tmp_path / "adapter", str(base))
     (folder / name).rename(tmp_path / name)
     (folder / name).symlink_to(tmp_path / name)
@@ -606,7 +606,7 @@ def test_links_out_of_an_adapters_folder_are_refused(name: str, tmp_path: Path) 
 
 def test_link_loops_are_refused(tmp_path: Path) -> None:
     save_variant("gpt2", tmp_path / "a")
-    base = made(tmp_path / "base", "decoder")
+    base = make_bundle(tmp_path / "base", "decoder")
     adapter = save_adapter(base, tmp_path / "adapter", str(base))
     for folder in (tmp_path / "a", adapter):
         (folder / "loop").symlink_to("loop")
@@ -622,7 +622,7 @@ def test_link_loops_are_refused(tmp_path: Path) -> None:
 
 
 def test_adapter_base_may_be_a_relative_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = made(tmp_path / "models" / "base", "decoder")
+    base = make_bundle(tmp_path / "models" / "base", "decoder")
     folder = save_adapter(base, tmp_path / "models" / "adapter", "../base")
     monkeypatch.chdir(tmp_path)
     expected = chumoku.load(base, adapter=folder).model
@@ -704,7 +704,7 @@ def test_error_suggests_a_likely_path(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"Did you mean .*run/best"):
         load(tmp_path / "run")
     with pytest.raises(UsageError, match="is an adapter, but a full model"):
-        load(save_adapter(made(tmp_path / "base", "decoder"), tmp_path / "adapter", "base"))
+        load(save_adapter(make_bundle(tmp_path / "base", "decoder"), tmp_path / "adapter", "base"))
 
 
 @pytest.mark.parametrize("name", ["x.GGUF", "x.pt", "x.PTH", "x.ckpt", "x.Bin", "x.data", "x.SafeTensors"])
@@ -724,7 +724,7 @@ def test_unreadable_model_is_not_a_translation_file(
 
 
 def test_concurrent_conversions_leave_one_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, real = made(tmp_path / "source", "decoder"), converting.WRITERS["chumoku"]
+    source, real = make_bundle(tmp_path / "source", "decoder"), converting.WRITERS["chumoku"]
 
     def between(*given: Any) -> None:
         real(*given)
@@ -739,7 +739,7 @@ def test_concurrent_conversions_leave_one_result(tmp_path: Path, monkeypatch: py
 
 
 def test_unrelated_folders_are_kept(tmp_path: Path) -> None:
-    source = made(tmp_path / "source", "decoder")
+    source = make_bundle(tmp_path / "source", "decoder")
     for end in ("writing", "replaced", "removed"):
         (tmp_path / f"out.{end}").mkdir()
         (tmp_path / f"out.{end}" / "thesis.txt").write_text("mine")
@@ -749,7 +749,7 @@ def test_unrelated_folders_are_kept(tmp_path: Path) -> None:
 
 
 def test_certificate_is_not_overwritten(tmp_path: Path) -> None:
-    source = made(tmp_path / "source", "decoder", **GPT2)
+    source = make_bundle(tmp_path / "source", "decoder", **GPT2)
     (tmp_path / "a.certificate.json").write_text("mine")
     with pytest.raises(UsageError, match=r"a\.certificate\.json already exists"):
         convert(source, tmp_path / "a.gguf", to="gguf")
@@ -759,7 +759,7 @@ def test_certificate_is_not_overwritten(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("to", ["chumoku", "gguf"])
 def test_output_inside_the_source_is_refused(to: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = made(tmp_path / "source", "decoder", **GPT2)
+    source = make_bundle(tmp_path / "source", "decoder", **GPT2)
     before = sorted(path.name for path in source.iterdir())
     monkeypatch.chdir(tmp_path)
     for given, out in ((source, source / "new.gguf"), ("source", "source/a/new.gguf"), (source, "source/new.gguf")):
@@ -778,27 +778,27 @@ def at_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, list[
 
     export(random_model(small(**GPT2)), tmp_path / "model")
     files = {name: (tmp_path / "model" / name).read_bytes() for name in (CONFIG, WEIGHTS, "tokenizer.json")}
-    snapshot, asked = make_hub_cache(tmp_path / "cache", files), []
+    snapshot, request = make_hub_cache(tmp_path / "cache", files), []
 
     def download(*given: Any, **options: Any) -> str:
-        asked.append((given, options))
+        request.append((given, options))
         return str(snapshot)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
-    return snapshot, asked
+    return snapshot, request
 
 
 def test_only_needed_files_are_downloaded(at_hub: tuple[Path, list[Any]]) -> None:
-    snapshot, asked = at_hub
+    snapshot, request = at_hub
     assert hub.download("hf:owner/name") == hub.download("hf:owner/name@v1.0/x") == snapshot
     with pytest.raises(UsageError, match=r"owner/name has no file a\.gguf"):
         hub.download("hf:owner/name/a.gguf@abc")
-    assert [given for given, _ in asked] == [("owner/name",)] * 3
-    assert [options["revision"] for _, options in asked] == ["main", "v1.0/x", "abc"]
-    wanted = asked[0][1]["allow_patterns"]
+    assert [given for given, _ in request] == [("owner/name",)] * 3
+    assert [options["revision"] for _, options in request] == ["main", "v1.0/x", "abc"]
+    wanted = request[0][1]["allow_patterns"]
     assert {"*.json", "*.safetensors", "vocab.txt", "merges.txt", "*.model", "*.spm"} <= set(wanted)
     assert not any(end in pattern for pattern in wanted for end in (".bin", ".pt", ".py", ".gguf"))
-    assert asked[2][1]["allow_patterns"] == ["a.gguf"]
+    assert request[2][1]["allow_patterns"] == ["a.gguf"]
 
 
 def test_files_outside_the_hub_cache_are_refused(at_hub: tuple[Path, list[Any]]) -> None:
@@ -902,7 +902,7 @@ def test_quantized_tensors_are_assigned(head: str) -> None:
     model = build(config, device="meta")
     assign_tensors(model, tensors, "cpu")
     up = model.decoder.blocks[1].feedforward.up  # type: ignore[union-attr]
-    assert isinstance(up, Quantized)
+    assert isinstance(up, QuantizedLinear)
     assert torch.equal(up.bias, tensors["decoder.blocks.1.feedforward.up.bias"])
     assert isinstance(model.decoder.embedding, QuantizedEmbedding)  # type: ignore[union-attr]
     assert isinstance(model.head, QuantizedLogits) == (head != "floats")
@@ -942,9 +942,9 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     init = load(folder)
     assert init.model.dtype == torch.bfloat16
     both_of = Tokenizers(init.tokenizer, init.source_tokenizer)
-    asked: list[str] = []
+    request: list[str] = []
     real = outputs.to_precision
-    monkeypatch.setattr(outputs, "to_precision", lambda model, kind: asked.append(kind) or real(model, kind))
+    monkeypatch.setattr(outputs, "to_precision", lambda model, kind: request.append(kind) or real(model, kind))
 
     def made_of(settings: Any, seed: int = 5) -> Any:
         where: Any = {"init": init, "device": torch.device("cpu")}
@@ -957,7 +957,7 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert all(parameter.requires_grad for parameter in whole.model.parameters())
     adapters = [made_of(AdapterSettings(rank=3, base=base), seed) for base, seed in
                 (("float32", 5), ("float32", 5), ("float32", 7), ("int8", 5))]  # fmt: skip
-    assert asked == ["int8"]
+    assert request == ["int8"]
     assert {adapter.base for adapter in adapters} == {str(tmp_path / "base")}
     first, again, other, _ = (adapter.tensors() for adapter in adapters)
     assert all(torch.equal(tensor, again[name]) for name, tensor in first.items())
@@ -967,7 +967,7 @@ def test_a_run_starts_in_32_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_a_run_keeps_both_tokenizers(tmp_path: Path) -> None:
     config = small(kind="encoder-decoder", source_vocabulary=269)
-    target, source = bytewise(), chatty()
+    target, source = byte_tokenizer(), chat_tokenizer()
     init = Bundle(random_model(config), target, source)
     made_of = outputs.create_result(
         recipe("base", None), config, Tokenizers(target, source), init=init, device=torch.device("cpu")

@@ -1,4 +1,4 @@
-"""What decoding tells beside its tokens: how likely they were, the tree of a search; and searches that are given up."""
+"""Log-probabilities of generated tokens, the tree of a beam search, and searches that are stopped early."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 from cells import VOCABULARY
-from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
+from test_decoding import BEGIN, END, LENGTHS, prompts, sources, varied_model
 
 from chumoku.decoding.beam import search
 from chumoku.decoding.beam_tree import Tree
@@ -26,7 +26,7 @@ def plain(model: torch.nn.Module, written: list[int]) -> torch.Tensor:
 
 def test_tokens_come_with_their_likelihood() -> None:
     """Of the model's own distribution, whatever changes what is chosen; for those who ask, and for nobody else."""
-    model = lively("decoder", "rotary")
+    model = varied_model("decoder", "rotary")
     wanted = [None, 0, 3, None, 5, 29, 1]
     asked = [
         Request(
@@ -39,13 +39,13 @@ def test_tokens_come_with_their_likelihood() -> None:
     ]
     scheduler = Scheduler(TorchEngine(model, rows=3, capacity=29), chunk=5)
     numbers = [scheduler.submit(one) for one in asked]
-    told: dict[int, list[Event]] = {number: [] for number in numbers}
+    result: dict[int, list[Event]] = {number: [] for number in numbers}
     while not scheduler.idle:
         for event in scheduler.step():
-            told[event.number].append(event)
+            result[event.number].append(event)
     for request, number, count in zip(asked, numbers, wanted, strict=True):
         written = list(request.prompt)
-        for event in told[number]:
+        for event in result[number]:
             assert (event.likelihood is None) == (count is None)
             if event.likelihood is not None and event.token is not None and count is not None:
                 shares = plain(model, written)
@@ -72,14 +72,14 @@ def test_logprobs_are_computed_before_sampling() -> None:
 
 
 def searching(**options: object) -> list:
-    model = lively("encoder-decoder", "rotary")
+    model = varied_model("encoder-decoder", "rotary")
     source, mask = sources()
     words = {"begin": BEGIN, "end": END, "beam": 3, "best": 3, "limit": 9}
     return search(model, source, source_mask=mask, **{**words, **options})  # type: ignore[arg-type]
 
 
 def test_hypotheses_come_with_their_likelihood() -> None:
-    model = lively("encoder-decoder", "rotary")
+    model = varied_model("encoder-decoder", "rotary")
     source, _ = sources()
     for row, (found, length) in enumerate(zip(searching(length_penalty=0.0), LENGTHS, strict=True)):
         for one in found:
@@ -115,7 +115,7 @@ def test_dropping_a_row_of_a_search_leaves_the_others_unchanged() -> None:
 @pytest.mark.parametrize("row", range(5))
 @pytest.mark.parametrize("limit", [4, 11])
 def test_the_tree_of_a_search(row: int, limit: int) -> None:
-    model, tree, beam = lively("encoder-decoder", "rotary"), Tree(), 3
+    model, tree, beam = varied_model("encoder-decoder", "rotary"), Tree(), 3
     source, _ = sources()
     one = source[row : row + 1, : LENGTHS[row]]
     found = search(model, one, begin=BEGIN, end=END, beam=beam, best=beam, limit=limit, tree=tree)[0]

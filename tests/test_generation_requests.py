@@ -1,4 +1,4 @@
-"""Text from models: a stream is what is written at once, stop strings are found across tokens, all of it is words."""
+"""Generated text: streamed equals unstreamed, stop strings may span tokens, and the text is valid Unicode."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from cells import Cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_decoding import lively
+from test_decoding import varied_model
 
 from chumoku.decoding import stop_strings as stopping_module
 from chumoku.decoding.batch import forbidden_tokens
@@ -34,14 +34,14 @@ def bytes_() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def model(bytes_: Tokenizer) -> Model:
-    made = build(Cell("decoder").config(vocabulary=bytes_.size + 7, context=61, output_bias=True, tie_output=False))
+    model = build(Cell("decoder").config(vocabulary=bytes_.size + 7, context=61, output_bias=True, tie_output=False))
     with torch.no_grad():
-        made.head.weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
-        made.head.bias.zero_()
+        model.head.weight.normal_(0, 0.2, generator=torch.Generator().manual_seed(3))
+        model.head.bias.zero_()
         # What has no text would be the likeliest of all, and bytes that begin a character come often.
-        made.head.bias[forbidden_tokens(made, bytes_)] = 50.0
-        made.head.bias[bytes_.encode("ねこ🦊")] = 3.0
-    return made
+        model.head.bias[forbidden_tokens(model, bytes_)] = 50.0
+        model.head.bias[bytes_.encode("ねこ🦊")] = 3.0
+    return model
 
 
 def plainly(text: str, stops: list[str]) -> str:
@@ -167,7 +167,7 @@ def test_a_stream_leaves_the_mode_alone_while_it_waits(model: Model, bytes_: Tok
 
 
 def test_min_and_max_new_tokens(model: Model, bytes_: Tokenizer) -> None:
-    eager = lively("decoder", "none", vocabulary=bytes_.size)
+    eager = varied_model("decoder", "none", vocabulary=bytes_.size)
     with torch.no_grad():
         eager.head.bias[bytes_.roles.end] = 99.0
     tokens = [bytes_.encode("the")]

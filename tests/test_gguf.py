@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.engine import NativeEngine
 from chumoku.errors import ChumokuError, DamagedError, LengthError, MissingExtraError, UsageError
 from chumoku.models.build import build
 from chumoku.models.model import Model
-from chumoku.nn.quantized import GROUP, Int4, Int8Groups, Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import GROUP, Int4, Int8Groups, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.weights.formats.gguf import blocks, header, open_gguf, write_gguf
 from chumoku.weights.formats.gguf.blocks import TYPES
 
@@ -309,7 +309,7 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
             quantized.decoder.embedding, quantized.head = QuantizedEmbedding(found), QuantizedLogits.of(found)
         else:
             parent, last = name.removesuffix(".weight").rsplit(".", 1)
-            setattr(quantized.get_submodule(parent), last, Quantized.of(found))
+            setattr(quantized.get_submodule(parent), last, QuantizedLinear.of(found))
     tokens = torch.tensor([[5, 101, 7], [210, 11, 13]])
     expected = model(tokens).logits
     with torch.no_grad():
@@ -318,10 +318,10 @@ def test_quantized_matrices_from_a_file_run(number: int, tmp_path: Path) -> None
     assert torch.equal(quantized.decoder.embedding.table, model.decoder.embedding.table)
     engine = NativeEngine(quantized, rows=2, capacity=7)
     engine.add_rows(2)
-    said = engine.prefill(tokens.tolist())
+    output = engine.prefill(tokens.tolist())
     expected = expected.detach()
-    assert float((said - expected[:, -1]).std() / expected.std()) < 0.03
-    assert said.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
+    assert float((output - expected[:, -1]).std() / expected.std()) < 0.03
+    assert output.argmax(-1).tolist() == expected[:, -1].argmax(-1).tolist()
 
 
 # Invalid files

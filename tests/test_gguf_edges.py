@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import bytewise, chatty
+from bundles import byte_tokenizer, chat_tokenizer
 from foreign import VOCABULARY
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +18,7 @@ import chumoku
 from chumoku.errors import ChumokuError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Tokenizers, tensors_of
@@ -37,7 +37,7 @@ def make_config(**changes: Any) -> ModelConfig:
 
 
 def export(path: Path, model: Model, tokenizer: Tokenizer | None = None, kind: Any = "f32") -> Path:
-    tokenizer = bytewise() if tokenizer is None else tokenizer
+    tokenizer = byte_tokenizer() if tokenizer is None else tokenizer
     write_gguf_model(path, model, Tokenizers(tokenizer, tokenizer), kind=kind)
     return path
 
@@ -234,8 +234,8 @@ def test_quantized_models_compute_like_float_models(changes: dict[str, Any], tmp
     whole, floats = (load(path, dequantize=kept).model for kept in (False, True))
     assert isinstance(whole.decoder.embedding, QuantizedEmbedding)  # type: ignore[union-attr]
     assert isinstance(whole.head, QuantizedLogits)
-    assert isinstance(whole.decoder.blocks[0].feedforward.down, Quantized)  # type: ignore[union-attr]
-    assert not any(isinstance(module, Quantized) for module in floats.modules())
+    assert isinstance(whole.decoder.blocks[0].feedforward.down, QuantizedLinear)  # type: ignore[union-attr]
+    assert not any(isinstance(module, QuantizedLinear) for module in floats.modules())
     scale = float(floats(ids).logits.abs().max())
     assert (whole(ids).logits - floats(ids).logits).abs().max() <= 3e-2 * scale
     assert (floats(ids).logits - model(ids).logits).abs().max() <= 0.2 * scale
@@ -245,7 +245,7 @@ def test_quantized_models_compute_like_float_models(changes: dict[str, Any], tmp
 # More rows than tokens
 
 
-@pytest.mark.parametrize("tokenizer", [bytewise(), chatty()], ids=["byte", "bpe"])
+@pytest.mark.parametrize("tokenizer", [byte_tokenizer(), chat_tokenizer()], ids=["byte", "bpe"])
 def test_extra_rows_get_unused_tokens(tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = random_model(make_config(vocabulary=tokenizer.size + 5))
     path = export(tmp_path / "a.gguf", model, tokenizer)

@@ -88,10 +88,12 @@ def test_quantized_products_are_their_formula(
     monkeypatch.setattr(quantized, "round_inputs", lambda x, kind: x)  # inputs on a GPU are bf16, which is not rounded
     within = 0.05 if DEVICE.type == "cuda" else 1e-5
     assert available(small) == (DEVICE.type == "cuda")
-    made, expected = (steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain)))
-    assert close(made, expected, within)
+    found, expected = (
+        steps(kind(one, rows=3, capacity=60)) for kind, one in ((GpuEngine, small), (TorchEngine, plain))
+    )
+    assert close(found, expected, within)
     plain.head.scale.mul_(1.3)
-    assert not close(made, steps(TorchEngine(plain, rows=3, capacity=60)), within), "seen to fail"
+    assert not close(found, steps(TorchEngine(plain, rows=3, capacity=60)), within), "seen to fail"
 
 
 @pytest.mark.parametrize("few", [0, 3], ids=["library", "own"])
@@ -125,7 +127,7 @@ def test_rows_are_moved_truncated_and_removed() -> None:
     assert close(answers[1], answers[0])
 
 
-def test_a_row_is_what_it_is_alone() -> None:
+def test_a_row_equals_the_same_row_alone() -> None:
     model = model_of()
     together = steps(GpuEngine(model, rows=3, capacity=80), count=1)
     alone = GpuEngine(model, rows=1, capacity=80)

@@ -172,10 +172,10 @@ def test_one_japanese_sentence_has_one_english(corpus: list[Sentence]) -> None:
 
 
 def test_politeness_and_order_do_not_change_the_english(corpus: list[Sentence]) -> None:
-    said: dict[str, set[str]] = {}
+    sources_by_target: dict[str, set[str]] = {}
     for sentence in corpus:
-        said.setdefault(sentence.target, set()).add(sentence.source)
-    several = [sources for sources in said.values() if len(sources) > 1]
+        sources_by_target.setdefault(sentence.target, set()).add(sentence.source)
+    several = [sources for sources in sources_by_target.values() if len(sources) > 1]
     assert any(
         {"飲みます", "飲む"} <= {source[-4:] if source.endswith("ます") else source[-2:] for source in group}
         for group in several

@@ -1,4 +1,4 @@
-"""Commands that are killed and given again, a few times; `make faults` does it 300 times, with all commands."""
+"""Commands that are killed and run again, a few times; `make faults` does it 300 times, with all commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from kills import trial, write_inputs
+from kills import kill_and_run_again, write_inputs
 
 from chumoku.weights import convert
 
@@ -22,17 +22,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["convert gguf", "prepare", "tokenizer"])
-def test_a_killed_command_given_again_leaves_what_it_should(name: str, folder: Path) -> None:
-    """Runs and translations are killed in tests of their own; `make faults` kills all commands."""
+def test_a_killed_command_can_be_run_again(name: str, folder: Path) -> None:
+    """Training and translation have their own tests; `make faults` kills all commands."""
     if name == "convert gguf":
         pytest.importorskip("gguf", reason="gguf is not installed")
-    found = trial(name, 2, folder, random.Random(7))
+    found = kill_and_run_again(name, 2, folder, random.Random(7))
     assert found.problems == []
     assert found.kills == 2
 
 
-def test_litter_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversion that does not remove what a killed one left."""
+def test_a_leftover_file_is_noticed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversion that leaves a file behind."""
     seal = convert.write_checksums
 
     def littering(path: Path) -> None:
@@ -40,6 +40,6 @@ def test_litter_is_seen(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (path.parent.parent / f"litter-{os.getpid()}").touch()
 
     monkeypatch.setattr(convert, "write_checksums", littering)
-    found = trial("convert", 1, folder, random.Random(7))
+    found = kill_and_run_again("convert", 1, folder, random.Random(7))
     assert len(found.problems) == 1
     assert "litter-" in found.problems[0]

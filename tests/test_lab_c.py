@@ -59,10 +59,10 @@ def test_experiment_runs_and_draws(id: str) -> None:
     assert outcome.verdict in VERDICTS
     assert outcome.verdict == module.judge(json.loads(json.dumps(outcome.numbers)))
     words = [*(getattr(module.CLAIM, name) for name in ("title", "stated", "tried", "refutes", "rule"))]
-    for said in (*words, outcome.summary, outcome.reading):
-        assert isinstance(said, Words)
-        assert said.en
-        assert is_japanese(said.ja)
+    for output in (*words, outcome.summary, outcome.reading):
+        assert isinstance(output, Words)
+        assert output.en
+        assert is_japanese(output.ja)
     assert (outcome.verdict == PARTLY) == (outcome.when is not None)
     with rc_context(plot_style()):
         figure = Figure(layout="constrained")
@@ -367,8 +367,8 @@ def test_example_is_not_in_training() -> None:
 
 
 def test_unigram_loss_is_the_entropy() -> None:
-    said = torch.tensor([[5, 6, corpus.IGNORE], [5, 6, corpus.IGNORE]])
-    assert toy_models.unigram_loss(toy_models.Lines(said, said)) == pytest.approx(math.log(2))
+    output = torch.tensor([[5, 6, corpus.IGNORE], [5, 6, corpus.IGNORE]])
+    assert toy_models.unigram_loss(toy_models.Lines(output, output)) == pytest.approx(math.log(2))
 
 
 def test_format_seeds() -> None:

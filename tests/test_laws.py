@@ -59,7 +59,7 @@ def test_without_positions_order_has_no_effect(cells: list[Cell], length: int, s
 @ALL
 @few
 @given(length=lengths, seed=seeds)
-def test_padding_and_batch_mates_change_nothing(cells: list[Cell], length: int, seed: int) -> None:
+def test_padding_and_other_rows_change_nothing(cells: list[Cell], length: int, seed: int) -> None:
     for cell in cells:
         assert laws.padding_error(model_of(cell), length, seed) < EXACT, str(cell)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from cells import POSITIONS, Cell, model_of, tokens
 from typer.testing import CliRunner
 
@@ -60,31 +60,31 @@ def without_plots(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
-    return {kind: made(place / kind, kind) for kind in ("encoder", "decoder", "encoder-decoder")}
+    return {kind: make_bundle(place / kind, kind) for kind in ("encoder", "decoder", "encoder-decoder")}
 
 
 def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(
+    result = json.loads(
         run_look(str(folders["encoder-decoder"]), "猫と", "--out", str(tmp_path), "--max-new-tokens", "5", "--json")
     )
     pipeline = chumoku.load(folders["encoder-decoder"])
-    assert told["said"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
-    assert [one[0] for one in told["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
-    written = [one[0] for one in told["tokens"]]
+    assert result["said"] == pipeline.translate("猫と", beam=1, limit=5), "the same as translate"
+    assert [one[0] for one in result["source"]] == [*pipeline.source_tokenizer.encode("猫と"), 2]
+    written = [one[0] for one in result["tokens"]]
     assert written[0] == pipeline.tokenizer.roles.begin
-    names = {Path(name).name for name in told["pictures"]}
+    names = {Path(name).name for name in result["pictures"]}
     assert {"tokens.png", "attention-cross.png", "attention-cross-one.png", "entropy.png", "lens.png"} <= names
     assert {"residual.png", "words.png", "positions.png", "rollout-cross.png"} <= names
-    assert all(Path(name).stat().st_size > 3000 for name in told["pictures"])
+    assert all(Path(name).stat().st_size > 3000 for name in result["pictures"])
     # The page has the weights of the pass, rounded to 16 bits.
-    data = page_data(Path(told["page"]))
-    source = [one[0] for one in told["source"]]
+    data = page_data(Path(result["page"]))
+    source = [one[0] for one in result["source"]]
     _, tape = run_and_record(pipeline.model, written, source=source)
     one = next(map_ for map_ in data["maps"] if map_["key"] == "cross")
     expected = torch.stack([tape[f"decoder.blocks.{layer}.cross_attention.weights"][0] for layer in range(2)])
     assert np.abs(unpack_weights(one) - expected.numpy()).max() <= 0.5 / 65535 + 1e-7
     # A row of the cross map is named by the token that was predicted there.
-    assert one["rows"][: len(written) - 1] == [name for _, name in told["tokens"]][1:]
+    assert one["rows"][: len(written) - 1] == [name for _, name in result["tokens"]][1:]
     assert [word["place"] for word in data["words"]] == list(range(len(written)))
     for word in data["words"]:  # greedy: only tokens that cannot be generated may be more likely
         likelier = [name for name, _ in word["candidates"][: (word["rank"] or 1) - 1]]
@@ -97,22 +97,24 @@ def test_look_at_a_translation(folders: dict[str, Path], tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("without_plots")
 def test_look_at_a_given_target(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(run_look(str(folders["encoder-decoder"]), "ab", "--to", "xyz", "--out", str(tmp_path), "--json"))
-    assert told["said"] == "xyz"
-    assert [word["word"] for word in told["words"]] == ["x", "y", "z", "</s>"]
-    assert {word["rank"] for word in told["words"]} != {1}, "it would have generated something else"
-    told = json.loads(run_look(str(folders["decoder"]), "ab", "--to", "xy", "--out", str(tmp_path), "--json"))
-    assert [word["word"] for word in told["words"]] == ["x", "y", None]
+    result = json.loads(
+        run_look(str(folders["encoder-decoder"]), "ab", "--to", "xyz", "--out", str(tmp_path), "--json")
+    )
+    assert result["said"] == "xyz"
+    assert [word["word"] for word in result["words"]] == ["x", "y", "z", "</s>"]
+    assert {word["rank"] for word in result["words"]} != {1}, "it would have generated something else"
+    result = json.loads(run_look(str(folders["decoder"]), "ab", "--to", "xy", "--out", str(tmp_path), "--json"))
+    assert [word["word"] for word in result["words"]] == ["x", "y", None]
 
 
 @pytest.mark.usefixtures("without_plots")
 def test_decoder_generates_as_generate_does(folders: dict[str, Path], tmp_path: Path) -> None:
-    told = json.loads(
+    result = json.loads(
         run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "7", "--json")
     )
     pipeline = chumoku.load(folders["decoder"])
-    assert told["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
-    assert len(told["words"]) in (7, 8)
+    assert result["said"] == pipeline.generate("To be", max_new_tokens=7, temperature=0)
+    assert len(result["words"]) in (7, 8)
     bare = json.loads(
         run_look(str(folders["decoder"]), "To be", "--out", str(tmp_path), "--max-new-tokens", "0", "--json")
     )
@@ -122,11 +124,11 @@ def test_decoder_generates_as_generate_does(folders: dict[str, Path], tmp_path: 
 @pytest.mark.usefixtures("without_plots")
 def test_encoder_predicts_its_masks(folders: dict[str, Path], tmp_path: Path) -> None:
     folder = str(folders["encoder"])
-    told = json.loads(run_look(folder, "ab<mask>c", "--out", str(tmp_path), "--json"))
-    assert [name for _, name in told["tokens"]] == ["a", "b", "<mask>", "c", "</s>"]
-    assert len(told["words"]) == 1
+    result = json.loads(run_look(folder, "ab<mask>c", "--out", str(tmp_path), "--json"))
+    assert [name for _, name in result["tokens"]] == ["a", "b", "<mask>", "c", "</s>"]
+    assert len(result["words"]) == 1
     assert len(json.loads(run_look(folder, "abc", "--out", str(tmp_path), "--json"))["words"]) == 3
-    vectors = made(tmp_path / "vectors", "encoder", head="vector")
+    vectors = make_bundle(tmp_path / "vectors", "encoder", head="vector")
     out = run_look(str(vectors), "abc", "--out", str(tmp_path / "v"))
     assert "look.html" in out
     data = page_data(tmp_path / "v" / "look.html")
@@ -157,21 +159,21 @@ def test_long_texts_are_truncated_with_a_notice(folders: dict[str, Path], tmp_pa
     pipeline = chumoku.load(folders["decoder"])
     assert longest(pipeline) == 61, "the model's own context"
     text = "".join(chr(97 + number % 26) for number in range(100))
-    asked, notices = question(pipeline, text, None, 7)
-    assert asked.prompt_length == 54
-    assert pipeline.tokenizer.decode(asked.tokens[:54]) == text[-54:], "a decoder goes on from the end"
+    request, notices = question(pipeline, text, None, 7)
+    assert request.prompt_length == 54
+    assert pipeline.tokenizer.decode(request.tokens[:54]) == text[-54:], "a decoder goes on from the end"
     assert notices == [
         (
             "The text has 100 tokens; only the last 54 were given to the model and are shown.",
             "入力文は 100 トークンあり、最後の 54 トークンだけをモデルに与えて表示しています。",
         )
     ]
-    asked, notices = question(chumoku.load(folders["encoder-decoder"]), text, text, None)
-    assert asked.source is not None
-    assert (len(asked.source), len(asked.tokens), len(notices)) == (61, 61, 2)
+    request, notices = question(chumoku.load(folders["encoder-decoder"]), text, text, None)
+    assert request.source is not None
+    assert (len(request.source), len(request.tokens), len(notices)) == (61, 61, 2)
     out = run_look(str(folders["encoder"]), text, "--out", str(tmp_path))
     assert "only the first 60 were given" in out
-    wide = made(tmp_path / "wide", "decoder", context=9999, heads=6)
+    wide = make_bundle(tmp_path / "wide", "decoder", context=9999, heads=6)
     assert longest(chumoku.load(wide)) == MOST
 
 
@@ -252,10 +254,10 @@ def test_plots_of_every_position_and_of_hostile_names(position: str, tmp_path: P
 
 
 def test_token_labels() -> None:
-    byte = bytewise()
+    byte = byte_tokenizer()
     assert [token_label(byte, number) for number in byte.encode(" \n猫")] == ["␣", "⏎", "‹e7›", "‹8c›", "‹ab›"]
     assert token_label(byte, byte.size + 1) == f"#{byte.size + 1}"
-    talk = chatty()
+    talk = chat_tokenizer()
     assert token_label(talk, talk.specials["<|im_end|>"]) == "<|im_end|>"
     assert make_visible("a\u202eb\x07") == "a‹202e›b‹07›"
     assert make_visible("x" * 30) == "x" * 23 + "…"

@@ -1,4 +1,4 @@
-"""Damaged files of every format answer with a model or a sentence; `make faults` tries many times as many."""
+"""Damaged files of every format open or are refused with a sentence; `make faults` opens many more."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from pathlib import Path
 
 import mutants
 import pytest
-from mutants import FORMATS, Format, trial
+from mutants import FORMATS, Format, open_mutants
 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_damaged_files_are_answered_by_sentences(name: str) -> None:
     count = 20 if name.startswith(("bundle", "checkpoint")) else 200
-    verdict = trial(name, count)
-    assert not verdict.wrong
-    assert verdict.opened + verdict.said == count
-    assert verdict.said > count // 10, "nothing was damaged"
+    result = open_mutants(name, count)
+    assert not result.problems
+    assert result.opened + result.refused == count
+    assert result.refused > count // 10, "nothing was damaged"
 
 
 def healthy(place: Path) -> Path:
@@ -57,18 +57,18 @@ def slow(file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opening", "said"),
+    ("opening", "message"),
     [
         (raising, "KeyError"),
         (wordless, "no sentence"),
         (dying, "died with -11"),
-        (running, "ran something"),
+        (running, "ran a program"),
         (hungry, "MB for a file"),
         (slow, "took 0."),
     ],
 )
-def test_what_must_not_be_is_seen(opening: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each rule of the trial, broken on purpose."""
+def test_every_kind_of_problem_is_noticed(opening: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rule of `attempt`, broken on purpose."""
     if opening is slow:
         monkeypatch.setattr(mutants, "LONGEST", 0.2)
     calls: list[int] = []
@@ -79,6 +79,6 @@ def test_what_must_not_be_is_seen(opening: object, said: str, monkeypatch: pytes
             opening(file)  # type: ignore[operator]
 
     monkeypatch.setitem(FORMATS, "broken", Format(healthy, first_is_well))
-    verdict = trial("broken", 1)
-    assert len(verdict.wrong) == 1
-    assert said in verdict.wrong[0]
+    result = open_mutants("broken", 1)
+    assert len(result.problems) == 1
+    assert message in result.problems[0]

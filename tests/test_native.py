@@ -1,4 +1,4 @@
-"""The native engine: the same answers as the model, in every cell it takes, from every kind of weight."""
+"""The native engine: the same logits as the model, for every config it supports and every type of weight."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from chumoku.nn.quantized import (
     Int4,
     Int8Channels,
     Int8Groups,
-    Quantized,
+    QuantizedLinear,
     round_inputs,
     to_int8_channels,
     to_int8_groups,
@@ -70,8 +70,8 @@ PLACES = [
 ]
 
 
-def lively(kind: str, position: str, **changes: object) -> Model:
-    """A small model all of whose numbers matter."""
+def random_model(kind: str, position: str, **changes: object) -> Model:
+    """A small model with random weights that all affect its output."""
     return model_of(Cell(kind, position), torch.float32, **changes)
 
 
@@ -81,7 +81,7 @@ def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
     choices = {"norm": norm, "placement": placement, "feedforward": FEEDFORWARDS[number % 6]}
     choices |= {"pairing": ("half", "interleaved")[number % 2], "tie_output": number % 3 > 0}
     choices |= {"output_bias": number % 5 == 0, "bias": number % 7 > 0}
-    model = lively(kind, position, **choices)
+    model = random_model(kind, position, **choices)
     check_engine(NativeEngine, model, seed=number, turns=13, tolerance=2e-3)
 
 
@@ -89,7 +89,7 @@ def test_logits_equal_the_models(number: int, place: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(("width", "heads", "kv_heads"), [(160, 2, 1), (96, 3, 3), (66, 6, 2), (320, 10, 1)])
 def test_heads_of_any_width_and_number(kind: str, width: int, heads: int, kv_heads: int) -> None:
     """80 numbers a head are one vector of 64 and a rest; ten heads share one key."""
-    model = lively(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
+    model = random_model(kind, "none", width=width, heads=heads, kv_heads=kv_heads)
     check_engine(NativeEngine, model, seed=3, turns=11, tolerance=3e-4)
 
 
@@ -98,7 +98,7 @@ def test_any_number_of_tokens_in_a_call(kind: str, monkeypatch: pytest.MonkeyPat
     """A long prompt is read in several calls, and what is asked for may lie in any of them."""
     monkeypatch.setattr(engine_module, "AT_ONCE", 3)
     for seed in range(3):
-        check_engine(NativeEngine, lively(kind, "rotary"), seed=seed, turns=13, tolerance=3e-4)
+        check_engine(NativeEngine, random_model(kind, "rotary"), seed=seed, turns=13, tolerance=3e-4)
 
 
 def lives(model: Model) -> None:
@@ -119,14 +119,14 @@ def share_slots(engine: NativeEngine, slots: list[int | None]) -> None:
     ids=["two rows in one slot", "shared positions are overwritten"],
 )
 def test_broken_slots_are_caught(name: str, broken: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lively("decoder", "rotary")
+    model = random_model("decoder", "rotary")
     monkeypatch.setattr(NativeEngine, name, broken)
     with pytest.raises(AssertionError):
         lives(model)
 
 
 def test_beams_never_move_a_key() -> None:
-    model = lively("encoder-decoder", "sinusoidal")
+    model = random_model("encoder-decoder", "sinusoidal")
     engine = NativeEngine(model, rows=6, capacity=11)
     engine.add_rows(2, [[5, 7, 3], [2, 11]])
     engine.prefill([[1], [1]])
@@ -139,7 +139,7 @@ def test_beams_never_move_a_key() -> None:
     assert len({source.data_ptr() for source in engine._memory}) == 2, "a source's keys lie there once"
 
 
-def product(module: nn.Linear | Quantized, x: Tensor, *more: nn.Linear | Quantized) -> Tensor:
+def product(module: nn.Linear | QuantizedLinear, x: Tensor, *more: nn.Linear | QuantizedLinear) -> Tensor:
     packed = Packed.__new__(Packed)
     packed._lanes = call._library().lanes()
     packed._memory, packed._small, packed.packings, packed._sources = Memory(), Memory(), [], []
@@ -158,7 +158,7 @@ def test_products_of_whole_numbers_are_the_formula(rows: int, outputs: int, grou
         x = torch.randn(rows, inputs, generator=random) * 3
         x[0] = 0
         weight, bias = (torch.randn(shape, generator=random) for shape in ((outputs, inputs), (outputs,)))
-        module = Quantized(weight, bias, kind)  # type: ignore[arg-type]
+        module = QuantizedLinear(weight, bias, kind)  # type: ignore[arg-type]
         expected = round_inputs(x, module.kind).double() @ module.stored_weight.dequantize().double().T + bias
         torch.testing.assert_close(product(module, x).double(), expected, atol=1e-4, rtol=1e-5)
 
@@ -174,17 +174,17 @@ def test_products_of_groups_are_the_formula(rows: int, outputs: int, groups: int
     assert torch.equal(scattered.dequantize(), stored.dequantize())
     expected = round_inputs(x, "int8-groups").double() @ stored.dequantize().double().T
     for one in (stored, scattered):
-        torch.testing.assert_close(product(Quantized.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
+        torch.testing.assert_close(product(QuantizedLinear.of(one), x).double(), expected, atol=1e-4, rtol=1e-5)
 
 
 KINDS = ("float32", "bf16", "int8-channels", "int4", "int8-groups")
 
 
-def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | Quantized:
+def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear | QuantizedLinear:
     if kind == "int8-channels":
-        return Quantized.of(to_int8_channels(weight), bias)
+        return QuantizedLinear.of(to_int8_channels(weight), bias)
     if kind != "float32":
-        return Quantized(weight, bias, kind.removesuffix("-groups"))  # type: ignore[arg-type]
+        return QuantizedLinear(weight, bias, kind.removesuffix("-groups"))  # type: ignore[arg-type]
     linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
     linear.weight = nn.Parameter(weight)
     linear.bias = None if bias is None else nn.Parameter(bias)
@@ -195,12 +195,12 @@ def matrix(kind: str, weight: Tensor, bias: Tensor | None = None) -> nn.Linear |
 @pytest.mark.parametrize("first", range(5))
 def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
     """Files mix kinds freely: queries, keys, values, gate and up need not be stored alike."""
-    model = copy.deepcopy(lively(kind, "rotary", width=96, heads=3, feedforward_width=64, feedforward="swiglu"))
+    model = copy.deepcopy(random_model(kind, "rotary", width=96, heads=3, feedforward_width=64, feedforward="swiglu"))
     number = itertools.count(first)
     for path, module in list(model.named_modules()):
         if isinstance(module, nn.Linear):
-            made = matrix(KINDS[next(number) % 5], module.weight.detach(), module.bias)
-            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], made)
+            quantized = matrix(KINDS[next(number) % 5], module.weight.detach(), module.bias)
+            setattr(model.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2], quantized)
     assert isinstance(open_engine(model, rows=1, capacity=3), NativeEngine)
     check_engine(NativeEngine, model, seed=first, turns=13, tolerance=2e-3)
 
@@ -208,12 +208,12 @@ def test_a_layer_may_mix_kinds(kind: str, first: int) -> None:
 @pytest.mark.parametrize("kind", ["int8", "int4"])
 @pytest.mark.parametrize("odd", [torch.nan, torch.inf])
 def test_nan_survives_quantized_products(kind: str, odd: float) -> None:
-    module = Quantized(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(torch.randn(19, 2 * GROUP), None, kind)  # type: ignore[arg-type]
     x = torch.randn(3, 2 * GROUP)
     x[1, 5] = odd
-    said = product(module, x)
-    assert not said[1].isfinite().any()
-    assert said[[0, 2]].isfinite().all()
+    output = product(module, x)
+    assert not output[1].isfinite().any()
+    assert output[[0, 2]].isfinite().all()
 
 
 @given(st.integers(1, 19), st.integers(1, 53), st.integers(1, 41), st.integers(0, 999))
@@ -223,8 +223,8 @@ def test_products_of_floats_are_the_formula(rows: int, outputs: int, inputs: int
     module = nn.Linear(inputs, outputs, bias=seed % 2 > 0)
     with torch.no_grad():
         module.weight.normal_(generator=random)
-        for one in (module, Quantized(module.weight, module.bias, "bf16")):
-            weight = one.stored_weight.dequantize() if isinstance(one, Quantized) else one.weight
+        for one in (module, QuantizedLinear(module.weight, module.bias, "bf16")):
+            weight = one.stored_weight.dequantize() if isinstance(one, QuantizedLinear) else one.weight
             expected = x.double() @ weight.double().T
             if module.bias is not None:
                 expected = expected + module.bias.double()
@@ -249,7 +249,7 @@ def test_lower_precisions_stay_near(kind: str, precision: str, most: float) -> N
 
 def test_training_in_between_is_noticed() -> None:
     """Weights are packed once, until they change."""
-    model = copy.deepcopy(lively("decoder", "learned"))
+    model = copy.deepcopy(random_model("decoder", "learned"))
     first = call.weights(model)
     assert call.weights(model) is first
     for optimizer in (
@@ -286,15 +286,15 @@ def test_packing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(Cell("encoder-decoder", "rotary").config(width=96, feedforward_width=64))
     for one in (model, to_precision(model, "int8"), copy.deepcopy(model)):
         call.prepare(one)
-        made = call._weights[one][1]
-        assert call.weights(one) is made
+        packed = call._weights[one][1]
+        assert call.weights(one) is packed
         check_engine(NativeEngine, one, seed=3, turns=5, tolerance=0.2)
     late = copy.deepcopy(model)
     call.prepare(late)
     with torch.no_grad():
         late.decoder.blocks[0].attention.key.weight.mul_(2)
     assert call._weights[late][1] is not call.weights(late), "what changed meanwhile is packed again"
-    call.prepare(lively("encoder", "rotary"))  # nothing to pack, and no matter
+    call.prepare(random_model("encoder", "rotary"))  # nothing to pack, and no matter
 
     def refuse(*_: object) -> None:
         raise TooLargeError("no threads")
@@ -311,7 +311,7 @@ def test_packing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_forked_process_has_its_own_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = lively("decoder", "none")
+    model = random_model("decoder", "none")
     monkeypatch.setattr(torch, "get_num_threads", lambda: 3)  # those of the pool; PyTorch threads do not survive a fork
 
     def answer() -> list[list[int]]:
@@ -388,12 +388,12 @@ def test_any_number_of_threads(threads: int, monkeypatch: pytest.MonkeyPatch) ->
     for _ in range(200):
         engine.truncate([0, 0, 0])
         assert torch.equal(engine.prefill([[5, 7], [3], [2, 11, 13]]), expected)
-    check_engine(NativeEngine, lively("decoder", "rotary"), seed=2, turns=23, tolerance=3e-4)
+    check_engine(NativeEngine, random_model("decoder", "rotary"), seed=2, turns=23, tolerance=3e-4)
 
 
 def test_calls_from_two_threads_do_not_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread pool executes one call at a time; two at once would read and write each other's."""
-    model, library = lively("decoder", "none"), call._library()
+    model, library = random_model("decoder", "none"), call._library()
     inside: list[int] = []
     most: list[int] = []
 
@@ -434,13 +434,13 @@ def test_a_fork_during_a_call_gets_a_free_lock() -> None:
 
 def test_which_engine_a_model_gets() -> None:
     small = {"rows": 1, "capacity": 7}
-    assert isinstance(open_engine(lively("decoder", "rotary"), **small), NativeEngine)
+    assert isinstance(open_engine(random_model("decoder", "rotary"), **small), NativeEngine)
     for odd in (
-        lively("decoder", "relative"),
-        lively("decoder", "alibi"),
-        lively("decoder", "rotary", attention_window=5),
-        lively("decoder", "none", experts=3),
-        copy.deepcopy(lively("decoder", "none")).double(),
+        random_model("decoder", "relative"),
+        random_model("decoder", "alibi"),
+        random_model("decoder", "rotary", attention_window=5),
+        random_model("decoder", "none", experts=3),
+        copy.deepcopy(random_model("decoder", "none")).double(),
     ):
         assert isinstance(open_engine(odd, **small), TorchEngine)
         with pytest.raises(UsageError, match="cannot run this model"):
@@ -448,7 +448,7 @@ def test_which_engine_a_model_gets() -> None:
 
 
 def test_invalid_arguments_are_refused() -> None:
-    model = lively("decoder", "learned")
+    model = random_model("decoder", "learned")
     engine = NativeEngine(model, rows=2, capacity=10**6)
     assert engine.capacity == model.config.context
     engine.add_rows(1)
@@ -472,14 +472,14 @@ def test_invalid_arguments_are_refused() -> None:
 
 def test_a_cache_too_large_for_memory_is_refused() -> None:
     with pytest.raises(TooLargeError, match="of 1,000,000 rows of 1,000,000 tokens do not fit"):
-        NativeEngine(lively("decoder", "none"), rows=10**6, capacity=10**6)
+        NativeEngine(random_model("decoder", "none"), rows=10**6, capacity=10**6)
 
 
 def test_missing_working_memory_is_reported() -> None:
     huge = Product(kind=0, outputs=1, inputs=1 << 30)
     with pytest.raises(TooLargeError, match="not enough memory for so many"):
         call.call_library("product", ctypes.byref(huge), (1 << 31) - 64, None, None)
-    check_engine(NativeEngine, lively("decoder", "rotary"), turns=5, tolerance=3e-4)
+    check_engine(NativeEngine, random_model("decoder", "rotary"), turns=5, tolerance=3e-4)
 
 
 def test_ctypes_structures_have_the_librarys_sizes() -> None:
@@ -498,10 +498,10 @@ def fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def test_it_is_compiled_once(fresh: Path) -> None:
     assert build_module.why_not() is None
-    (made,) = fresh.glob("chumoku/*.so")
-    before = made.stat()
+    (library,) = fresh.glob("chumoku/*.so")
+    before = library.stat()
     assert build_module.why_not() is None
-    assert made.stat() == before
+    assert library.stat() == before
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="The instructions named are of x86.")
@@ -514,10 +514,10 @@ def test_older_processors_give_the_same_results(fresh: Path, level: str, monkeyp
     monkeypatch.setattr(call, "_pool", None)
     for kind, inputs in (("int8", 51), ("int4", 2 * GROUP)):
         test_products_of_whole_numbers_are_the_formula.hypothesis.inner_test(19, 37, 2, 5)
-        module = Quantized(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
+        module = QuantizedLinear(torch.ones(7, inputs), None, kind)  # type: ignore[arg-type]
         torch.testing.assert_close(product(module, torch.ones(9, inputs)), torch.full((9, 7), inputs * 1.0))
     test_products_of_floats_are_the_formula.hypothesis.inner_test(19, 37, 23, 5)
-    check_engine(NativeEngine, lively("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
+    check_engine(NativeEngine, random_model("decoder", "rotary", feedforward="geglu"), turns=13, tolerance=3e-4)
 
 
 @pytest.mark.parametrize(
@@ -537,7 +537,7 @@ def test_why_not_says_why_there_is_no_library(
     assert why is not None
     assert re.search(sentence, why)
     assert not list(fresh.glob("chumoku/*.so"))
-    assert isinstance(open_engine(lively("decoder", "rotary"), rows=1, capacity=3), TorchEngine)
+    assert isinstance(open_engine(random_model("decoder", "rotary"), rows=1, capacity=3), TorchEngine)
 
 
 def test_a_slow_compiler_and_a_missing_home_are_no_obstacle(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -574,9 +574,7 @@ def link(library: Path) -> None:
     "damage",
     [shorten, link, lambda library: library.chmod(0o666), lambda library: library.with_suffix(".sha256").unlink()],
 )
-def test_a_library_that_is_not_as_it_was_compiled_is_compiled_again(
-    fresh: Path, damage: Callable[[Path], None]
-) -> None:
+def test_a_changed_library_is_compiled_again(fresh: Path, damage: Callable[[Path], None]) -> None:
     """A truncated library would end the process when it is used; a link or an open file may be somebody else's code."""
     assert build_module.why_not() is None
     (library,) = fresh.glob("chumoku/*.so")

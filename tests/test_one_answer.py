@@ -1,4 +1,4 @@
-"""One model, one answer: whatever engine computes it, at whatever precision, recorded or not, changed or not.
+"""One model gives one answer: with any engine, at any precision, recorded or not, modified or not.
 
 engine × precision × {record, cache, batch mates, padding, packing, hooks, replaced modules, edits}
 """
@@ -106,7 +106,7 @@ def test_the_number_of_rows_changes_nothing(precision: str, rows: int) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
-def test_every_engine_answers_as_the_model(engine: Any, kind: str, precision: str) -> None:
+def test_every_engine_equals_the_model(engine: Any, kind: str, precision: str) -> None:
     check_engine(engine, model_at(kind, precision), seed=3, turns=23, tolerance=20 * CLOSE[precision])
 
 
@@ -132,7 +132,7 @@ def test_an_engine_with_other_numbers_is_caught(precision: str, monkeypatch: pyt
 @pytest.mark.parametrize("norm", ["layer", "rms", "batch"])
 @pytest.mark.parametrize("feedforward", ["relu", "gelu", "gelu_tanh", "silu", "geglu", "swiglu"])
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision: str) -> None:
+def test_non_finite_values_are_not_hidden(norm: str, feedforward: str, precision: str) -> None:
     """NaN and ∞ anywhere in the weights: where PyTorch's logits are not finite, no engine's are."""
     base = model_of(Cell("decoder", "rotary", norm), torch.float32, **{**SIZES, "feedforward": feedforward})
     for odd, name in itertools.product((math.nan, math.inf, -math.inf), ("attention.query", "feedforward.up")):
@@ -142,7 +142,7 @@ def test_what_is_not_finite_is_not_hidden(norm: str, feedforward: str, precision
             linear.bias[3] = odd
         model = to_precision(broken, precision)
         finite = []
-        for engine in (made(model, rows=1, capacity=7) for made in (TorchEngine, NativeEngine)):
+        for engine in (kind(model, rows=1, capacity=7) for kind in (TorchEngine, NativeEngine)):
             engine.add_rows(1)
             finite.append(engine.extend(torch.tensor([[5, 7, 11]])).isfinite().all(-1))
         # Some of PyTorch's own attention kernels lose a NaN, so it is asked in one direction.
@@ -171,14 +171,14 @@ def test_recording_changes_no_token_and_no_bit(precision: str, how: str) -> None
         with looked(model, one):
             engine = open_engine(model, rows=3, capacity=17)
             engine.add_rows(3)
-            said = [
+            output = [
                 engine.prefill(prompts()),
                 engine.step(torch.tensor([3, 1, 2])),
                 engine.extend(torch.ones(3, 2).long()),
             ]
             engine.select_rows([2, 0])
             engine.truncate([3, 4])
-            logits.append([*said, engine.step(torch.tensor([2, 2]))])
+            logits.append([*output, engine.step(torch.tensor([2, 2]))])
     assert all(torch.equal(*pair) for pair in zip(*logits, strict=True))
 
 
@@ -197,7 +197,7 @@ def test_recording_changes_no_translation(precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("kind", DECODING)
-def test_what_is_recorded_belongs_to_what_was_written(kind: str, precision: str) -> None:
+def test_the_recording_belongs_to_the_generated_text(kind: str, precision: str) -> None:
     """Every tensor of every step is what the plain model has there, given the same tokens; logits are the engine's."""
     model, source = model_at(kind, precision), [[5, 3, 11]]
     with record(model) as tape:
@@ -316,14 +316,14 @@ def by_hand(model: Model, prompt: list[int], new: int) -> list[int]:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_a_changed_model_is_what_decodes(name: str) -> None:
-    change, said = CHANGES[name]
+def test_a_modified_model_decodes_itself(name: str) -> None:
+    change, message = CHANGES[name]
     model = copy.deepcopy(model_of(Cell("decoder", "rotary"), torch.float32, **SIZES))
     assert modification(model) is None
     before = generate(model, prompts(), max_new_tokens=13, temperature=0)
     assert before == [by_hand(model, prompt, 13) for prompt in prompts()]
     change(model)
-    assert said in str(modification(model))
+    assert message in str(modification(model))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         after = generate(model, prompts(), max_new_tokens=13, temperature=0)
@@ -336,13 +336,13 @@ def test_a_changed_model_is_what_decodes(name: str) -> None:
 def test_an_engine_that_ignores_a_change_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(opening, "modification", lambda model: None)
     with pytest.raises((AssertionError, AttributeError)):
-        test_a_changed_model_is_what_decodes(name)
+        test_a_modified_model_decodes_itself(name)
 
 
 @pytest.mark.parametrize(
     ("owner", "name"), [(Attention, "forward"), (attention, "attend_fused"), (norms.LayerNorm, "forward")]
 )
-def test_replaced_code_is_what_decodes(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replaced_code_is_used_for_decoding(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of(Cell("decoder", "rotary"), torch.float32, **SIZES)
     usual = getattr(owner, name)
     monkeypatch.setattr(owner, name, lambda *given, **named: -usual(*given, **named))

@@ -113,7 +113,7 @@ def test_an_iterable_is_read_again_from_its_start(tokenizer: Tokenizer) -> None:
         assert torch.equal(data.batch(0, index)["tokens"], batches[index % 3]["tokens"])
 
 
-def test_the_model_that_is_passed_stays_as_it_was(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_given_model_is_not_changed(tokenizer: Tokenizer, tmp_path: Path) -> None:
     pipeline, batches = pipeline_of("decoder", tokenizer), batches_for("decoder", tokenizer.size, 3)
     before = {name: tensor.clone() for name, tensor in tensors_of(pipeline.model).items()}
     run(tmp_path / "run", pipeline, batches, batches)

@@ -41,11 +41,11 @@ def test_look_page_opens_from_disk(
         assert page.locator(".heads-grid button").count() == 6
         assert overflow(page) <= 0
         page.locator(".map-canvas").focus()
-        told = set()
+        readouts = set()
         for key in ("Left", "Up", "Right", "Down"):
             page.keyboard.press(f"Arrow{key}")
-            told.add(page.locator(".map-readout").inner_text())
-        assert len(told) >= 2, "the arrow keys move over the map"
+            readouts.add(page.locator(".map-readout").inner_text())
+        assert len(readouts) >= 2, "the arrow keys move over the map"
         page.get_by_role("button", name="日本語").click()
         assert page.get_by_text("各ヘッドのエントロピー").is_visible()
         assert not page.get_by_text("Entropy of each head").is_visible()
@@ -125,12 +125,12 @@ def test_nan_is_shown_on_the_look_page(tmp_path: Path, browser: Any) -> None:
 
 
 def test_hostile_names_stay_text(tmp_path: Path, browser: Any) -> None:
-    said = "<img src=x onerror=\"document.title='run'\">"
-    path = write_page(hostile_snapshot(), tmp_path / "look.html", model=said, text=said, said=said)
+    html = "<img src=x onerror=\"document.title='run'\">"
+    path = write_page(hostile_snapshot(), tmp_path / "look.html", model=html, text=html, said=html)
     with monitored_page(browser) as (page, log):
         page.on("dialog", lambda dialog: pytest.fail(dialog.message))
         page.goto(path.as_uri())
-        assert page.locator(".about .said").inner_text().endswith(said)
+        assert page.locator(".about .said").inner_text().endswith(html)
         assert page.title() != "run"
         assert log.messages == []
         assert len(log.requests) == 1

@@ -123,10 +123,10 @@ BOTH = pytest.mark.parametrize(("family", "pairing"), SIDES, ids=["-".join(side)
 KINDS = {
     "plain": {},
     "dora": {"dora": True},
-    "stabilised": {"stabilised": True},
+    "stabilized": {"stabilized": True},
     "everything": {"dora": True, "targets": EVERYTHING, "rank": 7},
     "joined-in-part": {"targets": ["**.attention.{key,value}", "**.blocks.1.attention.query"], "rank": 5},
-    "odd": {"alpha": 22.1, "rank": 3, "dora": True, "stabilised": True},
+    "odd": {"alpha": 22.1, "rank": 3, "dora": True, "stabilized": True},
 }
 
 
@@ -168,10 +168,10 @@ def test_save_and_load_is_exact(family: str, pairing: str, kind: str, tmp_path: 
         assert torch.equal(answer(pair.ours), answer(other))
         for path, low in lora.adapters.adapted_modules(pair.ours).items():
             one, two = (module.adapters["default"] for module in (low, lora.adapters.adapted_modules(other)[path]))
-            assert (one.rank, one.alpha, one.stabilised, one.dropout) == (
+            assert (one.rank, one.alpha, one.stabilized, one.dropout) == (
                 two.rank,
                 two.alpha,
-                two.stabilised,
+                two.stabilized,
                 two.dropout,
             )
         lora.save(other, folder / "again", base="x", rows=rows)
@@ -210,16 +210,16 @@ def from_peft(theirs: nn.Module, family: str, folder: Path, **options: Any) -> n
     """Make and save an adapter with PEFT, with random numbers."""
     turned = {"fan_in_fan_out": True} if family == "gpt2" else {}
     config = peft.LoraConfig(**{"r": 4, "lora_alpha": 7, "target_modules": TARGETS[family], **turned, **options})
-    made = peft.get_peft_model(theirs, config).eval()
+    adapted = peft.get_peft_model(theirs, config).eval()
     random = torch.Generator().manual_seed(7)
     with torch.no_grad():
-        for name, parameter in made.named_parameters():
+        for name, parameter in adapted.named_parameters():
             if "lora_B" in name:
                 parameter.normal_(0, 0.2, generator=random)
             if "magnitude" in name:
                 parameter.mul_(1 + torch.rand(parameter.shape, generator=random))
-    made.save_pretrained(folder)
-    return made
+    adapted.save_pretrained(folder)
+    return adapted
 
 
 @BOTH

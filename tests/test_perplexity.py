@@ -1,4 +1,4 @@
-"""Perplexity and bits per byte: the formula, token by token, whatever the windows."""
+"""Perplexity and bits per byte equal the formula, token by token, for any windows."""
 
 from __future__ import annotations
 
@@ -58,11 +58,18 @@ def test_a_long_text_is_scored_whole(letters: Tokenizer) -> None:
 
 
 def test_encoders_guess_and_translators_do_not(letters: Tokenizer) -> None:
-    heard: list[int] = []
-    score = score_text(model_for(letters, "encoder"), ["abcdefg" * 20], tokenizer=letters, progress=heard.append)
+    reports: list[int] = []
+    score = score_text(
+        model_for(letters, "encoder"),
+        ["abcdefg" * 20],
+        tokenizer=letters,
+        progress=lambda step, tokens, unit: reports.append(tokens),
+    )
     assert 5 < score.tokens < 50
     assert score.bits_per_byte is None
-    assert heard == [140]
+    assert len(reports) > 1, "a long text reports more than once"
+    assert reports == sorted(reports)
+    assert reports[-1] == score.tokens
     assert score == score_text(model_for(letters, "encoder"), ["abcdefg" * 20], tokenizer=letters)
     with pytest.raises(UsageError, match="scored on pairs"):
         score_text(model_for(letters, "encoder-decoder"), ["a"], tokenizer=letters)

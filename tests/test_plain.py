@@ -16,13 +16,13 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 from cells import CELLS, KINDS, Cell, model_of, tokens
 from commands import command
 from faults import recipe_for, write_corpora
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from planted import PLANTS, Ward
+from planted import PLANTED_BUGS, Subjects
 from rich.console import Console
 from torch import Tensor
 
@@ -305,7 +305,7 @@ def test_small_adapter_is_not_rounded_away_in_16_bits() -> None:
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder-decoder"])
 def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline = chumoku.load(made(tmp_path / "model", kind))
+    pipeline = chumoku.load(make_bundle(tmp_path / "model", kind))
 
     def say() -> list[Any]:
         if kind == "decoder":
@@ -404,7 +404,7 @@ def in_plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_commands_report_plain_mode(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
-    folder = str(made(tmp_path / "model", "decoder"))
+    folder = str(make_bundle(tmp_path / "model", "decoder"))
     result = command("generate", folder, "one", "--max-new-tokens", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
     assert result.code == 0
     assert result.err.count("\n") == 1
@@ -438,7 +438,7 @@ def test_the_environment_switches_every_thread(value: str, expected: bool) -> No
 def test_the_doctor_still_finds_a_broken_kernel(
     title: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_plain: None
 ) -> None:
-    subject = PLANTS[title].plant(Ward(tmp_path), monkeypatch)
+    subject = PLANTED_BUGS[title].plant(Subjects(tmp_path), monkeypatch)
     from chumoku.doctor import fused
 
     assert examine(subject, checks=[fused.CHECK]).findings

@@ -1,4 +1,4 @@
-"""Quantized weights: rounding errors are within the bounds of the formulas; and models with quantized weights."""
+"""QuantizedLinear weights: rounding errors are within the bounds of the formulas; and models with quantized weights."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from chumoku.models.model import Model
 from chumoku.models.precision import PRECISIONS, to_precision
 from chumoku.nn.quantized import (
     GROUP,
-    Quantized,
+    QuantizedLinear,
     QuantizedLogits,
     quantize,
     round_inputs,
@@ -56,8 +56,8 @@ def test_int8_groups_are_within_half_a_step(outputs: int, groups: int, seed: int
 
 
 def test_int8_means_groups_where_they_fit() -> None:
-    assert Quantized(torch.ones(5, 3 * GROUP), None, "int8").kind == "int8-groups"
-    assert Quantized(torch.ones(5, 3 * GROUP - 1), None, "int8").kind == "int8-channels"
+    assert QuantizedLinear(torch.ones(5, 3 * GROUP), None, "int8").kind == "int8-groups"
+    assert QuantizedLinear(torch.ones(5, 3 * GROUP - 1), None, "int8").kind == "int8-channels"
 
 
 @given(*SIZES)
@@ -92,7 +92,7 @@ def test_equal_weights_are_exact(value: float) -> None:
     torch.testing.assert_close(to_int8_groups(weight).dequantize(), weight, rtol=2**-11, atol=0)  # s has 16 bits
 
 
-def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
+def formula(x: torch.Tensor, module: QuantizedLinear) -> torch.Tensor:
     """y = W (t p) + b in float64, step by step: p = round(x · 32512 / max|x|), one t for a group or for a token."""
     group = x.shape[-1] if module.kind == "int8-channels" else GROUP
     rows = []
@@ -113,7 +113,7 @@ def formula(x: torch.Tensor, module: Quantized) -> torch.Tensor:
 @pytest.mark.parametrize("rows", [1, 5, 37])
 def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
     weight, x = random_matrix(outputs, 2 * GROUP, 3), random_matrix(rows, 2 * GROUP, 5)
-    module = Quantized(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(weight, torch.arange(outputs) * 1.0, kind)  # type: ignore[arg-type]
     expected = formula(x[:, None], module)
     spread = expected.std()
     assert float((module(x[:, None]) - expected).abs().max() / spread) < 4e-6
@@ -126,7 +126,7 @@ def test_product_equals_formula(kind: str, outputs: int, rows: int) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inputs_of_other_types_are_not_rounded(kind: str) -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), None, kind)  # type: ignore[arg-type]
     x = random_matrix(5, 2 * GROUP, 5).double()
     exact = x @ module.stored_weight.dequantize().double().T
     torch.testing.assert_close(module(x), exact, atol=1e-12, rtol=1e-12)
@@ -146,7 +146,7 @@ def test_extreme_inputs_are_rounded_safely() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_ignore_rounding(kind: str) -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), torch.arange(7) * 1.0, kind)  # type: ignore[arg-type]
     x = random_matrix(5, 2 * GROUP, 11).requires_grad_()
     y = random_matrix(5, 7, 13)
     out = module(x)
@@ -157,7 +157,7 @@ def test_gradients_ignore_rounding(kind: str) -> None:
 
 
 def test_dequantized_matrix_is_cached_while_referenced() -> None:
-    module = Quantized(random_matrix(7, 2 * GROUP, 3), None, "int4")
+    module = QuantizedLinear(random_matrix(7, 2 * GROUP, 3), None, "int4")
     floats = module.float_weight()
     assert module.float_weight() is floats
     module.scale.mul_(2)
@@ -172,10 +172,10 @@ def test_quantized_from_stored_weights_copies_nothing() -> None:
     weight = random_matrix(7, 3 * GROUP, 5)
     for precision in KINDS:
         stored = quantize(weight, precision)
-        layer = Quantized.of(stored, torch.arange(7) * 1.0)
+        layer = QuantizedLinear.of(stored, torch.arange(7) * 1.0)
         assert all(a is b for a, b in zip(layer.stored_weight, stored, strict=True))
         assert (layer.out_features, layer.in_features) == (7, 3 * GROUP)
-        same = Quantized(weight, torch.arange(7) * 1.0, precision)
+        same = QuantizedLinear(weight, torch.arange(7) * 1.0, precision)
         assert torch.equal(layer(weight[:2]), same(weight[:2]))
     assert type(QuantizedLogits.of(to_int4(weight))) is QuantizedLogits
 
@@ -221,7 +221,7 @@ def test_every_matrix_is_quantized_and_the_rest_is_shared() -> None:
     assert small.decoder.embedding.table.data_ptr() == one.decoder.embedding.table.data_ptr()
     matrices = sum(p.numel() for name, p in one.named_parameters() if p.ndim == 2) * 4
     stored = sum(
-        b.nbytes for part in small.modules() if isinstance(part, Quantized) for b in part.buffers(recurse=False)
+        b.nbytes for part in small.modules() if isinstance(part, QuantizedLinear) for b in part.buffers(recurse=False)
     )
     assert stored < 0.2 * matrices
     engine = TorchEngine(small, rows=1, capacity=5)

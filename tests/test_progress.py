@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import itertools
 import os
@@ -19,7 +20,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from chumoku.data import tokenizer_cache
+from chumoku.data import text_files, tokenizer_cache
 from chumoku.data.corpus import Corpus
 from chumoku.data.pairs import Pair
 from chumoku.data.prepared import prepare_pairs
@@ -80,15 +81,22 @@ def test_bar_is_removed_from_the_terminal() -> None:
     assert threading.active_count() == 1 or not any("rich" in str(one) for one in threading.enumerate())
 
 
-def test_closed_console_stops_nothing() -> None:
+@pytest.mark.parametrize("error", [BrokenPipeError, OSError])
+def test_closed_console_stops_nothing(error: type[OSError]) -> None:
+    writes = []
+
     class Closed(io.StringIO):
         def write(self, text: str) -> int:
-            raise BrokenPipeError
+            writes.append(text)
+            raise error
 
     progress = ShowProgress(Console(file=Closed(), force_terminal=False), every=0.0)
-    for _ in range(3):
-        progress("tokenizing")
+    progress("tokenizing")
+    tried = len(writes)
+    assert tried
+    progress("tokenizing")
     ShowProgress(None)("tokenizing", 3)
+    assert len(writes) == tried, "nothing more is written to a closed console"
 
 
 def test_every_long_step_reports_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,6 +113,21 @@ def test_every_long_step_reports_progress(tmp_path: Path, monkeypatch: pytest.Mo
     assert progress.steps["looking for near-duplicates"] > 18
     split_pairs([Pair("a", "b")], progress=progress)
     assert list(track("abc", progress, "counting", unit="letters", size=len)) == ["a", "b", "c"]
+
+
+def test_checked_files_are_reported_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "HASH_BYTES", 7)
+    (tmp_path / "a").write_bytes(b"x" * 11)
+    (tmp_path / "b").write_bytes(b"y" * 5)
+    progress, file = console_progress(terminal=False)
+    first, second = text_files.compute_fingerprints([tmp_path / "a", tmp_path / "b"], progress)
+    assert [line.partition(",")[0] for line in file.getvalue().splitlines()] == [
+        "Checking files: 7 of 16 bytes",
+        "Checking files: 11 of 16 bytes",
+        "Checking files: 16 of 16 bytes",
+    ]
+    assert first == {"path": str(tmp_path / "a"), "size": 11, "sha256": hashlib.sha256(b"x" * 11).hexdigest()}
+    assert second["sha256"] == hashlib.sha256(b"y" * 5).hexdigest()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character"])
@@ -218,8 +241,8 @@ def test_trained_tokenizer_survives_an_interrupt(tmp_path: Path, monkeypatch: py
 
 
 def test_sample_is_evenly_spaced() -> None:
-    dice = random.Random(0)
-    texts = ["x" * dice.randrange(1, 40) + str(number) for number in range(5000)]
+    rng = random.Random(0)
+    texts = ["x" * rng.randrange(1, 40) + str(number) for number in range(5000)]
     total = sum(map(len, texts))
     sample = sample_evenly(texts, total // 3)
     assert 0.3 < sum(map(len, sample)) / total < 0.36

@@ -97,9 +97,9 @@ def test_stories15m_equals_llama2c(tmp_path: Path) -> None:
     options = {"max_new_tokens": 150, "do_sample": False, "eos_token_id": 2, "pad_token_id": 0}
     start = torch.tensor([[begin]])
     expected = theirs.generate(start, attention_mask=torch.ones_like(start), **options)[0, 1:].tolist()
-    told = pipeline.generate("", max_new_tokens=150, temperature=0)
-    assert told == pipeline.tokenizer.decode(expected)
-    assert told.startswith(
+    result = pipeline.generate("", max_new_tokens=150, temperature=0)
+    assert result == pipeline.tokenizer.decode(expected)
+    assert result.startswith(
         "Once upon a time, there was a little girl named Lily. She loved to play outside in the sunshine. One day, "
         "she saw a big, red ball in the sky. It was the sun! She thought it was so pretty.\nLily wanted to play"
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import made
+from bundles import make_bundle
 
 from chumoku.config import load_toml
 from chumoku.errors import ConfigError, UsageError
@@ -41,7 +41,7 @@ def test_all_recipes_are_listed() -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=NAMES)
 def test_recipes_can_be_run(path: Path, tmp_path: Path) -> None:
-    there = made(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
+    there = make_bundle(tmp_path / "model", "decoder", context=257, width=48, layers=6, feedforward="swiglu")
     recipe = load_recipe(path, [f"model.init={there}"] if path.stem == "lora" else [])
     assert 1e-5 < recipe.peak_learning_rate < 0.1
     assert 0 < recipe.lr_schedule(1) <= 1
@@ -74,11 +74,11 @@ def test_all_problems_are_reported_at_once() -> None:
     )
     with pytest.raises(ConfigError) as caught:
         read_recipe(wrong)
-    said = dict(caught.value.problems)
+    problems = dict(caught.value.problems)
     expected = {"adapter", "lora.r", "model.widht", "train.max_steps", "train.steps", "optimizer.lr", "data.kind"}
-    assert set(said) == expected
-    assert "train.steps" in said["train.max_steps"]
-    assert "optimizer.learning_rate" in said["optimizer.lr"]
+    assert set(problems) == expected
+    assert "train.steps" in problems["train.max_steps"]
+    assert "optimizer.learning_rate" in problems["optimizer.lr"]
 
 
 @pytest.mark.parametrize(

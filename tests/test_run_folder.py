@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundles import made
+from bundles import make_bundle
 from commands import Ask, Ended, command
 from rich.console import Console
 
@@ -94,7 +94,7 @@ def test_run_folder_opens_its_last_model(ask: Ask, monkeypatch: pytest.MonkeyPat
 
 
 def test_unfinished_run_opens_its_best_model_with_a_notice(ask: Ask, tmp_path: Path) -> None:
-    made(tmp_path / "run" / "best", "decoder")
+    make_bundle(tmp_path / "run" / "best", "decoder")
     ended = ask("generate", str(tmp_path / "run"), "ab", "--max-new-tokens", "3")
     assert ended.code == 0
     assert "is not finished" in ended.err
@@ -128,9 +128,9 @@ def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch)
 def test_languages_of_one_script_are_distinguished() -> None:
     english = ["The dog runs across the green meadow.", "Two men are sitting on a bench.", "A girl with the ball."]
     german = ["Der Hund läuft über die grüne Wiese.", "Zwei Männer sitzen auf einer Bank.", "Ein Mädchen mit Ball."]
-    said = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
-    assert seems_swapped(said, sources=english, references=german)
-    assert not seems_swapped(said, sources=german, references=english)
+    output = ["The man is sitting with the dog.", "A girl runs across a bench.", "Two men and the ball."]
+    assert seems_swapped(output, sources=english, references=german)
+    assert not seems_swapped(output, sources=german, references=english)
     assert not seems_swapped(["", ""], sources=["a"], references=["b"])
 
 

@@ -1,4 +1,4 @@
-"""Choosing: the fast way for a batch is the formula for each row, the formulas are transformers', and both can fail."""
+"""Sampling: the batched version equals the formula for each row, and the formulas equal those of transformers."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def by_the_formula(logits: list[torch.Tensor], choice: SamplingOptions, prompt: 
     """One row through all steps, every function as it stands in its docstring."""
     written: list[int] = []
     random = generator(choice.seed, choice.row)
-    for said in logits:
+    for output in logits:
         seen = torch.zeros(VOCABULARY, dtype=torch.bool)
         seen[[*prompt, *written]] = True
         counts = torch.bincount(torch.tensor(written, dtype=torch.int64), minlength=VOCABULARY)
         also_forbidden = END if len(written) < least else ()
-        shares = process_logits(said, choice, seen=seen, counts=counts, also_forbidden=also_forbidden).softmax(-1)
+        shares = process_logits(output, choice, seen=seen, counts=counts, also_forbidden=also_forbidden).softmax(-1)
         if choice.greedy:
             written.append(int(shares.argmax()))
             continue
@@ -80,14 +80,15 @@ def fast(
     sampler.add_rows(
         [SamplerState(one, vocabulary=VOCABULARY, prompt=prompt, end=END, min_new_tokens=least) for one, prompt in each]
     )
-    return torch.stack([sampler.sample(said.clone()) for said in logits], 1).tolist()
+    return torch.stack([sampler.sample(output.clone()) for output in logits], 1).tolist()
 
 
 def differs(rows: list[SamplingOptions], least: int, seed: int) -> bool:
     logits = [random_logits(len(rows), seed + step) for step in range(4)]
     prompts = [[(seed + row) % VOCABULARY, row] for row in range(len(rows))]
     expected = [
-        by_the_formula([said[row] for said in logits], choice, prompts[row], least) for row, choice in enumerate(rows)
+        by_the_formula([output[row] for output in logits], choice, prompts[row], least)
+        for row, choice in enumerate(rows)
     ]
     return fast(logits, rows, prompts, least) != expected
 
@@ -236,30 +237,30 @@ def test_seen_tokens_move_with_their_rows() -> None:
     rows = [SamplingOptions(temperature=0, repetition_penalty=9.0, row=row) for row in range(3)]
     sampler = BatchSampler(VOCABULARY, torch.device("cpu"))
     sampler.add_rows([SamplerState(choice, vocabulary=VOCABULARY, prompt=[0]) for choice in rows])
-    said = torch.zeros(3, VOCABULARY)
-    said[torch.arange(3), torch.tensor([4, 6, 8])] = 1.0
-    assert sampler.sample(said.clone()).tolist() == [4, 6, 8]
+    output = torch.zeros(3, VOCABULARY)
+    output[torch.arange(3), torch.tensor([4, 6, 8])] = 1.0
+    assert sampler.sample(output.clone()).tolist() == [4, 6, 8]
     sampler.select_rows([2, 1])
-    assert sampler.sample((said + 0.5)[[2, 1]]).tolist() == [1, 1], "each remembers its own"
+    assert sampler.sample((output + 0.5)[[2, 1]]).tolist() == [1, 1], "each remembers its own"
     # What was written is less likely now, what another row wrote is not.
-    assert sampler.sample((said + 0.5)[[1, 2]]).tolist() == [6, 8]
+    assert sampler.sample((output + 0.5)[[1, 2]]).tolist() == [6, 8]
     sampler.add_rows([SamplerState(SamplingOptions(temperature=0), vocabulary=VOCABULARY)])
-    assert sampler.sample((said + 0.5)[[1, 2, 0]]).tolist()[2] == 4
+    assert sampler.sample((output + 0.5)[[1, 2, 0]]).tolist()[2] == 4
 
 
 def test_penalized_rows_after_rows_without_penalty() -> None:
     sampler = BatchSampler(VOCABULARY, torch.device("cpu"))
     for choice in (SamplingOptions(temperature=0), SamplingOptions(temperature=0, repetition_penalty=9.0)):
         sampler.add_rows([SamplerState(choice, vocabulary=VOCABULARY, prompt=[4])])
-    said = torch.zeros(2, VOCABULARY)
-    said[:, 4], said[:, 6] = 2.0, 1.0
-    assert sampler.sample(said).tolist() == [4, 6]
+    output = torch.zeros(2, VOCABULARY)
+    output[:, 4], output[:, 6] = 2.0, 1.0
+    assert sampler.sample(output).tolist() == [4, 6]
 
 
 def test_logits_that_are_not_finite_give_invalid_tokens() -> None:
     for broken in (math.nan, math.inf):
-        said = random_logits(2)
-        said[1, 5] = broken
+        output = random_logits(2)
+        output[1, 5] = broken
         for choice in (
             SamplingOptions(temperature=0),
             SamplingOptions(),
@@ -267,7 +268,7 @@ def test_logits_that_are_not_finite_give_invalid_tokens() -> None:
             SamplingOptions(top_p=0.5),
             SamplingOptions(min_p=0.1),
         ):
-            first, second = fast([said], [choice] * 2, [[]] * 2, 0)
+            first, second = fast([output], [choice] * 2, [[]] * 2, 0)
             assert first != [INVALID] == second
 
 

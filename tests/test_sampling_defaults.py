@@ -1,4 +1,4 @@
-"""What is left out has one default, wherever a text is asked for."""
+"""Python, the commands, the server and the page have the same default sampling options."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from bundles import made
+from bundles import make_bundle
 from commands import command
 
 import chumoku
@@ -18,7 +18,7 @@ from chumoku.decoding.sampling import SamplingOptions
 
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder")
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder")
 
 
 def test_default_options_keep_to_likely_tokens() -> None:
@@ -33,17 +33,17 @@ def test_python_and_the_commands_have_the_same_default(
 ) -> None:
     pipeline = chumoku.load(writer)
     options = {"max_new_tokens": 17, "seed": 5}
-    said = pipeline.generate("ab", **options)
-    assert said == pipeline.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
-    assert said != pipeline.generate("ab", **options, temperature=1, top_p=None)
-    assert said == "".join(pipeline.stream("ab", **options))
+    output = pipeline.generate("ab", **options)
+    assert output == pipeline.generate("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
+    assert output != pipeline.generate("ab", **options, temperature=1, top_p=None)
+    assert output == "".join(pipeline.stream("ab", **options))
     answer = pipeline.chat("ab", **options)
     assert answer == pipeline.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
     monkeypatch.setattr("signal.signal", lambda *_: None)
     shown = command(
         *("generate", str(writer), "ab", "--max-new-tokens", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch
     )
-    assert shown.out == said + "\n"
+    assert shown.out == output + "\n"
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])
@@ -51,9 +51,9 @@ def test_help_says_what_the_default_is(
     name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    told = command(name, "--help", capfd=capfd, monkeypatch=monkeypatch).out
+    result = command(name, "--help", capfd=capfd, monkeypatch=monkeypatch).out
     for option, value in (("temperature", TEMPERATURE), ("top-p", TOP_P)):
-        assert re.search(rf"--{option} .*\[default: {value}\]", told), told
+        assert re.search(rf"--{option} .*\[default: {value}\]", result), result
 
 
 def test_server_requests_get_the_default() -> None:

@@ -91,7 +91,7 @@ def test_existing_folders_are_replaced_only_on_request(tokenizer: Tokenizer, tmp
     assert (tmp_path / "mine" / "thesis.txt").read_text() == "years of work"
 
 
-def test_what_would_open_as_another_model_is_refused(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_model_that_would_open_differently_is_not_saved(tokenizer: Tokenizer, tmp_path: Path) -> None:
     def refused(model: Model, match: str) -> None:
         with pytest.raises(UsageError, match=match):
             chumoku.save(tmp_path / "model", model, tokenizer)

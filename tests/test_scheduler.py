@@ -1,4 +1,4 @@
-"""Continuous batching: whoever arrives, leaves or is cancelled, each request's text is its own."""
+"""Continuous batching: a request gives the same text, whichever requests arrive, finish or are cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from cells import VOCABULARY, Cell, model_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_decoding import BEGIN, END, LENGTHS, lively, prompts, sources
+from test_decoding import BEGIN, END, LENGTHS, prompts, sources, varied_model
 
 from chumoku.data.order import generator
 from chumoku.decoding import batch_sampling as chosen_module
@@ -26,18 +26,18 @@ CAPACITY = 29
 def requests(kind: str) -> list[Request]:
     """13 of different lengths, choices and limits."""
     source, _ = sources()
-    made = []
+    requests = []
     for row, (prompt, length) in enumerate(zip(prompts(), LENGTHS, strict=True)):
         choice = SamplingOptions(
             temperature=(0.0, 0.8, 1.5)[row % 3], top_k=(None, 7)[row % 2], repetition_penalty=1.2, seed=row
         )
         if kind == "decoder":
-            made.append(Request(prompt, 5 + row, choice, (END,), min_new_tokens=row % 4))
+            requests.append(Request(prompt, 5 + row, choice, (END,), min_new_tokens=row % 4))
         else:
-            made.append(
+            requests.append(
                 Request([BEGIN], 5 + row, choice, (END,), min_new_tokens=row % 4, source=source[row, :length].tolist())
             )
-    return made
+    return requests
 
 
 def alone(model: Model, request: Request) -> list[int]:
@@ -88,7 +88,7 @@ def served(
 
 
 def wrong(kind: str, position: str = "rotary", *, rows: int = 5, chunk: int = 7, **changes: object) -> bool:
-    model, asked = lively(kind, position, **changes), requests(kind)
+    model, asked = varied_model(kind, position, **changes), requests(kind)
     arrivals = [0, 0, 1, 1, 3, 3, 3, 4, 7, 9, 9, 12, 20]
     cancelled = {2: 5, 6: 4, 9: 9, 11: 15}
     try:
@@ -129,10 +129,10 @@ def test_any_size_of_batch_and_chunk(rows: int, chunk: int) -> None:
     cancelled=st.dictionaries(st.integers(0, 12), st.integers(0, 40), max_size=5),
 )
 def test_any_order_of_arrivals(rows: int, chunk: int, arrivals: list[int], cancelled: dict[int, int]) -> None:
-    model, asked = lively("decoder", "none"), requests("decoder")
-    texts, ends = served(model, asked, rows=rows, chunk=chunk, arrivals=arrivals, cancelled=cancelled)
+    model, request = varied_model("decoder", "none"), requests("decoder")
+    texts, ends = served(model, request, rows=rows, chunk=chunk, arrivals=arrivals, cancelled=cancelled)
     for index, text in enumerate(texts):
-        expected = ALONE.setdefault(index, alone(model, asked[index]))
+        expected = ALONE.setdefault(index, alone(model, request[index]))
         assert text == (expected[: len(text)] if ends[index] == "cancelled" else expected)
 
 
@@ -173,8 +173,8 @@ def test_a_long_prompt_does_not_make_the_others_wait() -> None:
     scheduler.step()
     long = scheduler.submit(Request([3] * 41, 30))
     steps = [{event.number for event in scheduler.step()} for _ in range(12)]
-    assert all(short in heard for heard in steps)
-    assert [long in heard for heard in steps].index(True) == 8
+    assert all(short in numbers for numbers in steps)
+    assert [long in numbers for numbers in steps].index(True) == 8
 
 
 def test_finished_rows_make_room_and_memory_is_bounded() -> None:
@@ -223,7 +223,7 @@ def test_invalid_requests_are_refused() -> None:
 
 def test_sources_are_checked_on_submit() -> None:
     """Found only while others are being read, a wrong one would take them along."""
-    translator = Scheduler(TorchEngine(lively("encoder-decoder", "learned"), rows=2, capacity=11))
+    translator = Scheduler(TorchEngine(varied_model("encoder-decoder", "learned"), rows=2, capacity=11))
     for source, message in (
         (None, "came with 0 source tokens to"),
         ([], "came with 0 source tokens to"),
@@ -233,7 +233,7 @@ def test_sources_are_checked_on_submit() -> None:
     ):
         with pytest.raises(UsageError, match=message):
             translator.submit(Request([BEGIN], 3, source=source))
-    writer = Scheduler(TorchEngine(lively("decoder", "none"), rows=1, capacity=11))
+    writer = Scheduler(TorchEngine(varied_model("decoder", "none"), rows=1, capacity=11))
     for source in ([5], []):
         with pytest.raises(UsageError, match="a decoder has no source"):
             writer.submit(Request([5], 3, source=source))
@@ -245,7 +245,7 @@ def test_sources_are_checked_on_submit() -> None:
 
 
 def test_cancelling_during_prefill_frees_the_row() -> None:
-    model = lively("decoder", "rotary")
+    model = varied_model("decoder", "rotary")
     engine = TorchEngine(model, rows=2, capacity=29)
     scheduler = Scheduler(engine, chunk=3)
     first = scheduler.submit(Request([7, 5], 9, SamplingOptions(temperature=0)))
@@ -277,9 +277,9 @@ def test_logits_that_are_not_finite_fail_the_request() -> None:
     with torch.no_grad():
         model.decoder.embedding.table[7] = float("nan")
     greedy = {"max_new_tokens": 5, "sampling": SamplingOptions(temperature=0, forbidden=(7,))}
-    alone = list(lived(Scheduler(TorchEngine(model, rows=1, capacity=11)), [Request([5, 3], **greedy)])[0])
+    alone = list(run_until_idle(Scheduler(TorchEngine(model, rows=1, capacity=11)), [Request([5, 3], **greedy)])[0])
     scheduler = Scheduler(TorchEngine(model, rows=3, capacity=11))
-    found = lived(scheduler, [Request([5, 3], **greedy), Request([2, 7], **greedy), Request([5, 3], **greedy)])
+    found = run_until_idle(scheduler, [Request([5, 3], **greedy), Request([2, 7], **greedy), Request([5, 3], **greedy)])
     assert found == {0: alone, 1: ["failed"], 2: alone}
     assert alone[-1] == "length"
     assert scheduler.engine.live == 0
@@ -287,7 +287,7 @@ def test_logits_that_are_not_finite_fail_the_request() -> None:
         generate(model, [[5], [7]], max_new_tokens=3)
 
 
-def lived(scheduler: Scheduler, requests: list[Request]) -> dict[int, list[object]]:
+def run_until_idle(scheduler: Scheduler, requests: list[Request]) -> dict[int, list[object]]:
     """Tokens and reasons, by the request's number."""
     found: dict[int, list[object]] = {scheduler.submit(request): [] for request in requests}
     while not scheduler.idle:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from commands import command
 from foreign import bert, randomize, save_model
 
@@ -26,7 +26,7 @@ from chumoku.weights.open_model import read_model_config
 def sentences(folder: Path, limit: Any) -> Path:
     """A sentence-transformers folder with max_seq_length = `limit`."""
     save_model(randomize(bert(transformers.BertModel, add_pooling_layer=False).base_model), folder)
-    tokenizer = with_prefix_and_suffix(bytewise(), ["<s>"], ["</s>"])
+    tokenizer = with_prefix_and_suffix(byte_tokenizer(), ["<s>"], ["</s>"])
     tokenizer.save(folder / "tokenizer.json")
     kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
     modules = [{"idx": 0, "path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
@@ -75,15 +75,15 @@ def test_invalid_limit_is_refused(limit: Any, tmp_path: Path) -> None:
 
 def test_other_model_kinds_have_no_limit(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="max_seq_length: max_seq_length is only for kind = 'encoder'"):
-        made(tmp_path / "decoder", "decoder", max_seq_length=7)
+        make_bundle(tmp_path / "decoder", "decoder", max_seq_length=7)
     with pytest.raises(UsageError, match="67 tokens are more than context = 61"):
-        made(tmp_path / "encoder", "encoder", max_seq_length=67)
+        make_bundle(tmp_path / "encoder", "encoder", max_seq_length=67)
 
 
 def test_embed_command_reports_cut_texts(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = str(made(tmp_path / "encoder", "encoder", max_seq_length=5))
+    folder = str(make_bundle(tmp_path / "encoder", "encoder", max_seq_length=5))
     ended = command("embed", folder, "a text", "ab", capfd=capfd, monkeypatch=monkeypatch)
     assert ended.code == 0, ended.err
     assert ended.err == "1 of 2 texts were cut: this model reads the first 5 tokens of a text.\n"

@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from serving import Serving, serving, wait_until_idle
 
 import chumoku
@@ -28,9 +28,9 @@ PROMPTS = [f"{word} {number}" for number in range(7) for word in ("猫と", "one
 @pytest.fixture(scope="module")
 def pipelines(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pipeline]:
     place = tmp_path_factory.mktemp("models")
-    made(place / "writer", "decoder", chatty(), context=127)
-    made(place / "translator", "encoder-decoder", bytewise(("ja", "en")))
-    made(place / "encoder", "encoder")
+    make_bundle(place / "writer", "decoder", chat_tokenizer(), context=127)
+    make_bundle(place / "translator", "encoder-decoder", byte_tokenizer(("ja", "en")))
+    make_bundle(place / "encoder", "encoder")
     return {name: chumoku.load(place / name) for name in ("writer", "translator", "encoder")}
 
 
@@ -272,9 +272,9 @@ def test_translations_equal_the_command_line(server: Serving, pipelines: dict[st
     for options, words in (({}, {}), ({"beam": 3, "length_penalty": 0.5, "max_tokens": 7}, {"limit": 7})):
         answer = server.post("/v1/translate", model="translator", text=texts, **options).json()
         request = {**{key: value for key, value in options.items() if key != "max_tokens"}, **words}
-        said = [one["hypotheses"][0]["text"] for one in answer["translations"]]
-        assert said == pipeline.translate(texts, **request)
-        assert said == [pipeline.translate(text, **request) for text in texts]
+        output = [one["hypotheses"][0]["text"] for one in answer["translations"]]
+        assert output == pipeline.translate(texts, **request)
+        assert output == [pipeline.translate(text, **request) for text in texts]
     into = server.post("/v1/translate", model="translator", text="猫", into="en").json()
     assert into["translations"][0]["hypotheses"][0]["text"] == pipeline.translate("猫", into="en")
     # Concurrent requests with the same options share a search.
@@ -282,8 +282,8 @@ def test_translations_equal_the_command_line(server: Serving, pipelines: dict[st
         many = list(
             pool.map(lambda n: server.post("/v1/translate", model="translator", text=f"text {n}").json(), range(11))
         )
-    said = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
-    assert said == [pipeline.translate(f"text {n}") for n in range(11)]
+    output = [one["translations"][0]["hypotheses"][0]["text"] for one in many]
+    assert output == [pipeline.translate(f"text {n}") for n in range(11)]
 
 
 def test_translation_alignment_and_tree(server: Serving, pipelines: dict[str, Pipeline]) -> None:

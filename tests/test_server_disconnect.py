@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import Serving, serving, until, wait_until_idle
 from test_server_worker import abandoned_request
 
@@ -44,11 +44,11 @@ LOOKS: dict[str, tuple[str, dict[str, Any]]] = {
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
-    made(place / "writer", "decoder", chatty(), context=1009, layers=30, width=16, heads=2)
-    made(place / "other", "decoder", chatty(), context=127)
-    made(place / "translator", "encoder-decoder", context=509)
-    made(place / "reader", "encoder")
-    made(place / "runs" / "one" / "checkpoints" / "step-00000030", "decoder", layers=30, width=16, heads=2)
+    make_bundle(place / "writer", "decoder", chat_tokenizer(), context=1009, layers=30, width=16, heads=2)
+    make_bundle(place / "other", "decoder", chat_tokenizer(), context=127)
+    make_bundle(place / "translator", "encoder-decoder", context=509)
+    make_bundle(place / "reader", "encoder")
+    make_bundle(place / "runs" / "one" / "checkpoints" / "step-00000030", "decoder", layers=30, width=16, heads=2)
     return place
 
 
@@ -173,10 +173,10 @@ def test_job_that_cannot_start_fails_once(server: Serving, monkeypatch: pytest.M
 
 
 def test_responses_contain_no_paths_of_this_machine(folder: Path, tmp_path: Path) -> None:
-    checkpoint = made(tmp_path / "runs" / "bad" / "checkpoints" / "step-00000030", "decoder")
+    checkpoint = make_bundle(tmp_path / "runs" / "bad" / "checkpoints" / "step-00000030", "decoder")
     weights = checkpoint / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-7])
-    outside = made(tmp_path / "runs" / "bad" / "checkpoints" / "step-00000050", "decoder")
+    outside = make_bundle(tmp_path / "runs" / "bad" / "checkpoints" / "step-00000050", "decoder")
     (tmp_path / "elsewhere.json").write_bytes((outside / "config.json").read_bytes())
     (outside / "config.json").unlink()
     (outside / "config.json").symlink_to(tmp_path / "elsewhere.json")

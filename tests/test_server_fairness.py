@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from serving import serving, until, wait_until_idle
-from test_decoding import lively
+from test_decoding import varied_model
 from test_scheduler import alone, requests
 
 from chumoku.decoding import scheduler as scheduler_module
@@ -35,7 +35,7 @@ def greedy(prompt: list[int], new: int) -> Request:
 
 def filled(rows: int, *, texts: int, owner: tuple[object, object], prompt: int = 2, chunk: int = 64) -> Scheduler:
     """A scheduler whose rows are all used by one request, with more of its texts waiting."""
-    engine = TorchEngine(lively("decoder", "rotary"), rows=rows, capacity=211)
+    engine = TorchEngine(varied_model("decoder", "rotary"), rows=rows, capacity=211)
     scheduler = Scheduler(engine, chunk=chunk)
     for _ in range(texts):
         scheduler.submit(greedy([5] * prompt, 150), owner)
@@ -66,7 +66,7 @@ def test_small_request_does_not_wait_for_a_long_prompt() -> None:
 
 
 def test_many_requests_of_one_client_leave_a_row_to_others() -> None:
-    engine = TorchEngine(lively("decoder", "rotary"), rows=3, capacity=101)
+    engine = TorchEngine(varied_model("decoder", "rotary"), rows=3, capacity=101)
     scheduler = Scheduler(engine)
     for number in range(20):
         scheduler.submit(greedy([5, 7], 90), ("a", number))
@@ -108,7 +108,7 @@ def test_paused_texts_do_not_change(
     owners: list[tuple[int, int]],
     cancelled: dict[int, int],
 ) -> None:
-    model, asked = lively(kind, "rotary"), requests(kind)
+    model, asked = varied_model(kind, "rotary"), requests(kind)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler_module, "arrive_later", lambda tokens: late)
         scheduler = Scheduler(TorchEngine(model, rows=rows, capacity=29), chunk=chunk)
@@ -157,7 +157,7 @@ def test_shares() -> None:
 
 
 def test_request_with_many_texts_does_not_block_others(tmp_path: Path) -> None:
-    model = made(tmp_path / "writer", "decoder", chatty(), context=61)
+    model = make_bundle(tmp_path / "writer", "decoder", chat_tokenizer(), context=61)
     large = {"model": "writer", "prompt": ["a", "b", "c", "d"], "n": 16, "max_tokens": 37, "temperature": 0}
     large["logit_bias"] = {"256": -100}
     small = {"model": "writer", "prompt": "xyz", "max_tokens": 3, "temperature": 0}

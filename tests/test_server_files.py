@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
-from bundles import bytewise, chatty, made
+from bundles import byte_tokenizer, chat_tokenizer, make_bundle
 from serving import until
 
 import chumoku
@@ -32,13 +32,13 @@ SIZES = {"width": 96, "heads": 3, "feedforward_width": 64, "layers": 2, "context
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Path]]:
     """Path of each model and of its file of weights."""
     folder = tmp_path_factory.mktemp("models")
-    bundle = made(folder / "bundle", "decoder", chatty(), **SIZES)
-    translator = made(folder / "translator", "encoder-decoder", bytewise(), **SIZES)
+    bundle = make_bundle(folder / "bundle", "decoder", chat_tokenizer(), **SIZES)
+    translator = make_bundle(folder / "translator", "encoder-decoder", byte_tokenizer(), **SIZES)
     found = {
         name: (path, path / "model.safetensors") for name, path in (("bundle", bundle), ("translator", translator))
     }
     llama = {"position": "rotary", "norm": "rms", "feedforward": "swiglu", "bias": False, "tie_output": True}
-    source = made(folder / "source", "decoder", chatty(), **SIZES, **llama)
+    source = make_bundle(folder / "source", "decoder", chat_tokenizer(), **SIZES, **llama)
     opened = chumoku.load(source)
     for kind in ("q8_0", "f32"):
         file = folder / f"{kind}.gguf"

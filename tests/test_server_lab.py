@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from browser import visit
-from bundles import made
+from bundles import make_bundle
 from serving import Serving, serving
 
 from chumoku.lab import report
@@ -19,7 +19,7 @@ from chumoku.server import lab
 def server(tmp_path: Path) -> Iterator[Serving]:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "report.html").write_text(report.render_page([]), "utf-8")
-    with serving({"decoder": made(tmp_path / "decoder", "decoder")}, lab=tmp_path / "lab") as running:
+    with serving({"decoder": make_bundle(tmp_path / "decoder", "decoder")}, lab=tmp_path / "lab") as running:
         yield running
 
 

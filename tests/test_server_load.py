@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import serving, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -30,8 +30,8 @@ def load() -> ModuleType:
 
 def test_disconnected_clients_leave_nothing_behind(load: ModuleType, tmp_path: Path) -> None:
     models = {
-        "writer": made(tmp_path / "writer", "decoder", chatty(), context=127),
-        "translator": made(tmp_path / "translator", "encoder-decoder"),
+        "writer": make_bundle(tmp_path / "writer", "decoder", chat_tokenizer(), context=127),
+        "translator": make_bundle(tmp_path / "translator", "encoder-decoder"),
     }
     with serving(models, limits=Limits(rows=3, queue=7)) as server:
         names = {name: name for name in models}

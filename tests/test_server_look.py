@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from pydantic import ValidationError
 
 import chumoku
@@ -36,7 +36,7 @@ TEXT = "猫 cat"
 
 
 def pipeline(kind: str, *, seed: int = 3, spread: float = 5.0, **changes: Any) -> Pipeline:
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     sizes = {"width": 30, "heads": 5, "layers": 2, "context": 61, "vocabulary": tokenizer.size + 3}
     model = build(ModelConfig(**{"kind": kind, **sizes, **changes}), seed=seed).eval()
     with torch.no_grad():
@@ -319,7 +319,7 @@ def test_next_tokens(decoder: Pipeline, translator: Pipeline) -> None:
     assert target[0, 0] == translator.tokenizer.roles.begin
     expected = translator.model(source, target).logits[0, -1].topk(3).indices.tolist()
     assert [one["id"] for one in result["candidates"]] == expected
-    whole = pipeline("decoder", vocabulary=bytewise().size)
+    whole = pipeline("decoder", vocabulary=byte_tokenizer().size)
     assert whole.config.vocabulary > 200
     assert views.next_tokens(whole, schemas.Next(**body(count=200)))["rest"] != "-Infinity"
 
@@ -378,7 +378,7 @@ def test_ablation_of_encoders() -> None:
 def test_lens_dequantizes_the_output_matrix_once(
     kind: str, length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = made(tmp_path / "model", kind, layers=5, width=96, heads=3)
+    path = make_bundle(tmp_path / "model", kind, layers=5, width=96, heads=3)
     model = chumoku.load(path, precision="int8").model
     tokens = [5 + place % 200 for place in range(length)]
     source = tokens[:3] if kind == "encoder-decoder" else None
@@ -386,11 +386,11 @@ def test_lens_dequantizes_the_output_matrix_once(
     assert output.logits is not None
     size, dequantized, calls = model.config.vocabulary, Int8Groups.dequantize, [0]
 
-    def counted(self: Int8Groups) -> torch.Tensor:
+    def dequantize_and_count(self: Int8Groups) -> torch.Tensor:
         calls[0] += len(self.scale) == size
         return dequantized(self)
 
-    monkeypatch.setattr(Int8Groups, "dequantize", counted)
+    monkeypatch.setattr(Int8Groups, "dequantize", dequantize_and_count)
     checks: list[int] = []
     found = lens.apply_lens(model, tape, best=3, check_interrupt=lambda: checks.append(1))
     assert calls[0] <= 1, "all layers share the output matrix"
@@ -413,7 +413,7 @@ def line(step: int, **more: Any) -> str:
 def folder(tmp_path: Path) -> Path:
     run = tmp_path / "runs" / "one"
     for step in (30, 50):
-        made(run / "checkpoints" / f"step-{step:08}", "decoder")
+        make_bundle(run / "checkpoints" / f"step-{step:08}", "decoder")
     (run / "checkpoints" / "step-00000070.writing").mkdir()
     lines = [line(step) for step in range(10, 51, 10)] + [json.dumps({"step": 50, "validation_loss": 0.7})]
     (run / "metrics.jsonl").write_text("\n".join([*lines, "{cut", '{"step": "x"}', "[]", '{"st']) + "", "utf-8")

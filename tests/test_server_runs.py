@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -27,9 +27,9 @@ PLACE = Path("checkpoints") / "step-00000030"
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     place = tmp_path_factory.mktemp("models")
     return {
-        "writer": made(place / "writer", "decoder", chatty()),
-        "old": made(place / "old", "decoder"),
-        "new": made(place / "new", "decoder", width=18, heads=3, layers=3),  # another shape
+        "writer": make_bundle(place / "writer", "decoder", chat_tokenizer()),
+        "old": make_bundle(place / "old", "decoder"),
+        "new": make_bundle(place / "new", "decoder", width=18, heads=3, layers=3),  # another shape
     }
 
 

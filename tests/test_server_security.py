@@ -13,7 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from serving import KEY, Serving, serving
@@ -33,7 +33,7 @@ WITHOUT_KEY = httpx.Client()  # shared, because creating a client is slow
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder", chatty())
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
 
 
 @pytest.fixture(scope="module")

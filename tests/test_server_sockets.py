@@ -14,7 +14,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import KEY, Serving, serving, until, wait_until_idle
 
 from chumoku.server.security.limits import Limits
@@ -35,7 +35,7 @@ LIMITS = Limits(body_seconds=0.7, header_seconds=1.3, connections=23)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made(tmp_path_factory.mktemp("models") / "writer", "decoder", chatty())
+    return make_bundle(tmp_path_factory.mktemp("models") / "writer", "decoder", chat_tokenizer())
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +119,9 @@ def test_keep_alive_connection_times_out(locked: Serving, monkeypatch: pytest.Mo
 
 
 def test_half_closed_connections_are_closed(locked: Serving) -> None:
-    for begun in (b"", b"GET /hea", UNFINISHED[401], UNFINISHED[408] + b"x"):
+    for start_of_request in (b"", b"GET /hea", UNFINISHED[401], UNFINISHED[408] + b"x"):
         with connect(locked) as connection:
-            connection.sendall(begun)
+            connection.sendall(start_of_request)
             connection.shutdown(socket.SHUT_WR)
             read_until_closed(connection, 3)
             until(lambda: not locked.server.server_state.connections, 3)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from serving import Serving, serving, until, wait_until_idle
 from typer.testing import CliRunner
 
@@ -40,8 +40,8 @@ LONG = {"model": "writer", "prompt": "a", "max_tokens": 900, "temperature": 0, "
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("models")
-    made(place / "writer", "decoder", chatty(), context=1009)
-    made(place / "translator", "encoder-decoder", context=509)
+    make_bundle(place / "writer", "decoder", chat_tokenizer(), context=1009)
+    make_bundle(place / "translator", "encoder-decoder", context=509)
     return place
 
 

@@ -1,4 +1,4 @@
-"""Speculation is exact: the joint distribution of what is written is the target's own, and what is not so is caught."""
+"""Speculative decoding has exactly the distribution of the target model; wrong versions are caught."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 import torch
 from cells import VOCABULARY
-from test_decoding import BEGIN, END, lively, prompts, sources
+from test_decoding import BEGIN, END, prompts, sources, varied_model
 
 from chumoku.decoding import speculative
 from chumoku.decoding.engines.base import TorchEngine
@@ -137,7 +137,7 @@ def test_broken_speculations_are_caught(name: str, broken: object, monkeypatch: 
 )
 def test_greedy_speculation_is_greedy(position: str, window: int | None) -> None:
     """Over real engines, with a draft that is often wrong: the cache must go back as far as it was wrong."""
-    model, draft = lively("decoder", position, attention_window=window), lively("decoder", "none", layers=1)
+    model, draft = varied_model("decoder", position, attention_window=window), varied_model("decoder", "none", layers=1)
     expected = generate(model, prompts(), max_new_tokens=11, temperature=0, end=END, min_new_tokens=3)
     engines = {"target": TorchEngine(model, rows=1, capacity=40), "draft": TorchEngine(draft, rows=1, capacity=40)}
     for prompt, text in zip(prompts(), expected, strict=True):
@@ -160,7 +160,7 @@ def test_greedy_speculation_is_greedy(position: str, window: int | None) -> None
 
 
 def test_a_translator_may_have_a_draft() -> None:
-    model, draft = (lively("encoder-decoder", "rotary", layers=layers) for layers in (2, 1))
+    model, draft = (varied_model("encoder-decoder", "rotary", layers=layers) for layers in (2, 1))
     source = sources()[0][3, :7].tolist()
     request = Request([BEGIN], 9, SamplingOptions(temperature=0), (END,), source=source)
     scheduler = Scheduler(TorchEngine(model, rows=1, capacity=19))
@@ -173,7 +173,10 @@ def test_a_translator_may_have_a_draft() -> None:
 
 
 def test_invalid_speculations_are_refused() -> None:
-    model, other = lively("decoder", "none"), lively("decoder", "none", vocabulary=31)
+    model, other = (
+        varied_model("decoder", "none"),
+        varied_model("decoder", "none", vocabulary=31),
+    )
     target, draft, wrong = (TorchEngine(one, rows=1, capacity=9) for one in (model, model, other))
     with pytest.raises(UsageError, match="the draft has 31 tokens, the target 29"):
         speculate(Request([5], 3), target=target, draft=wrong)

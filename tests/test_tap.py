@@ -336,5 +336,7 @@ def test_comparison_pass_is_not_recorded_and_uses_no_random_numbers() -> None:
 
 def test_edits_apply_in_comparison_pass() -> None:
     model = build(Cell("decoder").config(), seed=3)
-    with edit(model, {"decoder.embedding": torch.zeros_like}), record(model, "logits", debug=True):
-        model(tokens(2, 5))
+    with edit(model, {"decoder.embedding": torch.zeros_like}), record(model, "logits", debug=True) as tape:
+        edited = model(tokens(2, 5)).logits
+    assert torch.equal(tape["logits"], edited)
+    assert not torch.equal(edited, model(tokens(2, 5)).logits)

@@ -1,4 +1,4 @@
-"""A file of lines: as many lines out as in, in order, whatever happens in between."""
+"""Translating a file gives one line per line, in order, even after interruptions."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def finished(source: Path, out: Path) -> bytes:
 
 
 def test_every_line_gets_its_translation(source: Path, tmp_path: Path) -> None:
-    heard: list[tuple[int, int]] = []
+    log: list[tuple[int, int]] = []
     out = tmp_path / "new" / "out.txt"
-    count = translate_file(source, out, shout, job=JOB, chunk=CHUNK, progress=lambda *two: heard.append(two))
+    count = translate_file(source, out, shout, job=JOB, chunk=CHUNK, progress=lambda *two: log.append(two))
     expected = ["" if n % 13 == 5 else f"LINE {n}!" for n in range(61)]
     assert out.read_text(encoding="utf-8").split("\n") == [*expected, ""]
     assert count == 61
-    assert heard == [(done, 61) for done in (0, 7, 14, 21, 28, 35, 42, 49, 56, 61)]
+    assert log == [(done, 61) for done in (0, 7, 14, 21, 28, 35, 42, 49, 56, 61)]
     assert sorted(tmp_path.rglob("*.progress*")) == []
 
 
@@ -88,10 +88,10 @@ def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     inputs = [f"a{mark}b" for mark in BREAKS] + ["", "  ", "\u3000", "tab\there", "last, without its end"]
     (tmp_path / "in.txt").write_bytes("\n".join(inputs).encode())
     count = translate_file(tmp_path / "in.txt", tmp_path / "out.txt", list, job=JOB, chunk=3)
-    said = (tmp_path / "out.txt").read_text(encoding="utf-8")
+    output = (tmp_path / "out.txt").read_text(encoding="utf-8")
     assert count == len(inputs)
-    assert said.splitlines() == ["a b"] * len(BREAKS) + ["", "", "", "tab\there", "last, without its end"]
-    assert said.count("\n") == len(inputs)
+    assert output.splitlines() == ["a b"] * len(BREAKS) + ["", "", "", "tab\there", "last, without its end"]
+    assert output.count("\n") == len(inputs)
 
 
 def test_line_breaks_in_a_translation_become_spaces() -> None:
@@ -117,15 +117,15 @@ def test_continues_after_an_interruption_at_any_chunk(source: Path, tmp_path: Pa
 
 
 def test_finished_chunks_are_not_translated_again(source: Path, tmp_path: Path) -> None:
-    out, asked = tmp_path / "out.txt", list[str]()
+    out, translated = tmp_path / "out.txt", list[str]()
 
     def noting(texts: list[str]) -> list[str]:
-        asked.extend(texts)
+        translated.extend(texts)
         return in_company(texts)
 
-    begun(source, out)
+    start_and_interrupt(source, out)
     translate_file(source, out, noting, job=JOB, chunk=CHUNK)
-    assert asked == [text for text in list(read_lines(source))[3 * CHUNK :] if text]
+    assert translated == [text for text in list(read_lines(source))[3 * CHUNK :] if text]
 
 
 def test_continues_after_an_interruption_at_any_byte(source: Path, tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_a_million_lines_in_flat_memory(tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < source.stat().st_size / 10
 
 
-def begun(source: Path, out: Path) -> bytes:
+def start_and_interrupt(source: Path, out: Path) -> bytes:
     with pytest.raises(KeyboardInterrupt):
         translate_file(source, out, stopping_after(3), job=JOB, chunk=CHUNK)
     return out.read_bytes()
@@ -215,7 +215,7 @@ def begun(source: Path, out: Path) -> bytes:
 
 def test_another_job_is_refused(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
-    written = begun(source, out)
+    written = start_and_interrupt(source, out)
     with pytest.raises(UsageError, match=r"started with beam = 3, not 5.*remove .*out\.txt and out\.txt\.progress"):
         translate_file(source, out, in_company, job={**JOB, "beam": 5}, chunk=CHUNK)
     with pytest.raises(UsageError, match="started with model = a, not b"):
@@ -229,7 +229,7 @@ def test_another_job_is_refused(source: Path, tmp_path: Path) -> None:
 
 def test_finished_input_must_not_change_but_the_rest_may(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
-    written = begun(source, out)
+    written = start_and_interrupt(source, out)
     texts = list(read_lines(source))
     for number in (0, 20):
         source.write_text("".join(f"{text}{'x' * (place == number)}\n" for place, text in enumerate(texts)))
@@ -280,7 +280,7 @@ def test_invalid_utf8_is_found_before_translating(tmp_path: Path) -> None:
         translate_file(tmp_path / "broken.gz", tmp_path / "out.txt", shout, job=JOB)
 
 
-def test_a_line_too_long_is_named_and_what_is_done_is_kept(source: Path, tmp_path: Path) -> None:
+def test_a_too_long_line_is_named_and_finished_lines_are_kept(source: Path, tmp_path: Path) -> None:
     texts = list(read_lines(source))
     source.write_text("".join(f"{text}{'x' * 99 * (place == 40)}\n" for place, text in enumerate(texts)))
 
@@ -312,7 +312,7 @@ def test_two_at_once_are_refused(source: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_progress_file_is_reported(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
-    written = begun(source, out)
+    written = start_and_interrupt(source, out)
     odd = ({"job": 1, "lines": "x", "read": 2}, *({"job": JOB, "lines": n, "read": ""} for n in (-1, math.inf)))
     for note in (b"", b"[]", b'{"job": {}}', b"\xff", *(json.dumps(one).encode() for one in odd)):
         progress_path(out).write_bytes(note)
@@ -355,9 +355,9 @@ def test_lines_are_returned_as_they_arrive() -> None:
     assert list(read_line_batches(stream, most=5)) == [["one"], ["two"], ["three 三", ""], ["end"]]
     assert list(read_line_batches(Dripping(b"a\nb\nc\nd\ne\n"), most=2)) == [["a", "b"], ["c", "d"], ["e"]]
     assert list(read_line_batches(Dripping(), most=2)) == []
-    heard: list[list[str]] = []
+    log: list[list[str]] = []
     with pytest.raises(CorpusError, match="Line 4 of standard input is not valid UTF-8"):
-        heard.extend(read_line_batches(Dripping(b"a\nb\nc\n\xff\ne\n"), most=2))
+        log.extend(read_line_batches(Dripping(b"a\nb\nc\n\xff\ne\n"), most=2))
     with pytest.raises(CorpusError, match="Line 2 of standard input is longer than"):
         list(read_line_batches(Dripping(b"a\n", *[b"x" * (1 << 19)] * 3), most=2))
 

@@ -111,6 +111,7 @@ def test_hanging_server_is_reported_as_dead(browser: Any, server: FakeServer) ->
     page.wait_for_selector("#tr-source")
     page.route("**/health", lambda route: None)
     page.wait_for_selector("#dead:visible", timeout=3000)
+    assert page.is_visible("#dead")
 
 
 def test_wrong_key_is_refused(browser: Any) -> None:

@@ -33,8 +33,8 @@ def test_chat_streams_and_survives_a_reload(browser: Any, server: FakeServer) ->
     page = visited.page
     answered(page, "one two three")
     answered(page, "five seven")
-    said = page.locator(".message .written").all_text_contents()
-    assert said == ["one two three", "one two three", "five seven", "five seven"]
+    output = page.locator(".message .written").all_text_contents()
+    assert output == ["one two three", "one two three", "five seven", "five seven"]
     sent = next(body for path, body in reversed(server.requests) if body.get("stream"))
     assert [one["role"] for one in sent["messages"]] == ["user", "assistant", "user"]
     assert sent["model"] == "talker"
@@ -143,9 +143,9 @@ def test_next_token_chart_follows_the_sliders(browser: Any, server: FakeServer) 
     page.evaluate(slide, [0, "0"])
     assert page.evaluate(strong) == 1
     assert page.text_content(".bar .figure") == "100 %"
-    asked = len(server.requests)
+    before = len(server.requests)
     page.evaluate(slide, [0, "1.5"])
-    assert len(server.requests) == asked, "the page draws it by itself"
+    assert len(server.requests) == before, "the page draws it by itself"
     page.keyboard.press("Control+Enter")
     page.wait_for_selector("[data-t=ch_take]:visible")
     sent = next(body for _, body in reversed(server.requests) if body.get("stream"))
@@ -181,35 +181,37 @@ RULES = [
 def test_page_and_server_sample_alike(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
     generator = torch.Generator().manual_seed(3)
-    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
+    script = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     for rules in RULES:
         logits = (3 * torch.randn(97, generator=generator, dtype=torch.float64)).sort(descending=True).values
         true = process_logits(
             logits, SamplingOptions(**{"top_p": None, **rules}), seen=torch.zeros(97, dtype=torch.bool)
         ).softmax(-1)
         names = {"temperature": "temperature", "top_k": "topK", "top_p": "topP", "min_p": "minP"}
-        told = page.evaluate(
-            asked,
+        result = page.evaluate(
+            script,
             [{"logits": logits.tolist(), "rest": -1e300, "vocabulary": 97}, {names[k]: v for k, v in rules.items()}],
         )
-        drawn = torch.tensor([share if kept else 0.0 for share, kept in zip(told["shares"], told["kept"], strict=True)])
+        drawn = torch.tensor(
+            [share if kept else 0.0 for share, kept in zip(result["shares"], result["kept"], strict=True)]
+        )
         assert torch.allclose(drawn.double(), true, atol=1e-6), rules
-        assert told["count"] == int((true > 0).sum()), rules
+        assert result["count"] == int((true > 0).sum()), rules
 
 
 def test_unknown_tokens_count_as_equally_likely(browser: Any, server: FakeServer) -> None:
     page = visit(browser, server.url).page
-    asked = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
+    script = "async ([known, rules]) => (await import('/viewer/core/sampling.js')).applySampling(known, rules)"
     known = {"logits": [math.log(0.5), math.log(0.2)], "rest": math.log(0.3), "vocabulary": 32}
-    told = page.evaluate(asked, [known, {"temperature": 1.0, "topP": 0.75}])
-    assert told["count"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
-    told = page.evaluate(asked, [known, {"temperature": 1.0, "topK": 11}])
-    assert told["count"] == 11
-    assert abs(told["shares"][0] - 0.5 / 0.79) < 1e-9
-    told = page.evaluate(asked, [known, {"temperature": 1.0, "minP": 0.03}])
-    assert told["count"] == 2
-    told = page.evaluate(asked, [known, {"temperature": 1.0}])
-    assert abs(told["rest"] - 0.3) < 1e-9
+    result = page.evaluate(script, [known, {"temperature": 1.0, "topP": 0.75}])
+    assert result["count"] == 2 + 5, "0.5 + 0.2 + 5 · 0.01 reach 0.75"
+    result = page.evaluate(script, [known, {"temperature": 1.0, "topK": 11}])
+    assert result["count"] == 11
+    assert abs(result["shares"][0] - 0.5 / 0.79) < 1e-9
+    result = page.evaluate(script, [known, {"temperature": 1.0, "minP": 0.03}])
+    assert result["count"] == 2
+    result = page.evaluate(script, [known, {"temperature": 1.0}])
+    assert abs(result["rest"] - 0.3) < 1e-9
 
 
 EVENTS = [

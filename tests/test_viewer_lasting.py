@@ -10,7 +10,7 @@ from urllib.parse import urlparse
 import pytest
 import torch
 from browser import Visit, until, visit
-from bundles import made
+from bundles import make_bundle
 from fake_server import MODELS, FakeServer
 from serving import Serving, serving
 
@@ -23,10 +23,10 @@ HALF = "\ud800"  # half of a letter, as a text cut in its middle holds it
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     place = tmp_path_factory.mktemp("served")
     run = place / "runs" / "young"
-    made(run / "checkpoints" / "step-00000007", "decoder")
+    make_bundle(run / "checkpoints" / "step-00000007", "decoder")
     (run / "recipe.json").write_text('{"model": {"layers": 2, "heads": 3}}', "utf-8")
     (run / "metrics.jsonl").write_text('{"step": 7, "loss": 5.5}\n', "utf-8")
-    with serving({"decoder": made(place / "decoder", "decoder")}, runs=place / "runs") as one:
+    with serving({"decoder": make_bundle(place / "decoder", "decoder")}, runs=place / "runs") as one:
         yield one
 
 
@@ -62,7 +62,7 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
         page.click(f".off-table tbody tr:nth-child(2) button >> nth={place}")
     page.wait_for_selector(".off-pair")
     visited.wait_until_idle()
-    said = page.locator(".off-side .said").all_text_contents()
+    output = page.locator(".off-side .said").all_text_contents()
     pressed = (
         "[...document.querySelectorAll('.off-table .switch')].map(one => one.getAttribute('aria-pressed') === 'true')"
     )
@@ -72,7 +72,7 @@ def test_heads_stay_off_when_theme_and_language_change(browser: Any, server: Ser
         page.click(switch)
         visited.wait_until_idle()
         assert page.evaluate(pressed) == before, switch
-        assert page.locator(".off-side .said").all_text_contents() == said, switch
+        assert page.locator(".off-side .said").all_text_contents() == output, switch
     assert page.get_attribute(".off-table .switch >> nth=0", "aria-label") == "層 0・ヘッド 0"
     assert "ビット" in page.text_content(".off-answer")
     page.click(".off-table tbody tr:nth-child(2) button >> nth=1")
@@ -211,8 +211,8 @@ def test_leaving_a_tab_aborts_its_requests(browser: Any, server: Serving) -> Non
 
     def later(route: Any) -> None:
         """The lens comes with a question of its own, as for a large vocabulary."""
-        told = route.fetch()
-        route.fulfill(response=told, body=json.dumps({**told.json(), "lens": None}))
+        result = route.fetch()
+        route.fulfill(response=result, body=json.dumps({**result.json(), "lens": None}))
 
     page.route("**/v1/look", later)
     page.goto(f"{server.url}/#/look")

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from browser import Visit, until, visit
-from bundles import bytewise, made
+from bundles import byte_tokenizer, make_bundle
 from serving import Serving, serving
 
 from chumoku.models.build import build
@@ -28,7 +28,7 @@ LONG = "abcdefg " * 200
 
 def wide() -> Pipeline:
     """A model with a context long enough for the largest map."""
-    tokenizer = bytewise()
+    tokenizer = byte_tokenizer()
     sizes = {"width": 14, "heads": 7, "layers": 2, "context": 2048, "vocabulary": tokenizer.size}
     return Pipeline(build(ModelConfig(kind="decoder", **sizes), seed=5).eval(), tokenizer, tokenizer)
 
@@ -41,7 +41,7 @@ def broken(path: Path) -> Pipeline:
     return one
 
 
-def told(step: int, **more: Any) -> str:
+def metrics_line(step: int, **more: Any) -> str:
     return json.dumps({"step": step, "loss": 5 / step, "rate": 0.1, "norm": 2, "tokens_per_second": 7, **more}) + "\n"
 
 
@@ -49,18 +49,18 @@ def told(step: int, **more: Any) -> str:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("served")
     for step, position in ((30, "sinusoidal"), (50, "rotary")):
-        made(place / "runs" / "little" / "checkpoints" / f"step-{step:08}", "decoder", position=position)
+        make_bundle(place / "runs" / "little" / "checkpoints" / f"step-{step:08}", "decoder", position=position)
     (place / "runs" / "little" / "recipe.json").write_text('{"model": {"layers": 2, "heads": 3}}', "utf-8")
     return place
 
 
 @pytest.fixture(scope="module")
 def server(place: Path) -> Iterator[Serving]:
-    decoder = made(place / "decoder", "decoder")
+    decoder = make_bundle(place / "decoder", "decoder")
     models = {
-        "translator": made(place / "translator", "encoder-decoder", encoder_layers=3),
+        "translator": make_bundle(place / "translator", "encoder-decoder", encoder_layers=3),
         "decoder": decoder,
-        "encoder": made(place / "encoder", "encoder", head="vector", position="learned"),
+        "encoder": make_bundle(place / "encoder", "encoder", head="vector", position="learned"),
         "wide": wide(),
         "broken": broken(decoder),
     }
@@ -72,7 +72,7 @@ def server(place: Path) -> Iterator[Serving]:
 def metrics(place: Path) -> Path:
     path = place / "runs" / "little" / "metrics.jsonl"
     path.write_text(
-        "".join(told(step) for step in range(10, 51, 10)) + '{"step": 50, "validation_loss": 1.5}\n', "utf-8"
+        "".join(metrics_line(step) for step in range(10, 51, 10)) + '{"step": 50, "validation_loss": 1.5}\n', "utf-8"
     )
     return path
 
@@ -319,7 +319,7 @@ def test_curves_grow_while_a_run_trains(browser: Any, server: Serving, metrics: 
     assert "step 50" in page.text_content(".runs-list")
     assert "validation 1.5" in page.text_content(".runs-legend")
     with metrics.open("a", encoding="utf-8") as stream:
-        stream.write(told(60) + told(70, loss=None))
+        stream.write(metrics_line(60) + metrics_line(70, loss=None))
     until(page, "document.querySelector('.runs-list').textContent.includes('step 70')", seconds=8)
     page.wait_for_selector(".curves .odd", state="attached")
     assert page.text_content(".live") == "training now"

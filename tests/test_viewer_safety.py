@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from browser import until, visit
-from bundles import chatty, made
+from bundles import chat_tokenizer, make_bundle
 from fake_server import VIEWER
 from injections import FOUND, SHORT, STRINGS, hostile_models, hostile_runs, without_spaces
 from serving import KEY, Serving, serving
@@ -31,8 +31,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[Serving]:
     models: dict[str, Any] = {
-        "little": made(folder / "little", "encoder-decoder"),
-        "talker": made(folder / "talker", "decoder", chatty(), context=211),
+        "little": make_bundle(folder / "little", "encoder-decoder"),
+        "talker": make_bundle(folder / "talker", "decoder", chat_tokenizer(), context=211),
     }
     with serving(models, runs=folder) as one:
         yield one
@@ -73,19 +73,19 @@ def test_chat_shows_the_models_output_and_probabilities(browser: Any, server: Se
     page.keyboard.press("Tab")
     page.click(".composer .go")
     page.wait_for_selector(".message.assistant footer")
-    told = server.post(
+    result = server.post(
         "/v1/chat/completions",
         model="talker",
         messages=[{"role": "user", "content": "hello"}],
         max_tokens=13,
         temperature=0,
     ).json()
-    assert page.text_content(".message.assistant .written") == told["choices"][0]["message"]["content"]
+    assert page.text_content(".message.assistant .written") == result["choices"][0]["message"]["content"]
     page.click("[data-mode=complete]")
     page.fill("#ch-prompt", "ab")
     page.wait_for_selector(".chances .bar")
-    told = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
-    assert page.locator(".bar .name").first.text_content() == told["candidates"][0]["text"]
+    result = server.post("/v1/look/next", model="talker", text="ab", count=3).json()
+    assert page.locator(".bar .name").first.text_content() == result["candidates"][0]["text"]
     visited.assert_clean()
 
 
@@ -100,7 +100,7 @@ def test_text_longer_than_the_context_is_cut_with_a_notice(browser: Any, server:
 
 
 def test_key_form_gives_access(browser: Any, folder: Path) -> None:
-    with serving({"little": made(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
+    with serving({"little": make_bundle(folder / "keyed", "encoder-decoder")}, key=KEY) as keyed:
         page = visit(browser, keyed.url).page
         assert page.locator("#tr-source").count() == 0
         page.fill("input", "no key")
@@ -161,10 +161,10 @@ def test_hostile_strings_are_not_executed(browser: Any, hostile: Serving, view: 
                     summary.click()
                     visited.wait_until_idle()
                 page.evaluate(POINTED)
-                tell(page, visited)
+                check_nothing_was_executed(page, visited)
     page.goto(f"{hostile.url}/#/{view}/{STRINGS[0]}")
     visited.wait_until_idle()
-    tell(page, visited)
+    check_nothing_was_executed(page, visited)
 
 
 # Point at everything, as a reader might: words tell more when they are.
@@ -172,10 +172,10 @@ POINTED = """() => { for (const one of [...document.querySelectorAll('main *')].
     for (const name of ['pointerenter', 'pointerover', 'pointerleave']) one.dispatchEvent(new PointerEvent(name)) }"""
 
 
-def tell(page: Any, visited: Any) -> None:
+def check_nothing_was_executed(page: Any, visited: Any) -> None:
     assert page.evaluate("window.hit") is None
     assert page.evaluate(FOUND) == []
-    # What the server refuses is no complaint; what the policy stopped is.
+    # A request that the server refuses is not an error of the page; one that the content security policy blocks is.
     visited.errors[:] = [one for one in visited.errors if "the server responded with a status of 4" not in one]
     visited.assert_clean()
 
@@ -251,13 +251,13 @@ def elsewhere() -> Iterator[str]:
 def test_other_origins_can_neither_read_nor_act(browser: Any, server: Serving, elsewhere: str) -> None:
     page = visit(browser, elsewhere).page
     before = server.client.get("/metrics").text
-    told = page.evaluate(ATTEMPTS, server.url)
+    result = page.evaluate(ATTEMPTS, server.url)
     refused = ("read", "health", "read with cookies", "act", "script", "style")
-    assert {name: told[name] for name in refused} == dict.fromkeys(refused, "refused")
+    assert {name: result[name] for name in refused} == dict.fromkeys(refused, "refused")
     # Requests whose answer nobody reads: the browser sends them, and the server must not do them.
-    assert {told["act unread"], told["act as a form"]} <= {"refused", "opaque 0"}
-    assert not told["frame"]
-    assert not told["tab"]
+    assert {result["act unread"], result["act as a form"]} <= {"refused", "opaque 0"}
+    assert not result["frame"]
+    assert not result["tab"]
     assert not [frame for frame in page.frames[1:] if frame.url.startswith(server.url)], "the page is in no frame"
 
     def tokens(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import sys
+import warnings
 
 import typer
 
@@ -25,7 +26,7 @@ from chumoku.cli import (
     train,
     translate,
 )
-from chumoku.errors import ChumokuError
+from chumoku.errors import ChumokuError, NoTokenizerWarning
 
 app = typer.Typer(
     name="chumoku",
@@ -59,6 +60,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show こたつ shows ?
+    warnings.simplefilter("ignore", NoTokenizerWarning)  # a command that needs the tokenizer says so itself
     try:
         app()
     except ChumokuError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, model_path
+from chumoku.decoding.defaults import BEAM
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
@@ -22,7 +23,7 @@ def evaluate(
     data: Annotated[
         list[str], typer.Argument(help="A text; to score translations, a table, or a source and a target file.")
     ],
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = 4,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Translation models: beam size.")] = BEAM,
     language: Annotated[str | None, typer.Option(help="Of the references; default: detected.")] = None,
     tokenized: Annotated[bool, typer.Option("--tokenized", help="Texts are already split by spaces.")] = False,
     columns: Annotated[str, typer.Option(help="Tables: source and target column, by number (from 0) or name.")] = "0,1",
@@ -45,6 +46,7 @@ def evaluate(
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
         bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+        bundle.require_tokenizer()
         if bundle.config.kind == "encoder-decoder":
             return _translations(bundle, data, beam, language, tokenized, columns, save)
         return _text(bundle, data)
@@ -82,21 +84,14 @@ def show(found: dict[str, Any]) -> None:
 
 def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
     from rich.console import Console
-    from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
     from chumoku.data.corpus import Corpus
     from chumoku.evaluation.perplexity import score_text
+    from chumoku.text.progress import ShowProgress
 
     corpus = Corpus(files, documents="file")
-    columns = (TextColumn("scoring … {task.completed:,.0f} tokens"), TimeElapsedColumn())
-    with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
-        task = bar.add_task("", total=None)
-        score = score_text(
-            bundle.model,
-            corpus.documents(),
-            tokenizer=bundle.tokenizer,
-            progress=lambda tokens: bar.update(task, advance=tokens),
-        )
+    with ShowProgress(Console(stderr=True)) as progress:
+        score = score_text(bundle.model, corpus.documents(), tokenizer=bundle.tokenizer, progress=progress)
     return score.as_dict()
 
 
@@ -110,23 +105,24 @@ def _translations(
     save: Path | None,
 ) -> dict[str, Any]:
     from rich.console import Console
-    from rich.progress import track
 
     from chumoku.cli.prepare import split_in_two
     from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import POOR, seems_swapped
+    from chumoku.text.progress import ShowProgress
 
     pairs = _pairs(files, split_in_two(columns, "--columns"))
     translations: list[str] = []
-    places = range(0, len(pairs), CHUNK)
-    for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):
-        translations += translate(
-            bundle.model,  # type: ignore[arg-type]
-            [pair.source for pair in pairs[start : start + CHUNK]],
-            source_tokenizer=bundle.source_tokenizer,
-            tokenizer=bundle.tokenizer,
-            beam=beam,
-        )
+    with ShowProgress(Console(stderr=True)) as progress:
+        for start in range(0, len(pairs), CHUNK):
+            progress("translating", start, len(pairs), "sentences")
+            translations += translate(
+                bundle.model,  # type: ignore[arg-type]
+                [pair.source for pair in pairs[start : start + CHUNK]],
+                source_tokenizer=bundle.source_tokenizer,
+                tokenizer=bundle.tokenizer,
+                beam=beam,
+            )
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from chumoku.cli.shared import Json, json_line
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
     from chumoku.lab.experiment import Budget
@@ -122,11 +122,14 @@ def run_with_progress(ids: list[str], budget: Budget, out: Path, *, quiet: bool)
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     console = Console(stderr=True, soft_wrap=True)
     with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=sum(expected.values()))
+        finished: list[str] = []
+        task = bar.add_task(f"0 of {pluralize(len(ids), 'claim')}", total=sum(expected.values()))
 
         def progress(id: str, result: Result | None) -> None:
+            finished.extend([] if result is None else [id])
+            running = f", {id}" if result is None else ""
+            bar.update(task, description=f"{len(finished)} of {pluralize(len(ids), 'claim')}{running}")
             if result is None:
-                bar.update(task, description=id)
                 return
             bar.advance(task, expected[id])
             if not quiet:
@@ -160,4 +163,4 @@ def format_results(results: list[Result]) -> str:
         f"{number} {verdict if number == 1 else PLURAL.get(verdict, verdict)}"
         for verdict, number in sorted(counts.items())
     )
-    return "\n".join([*lines, "", f"{counted(len(results), 'claim')}: {total}."])
+    return "\n".join([*lines, "", f"{pluralize(len(results), 'claim')}: {total}."])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, check_text, json_line, model_path
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 from chumoku.inspect_prompt import MOST, generated_text, question
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def look(
     print_words(snapshot, texts["said"])
     for notice, _ in notices:
         print(f"\n{notice}")
-    print(f"\nWrote {page} and {counted(len(plots), 'plot')} in the same folder.")
+    print(f"\nWrote {page} and {pluralize(len(plots), 'plot')} in the same folder.")
 
 
 def check_options(pipeline: Pipeline, *, layer: int | None, head: int | None, to: str | None, new: int | None) -> None:

@@ -66,6 +66,7 @@ def open_pipeline(
     found = pipeline.config.kind
     if found != kind:
         raise UsageError(f"{model} is of kind '{found}', but this command needs the kind '{kind}': {ABILITIES[found]}.")
+    pipeline.require_tokenizer()
     return pipeline
 
 

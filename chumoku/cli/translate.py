@@ -22,7 +22,8 @@ from chumoku.cli.shared import (
     open_pipeline,
     quiet_pipe,
 )
-from chumoku.errors import UsageError, counted
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
+from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -43,8 +44,10 @@ def translate(
     out: Annotated[
         Path | None, typer.Option(help="… into this one; run the same command again to continue an interrupted one.")
     ] = None,
-    beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = 4,
-    length_penalty: Annotated[float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")] = 1.0,
+    beam: Annotated[int, typer.Option(min=1, max=64, help="Beam size.")] = BEAM,
+    length_penalty: Annotated[
+        float, typer.Option(help="Above 0 favors long translations, below 0 short ones.")
+    ] = LENGTH_PENALTY,
     limit: Annotated[int | None, typer.Option(min=1, max=LONGEST, help="Most tokens of a translation.")] = None,
     into: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     adapter: Adapter = None,
@@ -61,7 +64,7 @@ def translate(
         )
     model = model_path(model)
     sentences = [check_text(text, f"Text {number}") for number, text in enumerate(texts or [], start=1)]
-    options = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
+    options: dict[str, Any] = {"beam": beam, "length_penalty": length_penalty, "limit": limit, "into": into}
     pipeline = open_pipeline(model, "encoder-decoder", device=device, precision=precision, adapter=adapter)
 
     def run(some: list[str]) -> list[str]:
@@ -105,7 +108,7 @@ def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], 
         except KeyboardInterrupt:
             display.close()
             typer.echo(
-                f"Stopped after {display.done:,} of {counted(display.total, 'line')}. "
+                f"Stopped after {display.done:,} of {pluralize(display.total, 'line')}. "
                 "Run the same command to continue.",
                 err=True,
             )
@@ -114,7 +117,7 @@ def _translate_file(file: Path, out: Path, run: Translate, job: dict[str, Any], 
     if as_json:
         print(json_line(file=str(file), out=str(out), lines=lines, seconds=seconds))
     else:
-        print(f"{counted(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
+        print(f"{pluralize(lines, 'line')} {'is' if lines == 1 else 'are'} in {out}.")
 
 
 class ProgressDisplay:

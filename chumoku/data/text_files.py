@@ -25,6 +25,7 @@ from chumoku.text.progress import Progress, silent
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".tsv", ".parquet")
 COMPRESSED_SUFFIXES = (".gz", ".zip")
 MAX_LINE_BYTES = 1 << 20
+HASH_BYTES = 1 << 20  # read at a time
 MAX_RECORD_BYTES = 1 << 23  # smaller than memory allows: as Python objects, a record may take 25 times its bytes
 BOM = b"\xef\xbb\xbf"
 
@@ -169,19 +170,27 @@ class Fingerprint(NamedTuple):
     sha256: str
 
 
-def compute_fingerprint(path: Path) -> Fingerprint:
+def compute_fingerprint(
+    path: Path, progress: Progress = silent, *, before: int = 0, total: int | None = None
+) -> Fingerprint:
+    """The fingerprint of a file; `progress` is called with `before` + the bytes read so far, of `total` bytes."""
     check_file(path)
+    digest, size = hashlib.sha256(), 0
     with explain_read_errors(path), path.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256").hexdigest()
-        return Fingerprint(str(path), stream.tell(), digest)
+        while chunk := stream.read(HASH_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+            progress("checking files", before + size, total, "bytes")
+    return Fingerprint(str(path), size, digest.hexdigest())
 
 
 def compute_fingerprints(files: Sequence[Path], progress: Progress = silent) -> list[dict[str, Any]]:
     """The fingerprints of files, as dicts."""
-    results = []
-    for number, file in enumerate(files):
-        progress("checking files", number, len(files), "files")
-        results.append(compute_fingerprint(file)._asdict())
+    total, checked, results = sum(map(check_file, files)), 0, []
+    for file in files:
+        found = compute_fingerprint(file, progress, before=checked, total=total)
+        checked += found.size
+        results.append(found._asdict())
     return results
 
 

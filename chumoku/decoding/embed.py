@@ -24,13 +24,15 @@ from chumoku.models.model import EncoderModel
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
+BATCH_TOKENS = 8192
+
 
 def embed(
     model: EncoderModel,
     texts: Sequence[str],
     *,
     tokenizer: Tokenizer,
-    batch_tokens: int = 8192,
+    batch_tokens: int = BATCH_TOKENS,
     note: Callable[[str], object] = warnings.warn,
 ) -> Tensor:
     """A vector for each text: [n, D], in float32, on the CPU. `note` is called with a sentence if texts were cut."""

@@ -18,6 +18,7 @@ from chumoku.decoding.batch import forbidden_tokens, longest
 from chumoku.decoding.beam import StillWanted, search
 from chumoku.decoding.beam_rules import Hypothesis
 from chumoku.decoding.beam_tree import Tree
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
 from chumoku.decoding.engines.base import Engine
 from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
@@ -25,6 +26,7 @@ from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.text.tokenizer import Tokenizer
 
+BATCH_TOKENS = 4096
 SPARE_FACTOR = 32  # a shared engine may have this many times the positions that a batch fills
 
 
@@ -36,11 +38,11 @@ def translate(
     tokenizer: Tokenizer,
     into: str | None = None,
     within: int | None = None,
-    beam: int = 4,
-    length_penalty: float = 1.0,
+    beam: int = BEAM,
+    length_penalty: float = LENGTH_PENALTY,
     limit: int | None = None,
     min_new_tokens: int = 0,
-    batch_tokens: int = 4096,
+    batch_tokens: int = BATCH_TOKENS,
     engine: Engine | None = None,
 ) -> list[str]:
     """The most likely translation of each text.
@@ -70,12 +72,12 @@ def hypotheses(
     sources: Sequence[Sequence[int]],
     *,
     tokenizer: Tokenizer,
-    beam: int = 4,
+    beam: int = BEAM,
     best: int = 1,
-    length_penalty: float = 1.0,
+    length_penalty: float = LENGTH_PENALTY,
     limit: int | None = None,
     min_new_tokens: int = 0,
-    batch_tokens: int = 4096,
+    batch_tokens: int = BATCH_TOKENS,
     engine: Engine | None = None,
     still_wanted: StillWanted | None = None,
     tree: Tree | None = None,

@@ -81,7 +81,9 @@ def subject_from_model(name: str, working: Path, notify: Notify, *, precision: s
         bundle = pipeline.load(path, precision=precision)
     except DamagedError as error:
         return Subject(folder=folder, damage=str(error))
-    subject = Subject(bundle.model, bundle.tokenizer, bundle.source_tokenizer, folder=run or folder)
+    subject = Subject(bundle.model, folder=run or folder)
+    if bundle.has_tokenizer:
+        subject = replace(subject, tokenizer=bundle.tokenizer, source_tokenizer=bundle.source_tokenizer)
     return subject if run is None else add_corpus(subject, bundle, run, working, notify)
 
 

@@ -20,7 +20,7 @@ from chumoku.doctor.finding import Skip
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.text.special_tokens import Roles
 from chumoku.training.objectives import IGNORE, forward
 
@@ -96,7 +96,7 @@ def check_trainable(model: Model) -> None:
 
 
 def is_quantized(model: Model) -> bool:
-    return any(isinstance(module, Quantized) for module in model.modules())
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def distance(one: Tensor, other: Tensor) -> float:

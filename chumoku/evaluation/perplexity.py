@@ -11,7 +11,7 @@ least half a context before it. An encoder predicts masked tokens instead, the s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -24,6 +24,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderModel, Model
 from chumoku.text import Tokenizer
+from chumoku.text.progress import Progress, silent
 
 MASKED = 0.15  # share of tokens masked for an encoder
 ROWS_TOKENS = 1 << 13  # tokens of the windows of one batch
@@ -47,9 +48,9 @@ def score_text(
     documents: Iterable[str],
     *,
     tokenizer: Tokenizer,
-    progress: Callable[[int], object] = lambda tokens: None,
+    progress: Progress = silent,
 ) -> TextScore:
-    """Score documents one by one; `progress` is called with the number of tokens of each."""
+    """Score documents one by one; `progress` is called with the number of predicted tokens so far."""
     if not isinstance(model, (DecoderModel, EncoderModel)):
         raise UsageError("A translation model is scored on pairs of sentences, not on a text.")
     if model.config.head_kind == "vector":
@@ -57,13 +58,15 @@ def score_text(
     total, tokens, size = 0.0, 0, 0
     with torch.inference_mode():
         for document in documents:
-            ids = tokenizer.encode(document)
+            ids, loss = tokenizer.encode(document), 0.0
             if isinstance(model, DecoderModel):
-                loss, scored = _score_decoder(model, ids, tokenizer)
+                parts = _score_decoder(model, ids, tokenizer)
             else:
-                loss, scored = _score_encoder(model, ids, tokenizer)
-            total, tokens, size = total + loss, tokens + scored, size + len(document.encode("utf-8", "replace"))
-            progress(len(ids))
+                parts = _score_encoder(model, ids, tokenizer)
+            for part, scored in parts:
+                loss, tokens = loss + part, tokens + scored
+                progress("scoring", tokens, unit="tokens")
+            total, size = total + loss, size + len(document.encode("utf-8", "replace"))
     if not tokens:
         raise UsageError("This text has no token to predict. Give a text of two tokens or more.")
     loss = total / tokens
@@ -71,20 +74,18 @@ def score_text(
     return TextScore(loss, math.exp(min(loss, 700.0)), bits, tokens, size)
 
 
-def _score_decoder(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
-    """Σ −log P of the tokens of a document with its end token, framed as in training; and the number of tokens.
+def _score_decoder(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) -> Iterator[tuple[float, int]]:
+    """For each part of a document with its end token, framed as in training: Σ −log P, and the number of tokens.
 
     Computed by the same engine that generates text.
     """
     edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     ids = [*(tokenizer.prefix_and_suffix[0] or edge), *ids, *edge]
-    total, tokens, engine = 0.0, 0, None
+    engine = None
     for inputs, labels, new in _windows(ids, model.config.context):
         if engine is None or engine.rows < len(inputs):
             engine = open_engine(model, rows=len(inputs), capacity=inputs.shape[1])
-        total += _window_loss(engine, inputs, labels, new)
-        tokens += len(labels) * new
-    return total, tokens
+        yield _window_loss(engine, inputs, labels, new), len(labels) * new
 
 
 def _window_loss(engine: Engine, inputs: Tensor, labels: Tensor, new: int) -> float:
@@ -122,11 +123,11 @@ def _windows(ids: list[int], context: int) -> Iterator[tuple[Tensor, Tensor, int
         yield row[None, -length - 1 : -1], row[None, -length:], len(ids) - 1 - covered
 
 
-def _score_encoder(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[float, int]:
+def _score_encoder(model: Model, ids: list[int], tokenizer: Tokenizer) -> Iterator[tuple[float, int]]:
+    """For each part of a document: Σ −log P of its masked tokens, and their number."""
     mask = tokenizer.roles.mask
     if mask is None:
         raise UsageError("This tokenizer has no mask token, so this encoder cannot be scored.")
-    total, tokens = 0.0, 0
     random = np.random.default_rng(0)
     for start in range(0, len(ids), model.config.context):
         row = torch.tensor(ids[start : start + model.config.context])
@@ -134,5 +135,4 @@ def _score_encoder(model: Model, ids: list[int], tokenizer: Tokenizer) -> tuple[
         if masked.any():
             logits = model(torch.where(masked, mask, row)[None].to(model.device)).logits[0]
             losses = F.cross_entropy(logits.float().cpu()[masked], row[masked], reduction="sum")
-            total, tokens = total + float(losses), tokens + int(masked.sum())
-    return total, tokens
+            yield float(losses), int(masked.sum())

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from chumoku.errors import MissingExtraError, UsageError, counted
+from chumoku.errors import MissingExtraError, UsageError, pluralize
 
 POOR = 5.0  # below this BLEU, swapped files are suspected
 MARGIN = 0.1  # of cosine similarity, to decide that two texts have the same language
@@ -41,8 +41,8 @@ def score_translations(
 
     if len(translations) != len(references):
         raise UsageError(
-            f"{counted(len(translations), 'translation')} cannot be scored against "
-            f"{counted(len(references), 'reference')}."
+            f"{pluralize(len(translations), 'translation')} cannot be scored against "
+            f"{pluralize(len(references), 'reference')}."
         )
     if not translations:
         raise UsageError("There are no translations to score.")

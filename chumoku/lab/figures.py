@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 INK, BLUE, LIGHT, RED = "#1c2733", "#3a6ea5", "#9db8d2", "#b23a48"
-OCHRE, GREEN, GREY, GRID = "#c98b2b", "#4f7f5b", "#8a949e", "#e3e8ee"
-COLORS = (BLUE, RED, OCHRE, GREEN, GREY, LIGHT)
+OCHRE, GREEN, GRAY, GRID = "#c98b2b", "#4f7f5b", "#8a949e", "#e3e8ee"
+COLORS = (BLUE, RED, OCHRE, GREEN, GRAY, LIGHT)
 
 Runs = Sequence[Sequence[float]]  # [seeds][points]
 

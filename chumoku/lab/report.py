@@ -17,7 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 from chumoku.lab.claims import ARITHMETIC, CLAIMS, EXPERIMENTS
 from chumoku.lab.experiment import FAILS, HOLDS, NOT_JUDGED, PARTLY, Words
 from chumoku.lab.report_style import CSS
@@ -274,8 +274,8 @@ def _stamp(result: dict[str, Any]) -> str:
 def _footer(results: list[ResultAndFigure]) -> str:
     seconds = sum(result["seconds"] for result, _ in results)
     words = Words(
-        f"Written by `chumoku lab` from {counted(len(results), 'result')} with a total computing time of "
-        f"{counted(round(seconds), 'second')}. All numbers are in result.json next to each figure.",
+        f"Written by `chumoku lab` from {pluralize(len(results), 'result')} with a total computing time of "
+        f"{pluralize(round(seconds), 'second')}. All numbers are in result.json next to each figure.",
         f"`chumoku lab` が {len(results)} 件の結果(計算時間は合計 {seconds:,.0f} 秒)から作成しました。すべての数値は図"
         "と同じ場所の result.json にあります。",
     )

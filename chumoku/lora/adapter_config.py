@@ -40,7 +40,7 @@ class AdapterConfig(NamedTuple):
     base: str  # the model that the adapter was trained on
     rank: int
     alpha: float
-    stabilised: bool
+    stabilized: bool
     dora: bool
     dropout: float
     ranks: Mapping[str, int]  # exceptions, by a module's name or the end of it
@@ -77,7 +77,7 @@ def read_adapter_config(folder: Path | str) -> AdapterConfig:
         base=str(values.get("base_model_name_or_path") or "")[:1000],
         rank=_read_rank(path, "r", values.get("r", 8)),
         alpha=_read_alpha(path, "lora_alpha", values.get("lora_alpha", 8)),
-        stabilised=_read_flag(path, "use_rslora", values),
+        stabilized=_read_flag(path, "use_rslora", values),
         dora=_read_flag(path, "use_dora", values),
         dropout=_read_dropout(path, values.get("lora_dropout") or 0.0),
         ranks={key: _read_rank(path, "rank_pattern", value) for key, value in ranks},

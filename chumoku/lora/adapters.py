@@ -23,10 +23,10 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted, LowRank, dense_weight
-from chumoku.nn.quantized import Quantized, QuantizedLogits
+from chumoku.nn.quantized import QuantizedLinear, QuantizedLogits
 from chumoku.nn.tap import matches
 
-Matrix = nn.Linear | Quantized | Adapted
+Matrix = nn.Linear | QuantizedLinear | Adapted
 STATE_ATTRIBUTE = "_lora"
 FROZEN_BYTES, TRAINED_BYTES = 12, 16  # gradient and Adam's two moments, 4 bytes each; with the weight itself
 
@@ -57,14 +57,14 @@ def attach(model: Model, settings: LoraSettings, *, name: str = "default", seed:
             base,
             settings.rank,
             alpha=settings.alpha,
-            stabilised=settings.stabilised,
+            stabilized=settings.stabilized,
             dropout=settings.dropout,
             magnitude=settings.dora,
         ).initialize(dense_weight(base), generator)
     add_adapters(model, adapters, name=name)
 
 
-def new_low_rank(base: nn.Linear | Quantized, rank: int, *, alpha: float, **options: bool | float) -> LowRank:
+def new_low_rank(base: nn.Linear | QuantizedLinear, rank: int, *, alpha: float, **options: bool | float) -> LowRank:
     """An adapter of zeros for this matrix, on its device, in at least 32 bits so that small updates are not lost."""
     weight = base.weight if isinstance(base, nn.Linear) else base.stored_weight[0]
     floats = weight.dtype if weight.is_floating_point() else torch.float32
@@ -226,7 +226,7 @@ def _find_adapted(model: Model) -> dict[str, Adapted]:
     return {path: module for path, module in model.named_modules() if isinstance(module, Adapted)}
 
 
-def base_layer(module: Matrix) -> nn.Linear | Quantized:
+def base_layer(module: Matrix) -> nn.Linear | QuantizedLinear:
     return module.base if isinstance(module, Adapted) else module
 
 

@@ -97,10 +97,10 @@ def to_theirs(mapping: MatrixMap, known: Matrices, adapters: Mapping[str, LowRan
         # Theirs has one scale. Ours differ only if adapters were combined by hand.
         b[row : row + heights[number], column : column + low.rank] = low.b * (low.scale / first.scale)
         same = low.scale == first.scale
-        alpha = low.alpha if same else _alpha(first.scale, low.rank, stabilised=low.stabilised)
+        alpha = low.alpha if same else _alpha(first.scale, low.rank, stabilized=low.stabilized)
         parts.append(Part(number, column, low.rank, alpha))
         column += 0 if shared else low.rank
-    alpha = first.alpha if total == first.rank else _alpha(first.scale, total, stabilised=first.stabilised)
+    alpha = first.alpha if total == first.rank else _alpha(first.scale, total, stabilized=first.stabilized)
     magnitude = None
     if first.magnitude is not None:
         rows = torch.cat([_magnitude(known[path], adapters.get(path)) for path in mapping.ours])
@@ -151,5 +151,5 @@ def _reorder(mapping: MatrixMap, rows: Tensor, split: tuple[int, int]) -> Tensor
     return rows.reshape(mapping.heads, *split, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
-def _alpha(scale: float, rank: int, *, stabilised: bool) -> float:
-    return scale * (math.sqrt(rank) if stabilised else rank)
+def _alpha(scale: float, rank: int, *, stabilized: bool) -> float:
+    return scale * (math.sqrt(rank) if stabilized else rank)

@@ -15,9 +15,9 @@ from chumoku.lora.adapters import active_adapter, adapted_modules, get_state, re
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
-QUANTIZED = (Quantized, QuantizedEmbedding)
+QUANTIZED = (QuantizedLinear, QuantizedEmbedding)
 
 
 @torch.no_grad()
@@ -87,7 +87,7 @@ def _merged_weight(path: str, module: Adapted) -> torch.Tensor | None:
     """The matrix with the active adapter merged; None if the adapter does not change this matrix."""
     if module.active_adapter is None:
         return None
-    if isinstance(module.base, Quantized):
+    if isinstance(module.base, QuantizedLinear):
         raise UsageError(_quantized_message(path))
     return module.merged_weight(module.active_adapter).detach()
 

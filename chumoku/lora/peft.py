@@ -94,7 +94,7 @@ def _make_low_rank(module: Matrix, adapter: AdapterTensors, config: AdapterConfi
         base_layer(module),
         len(adapter.a),
         alpha=adapter.alpha,
-        stabilised=config.stabilised,
+        stabilized=config.stabilized,
         dropout=config.dropout,
         magnitude=config.dora,
     )
@@ -211,7 +211,7 @@ def _check_parts(parts: Sequence[Part], found: FileEntry, config: AdapterConfig)
         if part.rank < 1 or part.first < 0 or part.first + part.rank > rank:
             raise ValueError(f"rows {part.first} to {part.first + part.rank} of {rank}")
         ratio = part.rank / rank
-        if not math.isclose(part.alpha, alpha * (math.sqrt(ratio) if config.stabilised else ratio), rel_tol=1e-9):
+        if not math.isclose(part.alpha, alpha * (math.sqrt(ratio) if config.stabilized else ratio), rel_tol=1e-9):
             raise ValueError("a part has another scale than the joined matrix")
 
 
@@ -233,7 +233,7 @@ def _make_config(model: Model, theirs: Mapping[MatrixMap, AdapterTensors], like:
         "target_modules": sorted(ranks),
         "fan_in_fan_out": any(mapping.transposed for mapping in theirs),
         "use_dora": like.magnitude is not None,
-        "use_rslora": like.stabilised,
+        "use_rslora": like.stabilized,
         "bias": "none",
         "init_lora_weights": True,
         "modules_to_save": None,

@@ -17,7 +17,7 @@ class LoraSettings(Settings):
 
     rank: Annotated[int, Field(ge=1, le=1024)] = 8
     alpha: Annotated[float, Field(gt=0.0, le=1e6)] = 16.0  # B A is multiplied by alpha / rank
-    stabilised: bool = False  # multiply by alpha / √rank instead, for large ranks (rsLoRA)
+    stabilized: bool = False  # multiply by alpha / √rank instead, for large ranks (rsLoRA)
     dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0  # on the adapter's input, in training
     dora: bool = False  # learn each row's length separately from its direction
     targets: Annotated[list[str], Field(min_length=1)] | None = None  # address patterns; None: queries and values
@@ -27,9 +27,10 @@ class LoraSettings(Settings):
         "lora_alpha": "alpha",
         "lora_dropout": "dropout",
         "use_dora": "dora",
-        **dict.fromkeys(("rslora", "use_rslora"), "stabilised"),
+        **dict.fromkeys(("rslora", "use_rslora"), "stabilized"),
         **dict.fromkeys(("target_modules", "modules"), "targets"),
     }
+    FORMER_NAMES: ClassVar[Mapping[str, str]] = {"stabilised": "stabilized"}
 
     @property
     def patterns(self) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.lora import Adapted
-from chumoku.nn.quantized import GROUP, Bf16, Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import GROUP, Bf16, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
@@ -31,7 +31,7 @@ def to_precision(model: Model, precision: str) -> Model:
         raise UsageError(f"There is no precision '{precision[:60]}'; choose {', '.join(PRECISIONS)}.")
     if any(isinstance(module, Adapted) for module in model.modules()):
         raise UsageError("A model with adapters cannot be quantized. Merge them first: lora.merged_copy(model).")
-    if any(isinstance(module, Quantized | QuantizedEmbedding) for module in model.modules()):
+    if any(isinstance(module, QuantizedLinear | QuantizedEmbedding) for module in model.modules()):
         raise UsageError("This model is already quantized. Convert the model that was loaded instead.")
     if precision == "float32" or (precision == "bf16" and model.device.type == "cuda"):
         return cast(model, torch.float32 if precision == "float32" else torch.bfloat16)
@@ -39,7 +39,7 @@ def to_precision(model: Model, precision: str) -> Model:
     copy = cast(model, torch.float32)
     for path, module in list(copy.named_modules()):
         if isinstance(module, nn.Linear):
-            _replace(copy, path, Quantized(module.weight, module.bias, precision))  # type: ignore[arg-type]
+            _replace(copy, path, QuantizedLinear(module.weight, module.bias, precision))  # type: ignore[arg-type]
         elif isinstance(module, Logits):
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def cast(model: Model, dtype: torch.dtype) -> Model:
 
 def is_bf16(model: Model) -> bool:
     """Return True if the matrices of a model are bf16, from `cast` or from `to_precision`."""
-    kinds = {module.kind for module in model.modules() if isinstance(module, Quantized)}
+    kinds = {module.kind for module in model.modules() if isinstance(module, QuantizedLinear)}
     return model.dtype == torch.bfloat16 or kinds == {"bf16"}
 
 
@@ -82,7 +82,7 @@ def _convert_tables_to_bf16(model: Model) -> None:
 def _convert_rest_to_bf16(model: Model) -> Model:
     """Convert everything except quantized weights and their scales to bf16, in place."""
     for module in model.modules():
-        if isinstance(module, Quantized):
+        if isinstance(module, QuantizedLinear):
             module.bias = None if module.bias is None else module.bias.to(torch.bfloat16)
         else:
             for parameter in module.parameters(recurse=False):

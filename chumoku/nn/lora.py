@@ -19,19 +19,19 @@ from torch import Tensor, nn
 
 from chumoku.errors import ShapeError
 from chumoku.nn.plain import plain_formulas
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 
 
-def dense_weight(base: nn.Linear | Quantized) -> Tensor:
+def dense_weight(base: nn.Linear | QuantizedLinear) -> Tensor:
     """Return the weight W of a linear or quantized layer as a float tensor."""
-    return base.stored_weight.dequantize() if isinstance(base, Quantized) else base.weight
+    return base.stored_weight.dequantize() if isinstance(base, QuantizedLinear) else base.weight
 
 
 class LowRank(nn.Module):
     """The parameters of one adapter: A, B, and DoRA's m. All are 0 until `initialize` is called.
 
     alpha: numerator of the scale s.
-    stabilised: s = α / √r instead of α / r (rsLoRA).
+    stabilized: s = α / √r instead of α / r (rsLoRA).
     magnitude: True for DoRA.
     """
 
@@ -42,7 +42,7 @@ class LowRank(nn.Module):
         rank: int,
         *,
         alpha: float,
-        stabilised: bool = False,
+        stabilized: bool = False,
         dropout: float = 0.0,
         magnitude: bool = False,
         dtype: torch.dtype = torch.float32,
@@ -53,14 +53,14 @@ class LowRank(nn.Module):
             raise ShapeError(
                 f"An adapter needs a rank, inputs and outputs of 1 or more, not {rank}, {inputs}, {outputs}."
             )
-        self.rank, self.alpha, self.stabilised, self.dropout = rank, float(alpha), stabilised, dropout
+        self.rank, self.alpha, self.stabilized, self.dropout = rank, float(alpha), stabilized, dropout
         self.a = nn.Parameter(torch.zeros(rank, inputs, dtype=dtype, device=device))
         self.b = nn.Parameter(torch.zeros(outputs, rank, dtype=dtype, device=device))
         self.magnitude = nn.Parameter(torch.zeros(outputs, dtype=dtype, device=device)) if magnitude else None
 
     @property
     def scale(self) -> float:
-        return self.alpha / (math.sqrt(self.rank) if self.stabilised else self.rank)
+        return self.alpha / (math.sqrt(self.rank) if self.stabilized else self.rank)
 
     @torch.no_grad()
     def initialize(self, weight: Tensor, generator: torch.Generator | None = None) -> LowRank:
@@ -96,7 +96,7 @@ class Adapted(nn.Module):
     `base` is the given module itself. There is no `weight` attribute, because it would lack the adapter's change.
     """
 
-    def __init__(self, base: nn.Linear | Quantized) -> None:
+    def __init__(self, base: nn.Linear | QuantizedLinear) -> None:
         super().__init__()
         self.in_features, self.out_features = base.in_features, base.out_features
         self.base = base

@@ -160,7 +160,7 @@ def _registered(module: nn.Module, kind: Kind) -> StoredWeight:
     return weight_type(*(getattr(module, name) for name in weight_type._fields))
 
 
-class Quantized(nn.Module):
+class QuantizedLinear(nn.Module):
     """A linear layer y = W x + b with a quantized W, which is not trained."""
 
     bias: Tensor | None
@@ -210,7 +210,7 @@ class Quantized(nn.Module):
         return f"{self.in_features}, {self.out_features}, kind={self.kind}, bias={self.bias is not None}"
 
 
-class QuantizedLogits(Quantized):
+class QuantizedLogits(QuantizedLinear):
     """The quantized output matrix; `table` is not used, even if the output is tied to the embedding table."""
 
     def forward(self, x: Tensor, table: Tensor | None = None) -> Tensor:

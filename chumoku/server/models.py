@@ -47,6 +47,7 @@ class ServedModel:
     pending: int = 0
 
     def __post_init__(self) -> None:
+        self.pipeline.require_tokenizer()
         self.worker = Worker(self.name, self._open_scheduler, self.lock)
 
     @property

@@ -36,7 +36,7 @@ def start_progress_bar(console: Console, *, total: int, done: int) -> Progress:
         console=console,
         expand=True,
     )
-    bar.add_task("…", total=total, completed=done)
+    bar.add_task("starting", total=total, completed=done)
     bar.start()
     return bar
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from chumoku.data.loader import Cursor, load
 from chumoku.data.order import random_numbers
-from chumoku.errors import DivergedError, StorageError, counted
+from chumoku.errors import DivergedError, StorageError, pluralize
 from chumoku.models.model import Model
 from chumoku.training.average import Average
 from chumoku.training.checkpoint import Checkpoints
@@ -101,7 +101,7 @@ class Run:
             if state.validation_due(settings):
                 return self.stop()
         if state.out_of_patience(settings):
-            return f"stopped early: no improvement in {counted(state.waited, 'validation')}"
+            return f"stopped early: no improvement in {pluralize(state.waited, 'validation')}"
         return "finished"
 
     def stop(self) -> str:
@@ -180,8 +180,9 @@ class Run:
         self.log.info(f"Step {state.step:,} was not finite (NaN or infinity), first in {where}. It was skipped.")
         if state.bad >= settings.max_bad_steps:
             raise DivergedError(
-                f"{counted(state.bad, 'step')} in a row were not finite (NaN or infinity), first in {where}. They were "
-                f"not saved; {self.checkpoints.last_good}. Lower optimizer.learning_rate or lengthen schedule.warmup."
+                f"{pluralize(state.bad, 'step')} in a row were not finite (NaN or infinity), first in {where}. They "
+                f"were not saved; {self.checkpoints.last_good}. Lower optimizer.learning_rate or lengthen "
+                "schedule.warmup."
             )
 
     def validate(self) -> None:

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from chumoku import lora
 from chumoku.config import parse_settings, settings_to_dict
 from chumoku.data.text_files import find_files
-from chumoku.errors import counted as number_of
+from chumoku.errors import pluralize
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
@@ -184,10 +184,10 @@ def show(recipe: Recipe, *, as_json: bool = False) -> None:
     print(
         f"\n{found['kind']} with {found['parameters']:,} parameters, of which {found['trained']:,} are trained.\n"
         + "".join(f"{line}\n" for line in (found["vocabulary"], _learning_rate_line(recipe)) if line)
-        + f"{number_of(found['files'], 'file')}, {number_of(found['bytes_read'], 'byte')} of training data.\n"
+        + f"{pluralize(found['files'], 'file')}, {pluralize(found['bytes_read'], 'byte')} of training data.\n"
         f"{found['tokens_a_step']:,} tokens per step, {found['tokens_per_second']:,} tokens per second on "
         f"{found['device']} with {found['runs']}: about {format_duration(found['seconds'])} for "
-        f"{number_of(recipe.train.steps, 'step')} ({_timing_source(found)}"
+        f"{pluralize(recipe.train.steps, 'step')} ({_timing_source(found)}"
         f"{', without torch.compile' if recipe.train.compile else ''}).\n"
         f"Memory: {found['memory_fixed'] / megabyte:,.0f} MiB for weights, gradients and optimizer, about "
         f"{found['memory_activations'] / megabyte:,.0f} MiB for activations.\n"
@@ -213,4 +213,4 @@ def format_duration(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {unit}"
-    return number_of(round(seconds), "second")
+    return pluralize(round(seconds), "second")

@@ -20,11 +20,11 @@ from rich.console import Console
 
 from chumoku.config import override, settings_to_dict
 from chumoku.decoding.engines.unmodified import changed_module
-from chumoku.errors import UsageError, counted
+from chumoku.errors import UsageError, pluralize
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.probe.plot_style import draw_loss_curve
 from chumoku.text.progress import ShowProgress
 from chumoku.training import checkpoint
@@ -131,7 +131,7 @@ def train(
 def check_trainable(model: Model) -> None:
     """Refuse a model that its config does not describe completely: the run builds its own from the config."""
     changed = changed_module(model)
-    if changed is None and any(isinstance(part, Quantized) for part in model.modules()):
+    if changed is None and any(isinstance(part, QuantizedLinear) for part in model.modules()):
         changed = "its weights are quantized"
     if changed is not None:
         raise UsageError(
@@ -203,11 +203,13 @@ def _train(
         for line in find_changed_settings(folder / RECIPE_FILE, recipe) if resume else ():
             log.info(f"Changed since the last run: {line}.")
         (folder / RECIPE_FILE).write_text(json.dumps(recipe.as_dict(), indent=1, ensure_ascii=False), "utf-8")
+    batches = (
+        "" if len(data.train) == UNKNOWN_LENGTH else f"{pluralize(len(data.train), 'batch', 'batches')} per epoch, "
+    )
     log.info(
         f"{data.config.kind}, {run.result.description}, on {world.device}"
         f"{f' × {world.size}' if world.size > 1 else ''}: steps {run.state.step + 1:,} to {recipe.train.steps:,}, "
-        f"{'' if len(data.train) == UNKNOWN_LENGTH else counted(len(data.train), 'batch', 'batches') + ' per epoch, '}"
-        f"vocabulary {data.tokenizer.size:,}; "
+        f"{batches}vocabulary {data.tokenizer.size:,}; "
         f"runs {describe_mode()}."
     )
     log.open(run.state)
@@ -328,7 +330,7 @@ def write_result(run: Run, folder: Path) -> None:
             worse = run.state.best is not None and loss > run.state.best
             warning = f", worse than the best single one ({run.state.best:.4f}) in {folder / 'best'}" if worse else ""
             run.log.info(
-                f"The mean of the last {counted(len(steps), 'checkpoint')}: validation loss {loss:.4f}{warning}."
+                f"The mean of the last {pluralize(len(steps), 'checkpoint')}: validation loss {loss:.4f}{warning}."
             )
     with run.evaluator.eval_mode():
         checkpoint.export(run.result, folder / "last", run.world)

@@ -2,6 +2,7 @@
 
 config.json · model.safetensors · tokenizer.json · README.md (model card) · manifest.json
 source_tokenizer.json, if a translation model's source language has its own vocabulary
+A model that was saved without a tokenizer has no tokenizer.json.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.safe_files import MAX_HEADER_BYTES, is_outside_link, read_json
-from chumoku.text import Tokenizer
+from chumoku.text import MissingTokenizer, Tokenizer
 from chumoku.weights.checksums import verify_checksums
 from chumoku.weights.formats.safetensors_source import FLOATS, MAX_TENSORS, read_headers
 
@@ -37,23 +38,38 @@ TOKENIZER, SOURCE_TOKENIZER = "tokenizer.json", "source_tokenizer.json"
 LARGEST_CONFIG = 1 << 20
 BYTES_PER_PARAMETER = 16  # a checkpoint's largest file: weight, two Adam moments and an average of each parameter
 VERSION = 1
+USE_IDS = "or give token ids to its .model."
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Bundle:
-    """A model and its tokenizers."""
+    """A model and its tokenizers. Without a source tokenizer, a model has one tokenizer for both sides."""
 
     model: Model
     tokenizer: Tokenizer
-    source_tokenizer: Tokenizer = None  # type: ignore[assignment]  # by default `tokenizer`
+    source_tokenizer: Tokenizer
 
-    def __post_init__(self) -> None:
-        if self.source_tokenizer is None:
-            object.__setattr__(self, "source_tokenizer", self.tokenizer)
+    def __init__(
+        self, model: Model, tokenizer: Tokenizer | None = None, source_tokenizer: Tokenizer | None = None
+    ) -> None:
+        missing = f"This model has no tokenizer. Give it one, as in Pipeline(model, tokenizer), {USE_IDS}"
+        tokenizer = MissingTokenizer(missing) if tokenizer is None else tokenizer
+        object.__setattr__(self, "model", model)
+        object.__setattr__(self, "tokenizer", tokenizer)
+        object.__setattr__(self, "source_tokenizer", tokenizer if source_tokenizer is None else source_tokenizer)
 
     @property
     def config(self) -> ModelConfig:
         return self.model.config
+
+    @property
+    def has_tokenizer(self) -> bool:
+        return not isinstance(self.tokenizer, MissingTokenizer)
+
+    def require_tokenizer(self) -> None:
+        """Raise UsageError if the model has no tokenizer, and say what was looked for."""
+        if isinstance(self.tokenizer, MissingTokenizer):
+            raise UsageError(self.tokenizer.message)
 
 
 class Tokenizers(NamedTuple):
@@ -84,7 +100,8 @@ def write_bundle(folder: Path, config: ModelConfig, weights: Mapping[str, Tensor
     values = {"format": "chumoku", "version": VERSION, "model": settings_to_dict(config)}
     (folder / CONFIG).write_text(json.dumps(values, indent=1), encoding="utf-8")
     save_tensors(weights, folder / WEIGHTS)
-    tokenizers.target.save(folder / TOKENIZER)
+    if not isinstance(tokenizers.target, MissingTokenizer):
+        tokenizers.target.save(folder / TOKENIZER)
     if tokenizers.source is not tokenizers.target:
         tokenizers.source.save(folder / SOURCE_TOKENIZER)
     (folder / CARD).write_text(_card(config, weights, tokenizers.target), encoding="utf-8")
@@ -101,8 +118,9 @@ def load(path: Path | str, *, device: torch.device | str = "cpu") -> Bundle:
     model = build(read_config(folder / CONFIG), device="meta")
     weights = read_tensors(folder / WEIGHTS, tensors_of(model), device)
     model.load_state_dict(weights, strict=False, assign=True)  # strict would need shared tables twice
-    tokenizer = text.load(folder / TOKENIZER)
-    own = folder / SOURCE_TOKENIZER
+    saved, own = folder / TOKENIZER, folder / SOURCE_TOKENIZER
+    missing = f"{folder} was saved without a tokenizer. Pass tokenizer=… to chumoku.load, {USE_IDS}"
+    tokenizer = text.load(saved) if saved.exists() else MissingTokenizer(missing)
     return Bundle(model.eval(), tokenizer, text.load(own) if own.exists() else tokenizer)
 
 
@@ -148,13 +166,14 @@ def read_tensors(path: Path, like: Mapping[str, Tensor], device: torch.device | 
 
 
 def _card(config: ModelConfig, weights: Mapping[str, Tensor], tokenizer: Tokenizer) -> str:
+    tokens = "no tokenizer" if isinstance(tokenizer, MissingTokenizer) else tokenizer.kind
     parameters = sum(tensor.numel() for tensor in weights.values())
     lines = [
         f"# A model of kind {config.kind}",
         "",
         f"{parameters:,} parameters; {config.layers} layers, width {config.width}, {config.heads} heads, "
         f"positions {config.position}, feed-forward {config.feedforward}, vocabulary {config.vocabulary:,} "
-        f"({tokenizer.kind}).",
+        f"({tokens}).",
         "",
         "Written by chumoku. Open it with `chumoku.load`.",
         "",

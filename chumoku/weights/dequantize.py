@@ -15,7 +15,7 @@ from chumoku.config import settings_to_dict
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 
 def dequantize_model(model: Model) -> Model:
@@ -27,7 +27,7 @@ def dequantize_model(model: Model) -> Model:
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
             tensors[f"{path}.table"] = _to_float(module.stored_weight.dequantize())
-        elif isinstance(module, Quantized):
+        elif isinstance(module, QuantizedLinear):
             for name in module.stored_weight._fields:
                 del tensors[f"{path}.{name}"]
             weight = _to_float(module.stored_weight.dequantize())
@@ -44,7 +44,7 @@ def dequantize_model(model: Model) -> Model:
 
 def is_quantized(model: Model) -> bool:
     """Whether any matrix of the model is quantized."""
-    return any(isinstance(module, Quantized) for module in model.modules())
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def _output_stack(model: Model) -> str:

@@ -16,7 +16,7 @@ from chumoku.models.build import build, check_memory
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits, StoredWeight
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits, StoredWeight
 from chumoku.weights.bundle import tensors_of
 from chumoku.weights.families.table import MaybeQuantized, Row, Source, check_tensors, import_tensors, select_rows
 
@@ -77,5 +77,5 @@ def install_quantized(
         if isinstance(model, Model) and isinstance(model.head, Logits) and model.config.tie_output:
             model.head = QuantizedLogits.of(stored, floats.pop("head.bias", None))
     else:
-        kind = Quantized if isinstance(module, nn.Linear) else QuantizedLogits
+        kind = QuantizedLinear if isinstance(module, nn.Linear) else QuantizedLogits
         setattr(modules[parent], name, kind.of(stored, floats.pop(f"{path}.bias", None)))

@@ -27,7 +27,7 @@ from chumoku.decoding.engines.rows import Rows
 from chumoku.models.model import DecoderModel, EncoderDecoderModel
 from chumoku.nn import masks
 from chumoku.nn.cache import Cache
-from chumoku.nn.quantized import Quantized
+from chumoku.nn.quantized import QuantizedLinear
 from chumoku.nn.tap import tap
 
 AT_ONCE = 512  # positions of one row that are prefilled in one pass …
@@ -97,7 +97,7 @@ class TorchEngine(Rows):
 
     def _dequantized(self) -> list[Tensor]:
         """Dequantized matrices, kept alive with the engine because every step uses them."""
-        return [part.float_weight() for part in self._parts if isinstance(part, Quantized)]
+        return [part.float_weight() for part in self._parts if isinstance(part, QuantizedLinear)]
 
     @property
     def nbytes(self) -> int:

@@ -24,11 +24,11 @@ from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.nn import attention, block, cache, embeddings, feedforward, masks, norms, positions, quantized
 from chumoku.nn.embeddings import Embedding, Logits
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding, QuantizedLogits
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 SOURCES = (attention, block, cache, embeddings, feedforward, heads, masks, model, norms, positions, quantized, stack)
 QUANTIZED: dict[type[nn.Module], type[nn.Module]] = {
-    nn.Linear: Quantized,
+    nn.Linear: QuantizedLinear,
     Embedding: QuantizedEmbedding,
     Logits: QuantizedLogits,
 }

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import (
     END,
     IGNORE,
@@ -237,8 +237,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     left.set_ylabel("mean cosine of マウス")
     picture = right.imshow(outcome.numbers["cosines_seed_0"], cmap="Blues", vmin=0, vmax=1)
     right.grid(visible=False)
-    right.axhline(TEST_PER_SENSE - 0.5, color=GREY, linewidth=0.6)
-    right.axvline(TEST_PER_SENSE - 0.5, color=GREY, linewidth=0.6)
+    right.axhline(TEST_PER_SENSE - 0.5, color=GRAY, linewidth=0.6)
+    right.axvline(TEST_PER_SENSE - 0.5, color=GRAY, linewidth=0.6)
     right.set_xticks([TEST_PER_SENSE / 2, 1.5 * TEST_PER_SENSE], ["動物 animal", "機械 machine"])
     right.set_yticks([TEST_PER_SENSE / 2, 1.5 * TEST_PER_SENSE], ["動物", "機械"])
     figure.colorbar(picture, ax=right, label="cosine", shrink=0.85)

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
 CLAIM = Claim(
     id="dot",
@@ -73,7 +73,7 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.0, height=3.2)[0]
     degrees = list(range(0, 181, 2))
-    axis.plot(degrees, [math.cos(math.radians(d)) for d in degrees], color=GREY, linewidth=1, label="cos θ")
+    axis.plot(degrees, [math.cos(math.radians(d)) for d in degrees], color=GRAY, linewidth=1, label="cos θ")
     axis.scatter(
         outcome.numbers["angles"], outcome.numbers["cosines"], s=9, color=BLUE, label="Σ aᵢbᵢ / ‖a‖‖b‖", zorder=3
     )

@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
 CLAIM = Claim(
     id="dot-proof",
@@ -76,10 +76,10 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     terms, true = outcome.numbers["example"]["terms"], outcome.numbers["example"]["true"]
     shown = [sum(terms[:3]) - terms[3], sum(terms), true]
     labels = ["… − b·b\n(note ノート)", "… + b·b", "‖a−b‖²"]
-    for place, (label, value, color) in enumerate(zip(labels, shown, (RED, BLUE, GREY), strict=True)):
+    for place, (label, value, color) in enumerate(zip(labels, shown, (RED, BLUE, GRAY), strict=True)):
         bars_at = axis.bar([place], [value], 0.55, color=color, label=label)
         axis.bar_label(bars_at, [f"{value:g}"], padding=2)
-    axis.axhline(0, color=GREY, linewidth=0.8)
+    axis.axhline(0, color=GRAY, linewidth=0.8)
     axis.set_xticks(range(3), labels)
     axis.margins(y=0.2)
     axis.set_title("a = (1, 2),  b = (3, 1)", fontsize=9)

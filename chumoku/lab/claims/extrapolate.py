@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chumoku.errors import LengthError
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.figures import BLUE, GRAY, GREEN, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
@@ -158,9 +158,9 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1)[0]
     numbers = outcome.numbers
     at = [(start + end) / 2 for start, end in itertools.pairwise(EDGES)]
-    plot_curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GREY), marker="o")
+    plot_curves(axis, at, numbers["accuracy"], colors=(BLUE, RED, GREEN, OCHRE, GRAY), marker="o")
     axis.axvline(numbers["trained_length"], color="#1c2733", linewidth=0.8, linestyle=":")
-    axis.axhline(1 / WORDS, color=GREY, linewidth=0.6, linestyle=":")
+    axis.axhline(1 / WORDS, color=GRAY, linewidth=0.6, linestyle=":")
     axis.set(xlabel="position in the text (位置)", ylabel="accuracy (正解率)", ylim=(0, 1.03))
     axis.set_xticks(numbers["until"])
     axis.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import WIDTH, FactModel, ZeroLayer, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward
@@ -125,7 +125,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "feed-forward switched off  FFNを切った": [[one["switched_off"] for one in seed] for seed in runs],
     }
     plot_curves(axis, places, series, marker="o", colors=(BLUE, RED))
-    axis.axhline(outcome.numbers["chance"], color=GREY, linewidth=0.9, linestyle="--")
+    axis.axhline(outcome.numbers["chance"], color=GRAY, linewidth=0.9, linestyle="--")
     axis.set_xticks(places, [str(width) for width in WIDTHS])
     axis.set_xlabel("width F of the feed-forward layer")
     axis.set_ylabel(f"facts of {outcome.numbers['facts']:,}")

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, OCHRE, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, INK, OCHRE, RED, make_panels
 from chumoku.lab.toy_models import (
     ZeroLayer,
     build_language_model,
@@ -205,7 +205,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
             axis.annotate(
                 f"{mean(values):.2f}", (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center"
             )
-        axis.axhline(found["guessing"], color=GREY, linewidth=0.9, linestyle="--")
+        axis.axhline(found["guessing"], color=GRAY, linewidth=0.9, linestyle="--")
         axis.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=7)
         axis.set_title(f"{TASKS[task].en}\n{TASKS[task].ja}", fontsize=9)
         axis.grid(visible=False, axis="x")

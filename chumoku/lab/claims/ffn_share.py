@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, LIGHT, OCHRE, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, LIGHT, OCHRE, RED, make_panels
 from chumoku.models.count import count
 from chumoku.models.presets import preset
 
@@ -99,7 +99,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "GPT-2 small\ntrue 正": parts["gpt2"],
         "Transformer\n2017": parts["transformer-base"],
     }
-    colors = {"feedforward": RED, "attention": BLUE, "embeddings": OCHRE, "positions": GREY, "norms": LIGHT}
+    colors = {"feedforward": RED, "attention": BLUE, "embeddings": OCHRE, "positions": GRAY, "norms": LIGHT}
     names = {"feedforward": "FFN", "attention": "attention アテンション", "embeddings": "embeddings 埋め込み"}
     for row, (_, sizes) in enumerate(rows.items()):
         left = 0.0

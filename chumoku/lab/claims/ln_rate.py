@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import GREY, GRID, INK, LIGHT, RED, make_panels
+from chumoku.lab.figures import GRAY, GRID, INK, LIGHT, RED, make_panels
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean, remove_norms
 from chumoku.models.model import Model
@@ -104,7 +104,7 @@ def run(budget: Budget) -> Outcome:
         if verdict == PARTLY
         else None,
         reading=Words(
-            "Final loss: mean and range over the seeds (chance 2.08). Blue: learns; grey: stays; red: diverges.",
+            "Final loss: mean and range over the seeds (chance 2.08). Blue: learns; gray: stays; red: diverges.",
             "最後の損失の平均と、シードの最小から最大までです (偶然は 2.08)。青は学習、灰色は停滞、赤は発散です。",
         ),
     )
@@ -174,7 +174,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         axis.set_xticks(range(3), [f"{rate:g}" for rate in RATES])
         axis.set_yticks(range(2), ["no LN", "LN"] if case == CASES[0] else ["", ""])
         for spine in axis.spines.values():
-            spine.set_color(GREY)
+            spine.set_color(GRAY)
 
 
 def box(column: int, row: int, color: str) -> Any:

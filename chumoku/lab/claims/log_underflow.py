@@ -9,7 +9,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
 CLAIM = Claim(
     id="log-underflow",
@@ -82,11 +82,11 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     products = [value for value in outcome.numbers["products_float32"] if value > 0]
     zero = outcome.numbers["first_zero"]["float32"]
     left.plot(range(1, len(products) + 1), products, color=RED)
-    left.axhline(2.0**-149, color=GREY, linewidth=0.8, linestyle=":")
+    left.axhline(2.0**-149, color=GRAY, linewidth=0.8, linestyle=":")
     left.annotate(
         f"0 from word {zero} on", (len(products), products[-1]), xytext=(6, 12), textcoords="offset points", color=RED
     )
     left.set(yscale="log", xlim=(0, WORDS), xlabel="words 語数", title="product 積 (float32)")
     right.plot(range(1, WORDS + 1), outcome.numbers["log_sums"], color=BLUE)
     right.set(xlim=(0, WORDS), xlabel="words 語数", title="sum of logs 対数の和")
-    right.axhline(math.log(2.0**-149), color=GREY, linewidth=0.8, linestyle=":")
+    right.axhline(math.log(2.0**-149), color=GRAY, linewidth=0.8, linestyle=":")

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chumoku import lora
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_curves
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import load_sentences
 from chumoku.lab.toy_models import (
     Lines,
@@ -167,7 +167,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     axis.annotate(
         "full fine-tuning  全パラメータ", (0, 1.0), xytext=(0, 3), textcoords="offset points", color=RED, fontsize=8
     )
-    axis.axhline(0.9, color=GREY, linewidth=0.9, linestyle="--")
+    axis.axhline(0.9, color=GRAY, linewidth=0.9, linestyle="--")
     names = [f"{rank}\n{first['trained'][str(rank)] / first['total']:.1%}" for rank in RANKS]
     axis.set_xticks(range(len(RANKS)), names)
     axis.set_xlabel("rank, and share of trained parameters")

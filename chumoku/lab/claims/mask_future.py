@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.attention import attend
@@ -125,8 +125,8 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         "column": "mask, softmax over columns 列方向",
         "mask": "mask, softmax over rows 行方向",
     }
-    for (kind, name), color in zip(names.items(), (GREY, RED, BLUE), strict=True):
+    for (kind, name), color in zip(names.items(), (GRAY, RED, BLUE), strict=True):
         axis.plot(outcome.numbers["change_by_position"][kind], color=color, marker="o", markersize=4, label=name)
-    axis.axvline(UNCHANGED - 0.5, color=GREY, linestyle=":", linewidth=0.9)
+    axis.axvline(UNCHANGED - 0.5, color=GRAY, linestyle=":", linewidth=0.9)
     axis.set(xlabel="position 位置", ylabel="largest change 最大の変化", xticks=range(LENGTH))
     axis.legend(frameon=False, fontsize=8)

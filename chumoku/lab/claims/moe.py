@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREEN, GREY, INK, OCHRE, make_panels
+from chumoku.lab.figures import BLUE, GRAY, GREEN, INK, OCHRE, make_panels
 from chumoku.lab.toy_models import WIDTH, FactModel, Facts, format_seeds, make_facts, when_partly
 from chumoku.lab.training import fit, mean
 from chumoku.nn import FeedForward, MixtureOfExperts, RouterLosses, record
@@ -213,7 +213,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         left.bar(place, mean(values), 0.6, color=color)
         left.vlines(place, min(values), max(values), color=INK, linewidth=1.2)
         cost = f"{outcome.numbers['products'][kind]:,} ×"
-        left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GREY)
+        left.annotate(cost, (place, max(values)), xytext=(0, 3), textcoords="offset points", ha="center", color=GRAY)
     left.set_xticks(range(len(NAMES)), list(NAMES.values()), fontsize=8)
     left.set_ylabel(f"facts of {outcome.numbers['facts']:,} (above: multiplications per token)")
     left.grid(visible=False, axis="x")

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import build_toy, fit, mean
 from chumoku.models.model import Model
@@ -138,7 +138,7 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     right, far = make_panels(figure, 2)
     accuracy, moved = outcome.numbers["accuracy"], outcome.numbers["moved"]
-    colors = [RED if name == "none" else GREY if "masked" in name else BLUE for name in accuracy]
+    colors = [RED if name == "none" else GRAY if "masked" in name else BLUE for name in accuracy]
     names = ["none (位置なし)" if name == "none" else name for name in accuracy]
     for axis, found in ((right, accuracy), (far, moved)):
         axis.barh(names, [mean(values) for values in found.values()], color=colors, height=0.6)

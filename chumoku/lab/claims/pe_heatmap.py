@@ -120,7 +120,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     figure.set_size_inches(7.6, 7.8)
     axes = [style_axis(axis) for axis in figure.subplots(2, 2, height_ratios=(1, 1.75)).flat]
     for row, width in enumerate(int(width) for width in outcome.numbers["widths"]):
-        encoding = sinusoidal(torch.arange(SHOWN), width)
+        encoding = sinusoidal(torch.arange(SHOWN), width).numpy()
         curve, picture = axes[2 * row : 2 * row + 2]
         curve.plot(encoding[1], color=LIGHT, linewidth=0.6 if width < 100 else 0, linestyle="--")
         curve.scatter(range(0, width, 2), encoding[1, ::2], s=5, color=BLUE, label="sin")

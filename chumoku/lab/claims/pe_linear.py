@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words, format_number
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels, plot_heatmap
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_heatmap
 from chumoku.nn.positions import frequencies, sinusoidal
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     curve, picture = make_panels(figure, 2)
     numbers = outcome.numbers
     for key, label, color in (
-        ("random_table", "random table, best matrix", GREY),
+        ("random_table", "random table, best matrix", GRAY),
         ("found", "PE, matrix fitted (最小二乗)", RED),
         ("written", "PE, matrix from formula (式)", BLUE),
     ):

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, OCHRE, RED, make_panels, plot_curves
+from chumoku.lab.figures import BLUE, GRAY, OCHRE, RED, make_panels, plot_curves
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.training import fit, fixed_seed, mean
 from chumoku.nn.attention import Attention
@@ -219,7 +219,7 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     memory, speed = make_panels(figure, 2)
     numbers = outcome.numbers
     plot_curves(
-        memory, numbers["distances"], numbers["accuracy"], colors=(GREY, RED, OCHRE, BLUE), marker="o", legend=False
+        memory, numbers["distances"], numbers["accuracy"], colors=(GRAY, RED, OCHRE, BLUE), marker="o", legend=False
     )
     memory.legend(frameon=False, fontsize=8, ncols=2, loc="lower left", bbox_to_anchor=(0.0, 1.0))
     memory.axhline(1 / WORDS, color="#1c2733", linewidth=0.8, linestyle=":")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words, format_number
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 from chumoku.nn.positions import RotaryPositions, rotate, sinusoidal
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1)[0]
     for name, label, color in (
-        ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GREY),
+        ("sinusoidal_float64", "sinusoidal added (正弦波を加算)", GRAY),
         ("rotary_float32", "rotary, float32", RED),
         ("rotary_float64", "rotary, float64", BLUE),
     ):

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from torch.overrides import TorchFunctionMode
 
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, INK, make_panels
+from chumoku.lab.figures import BLUE, GRAY, INK, make_panels
 from chumoku.models.build import build
 from chumoku.models.presets import preset
 from chumoku.nn.tap import record
@@ -106,5 +106,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
     for row, name in enumerate(names):
         stated = name in outcome.numbers["said"]
         axis.text(0.0, -row, name, fontsize=9, color=BLUE if stated else INK)
-        axis.text(0.66, -row, " × ".join(str(n) for n in walk[name]), fontsize=9, color=BLUE if stated else GREY)
+        axis.text(0.66, -row, " × ".join(str(n) for n in walk[name]), fontsize=9, color=BLUE if stated else GRAY)
     axis.set(xlim=(-0.02, 1), ylim=(-len(names) + 0.3, 0.9))

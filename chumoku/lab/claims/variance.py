@@ -8,7 +8,7 @@ import torch
 from matplotlib.figure import Figure
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Correction, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, RED, make_panels
+from chumoku.lab.figures import BLUE, GRAY, RED, make_panels
 
 CLAIM = Claim(
     id="variance",
@@ -91,8 +91,8 @@ def judge(numbers: dict[str, Any]) -> str:
 def draw(outcome: Outcome, figure: Figure) -> None:
     axis = make_panels(figure, 1, width=6.2, height=3.3)[0]
     sizes = outcome.numbers["sizes"]
-    axis.plot(sizes, sizes, color=GREY, linestyle=":", label="d  (note ノート)")
-    axis.plot(sizes, [1 / d for d in sizes], color=GREY, linestyle="--", linewidth=0.9, label="1/d")
+    axis.plot(sizes, sizes, color=GRAY, linestyle=":", label="d  (note ノート)")
+    axis.plot(sizes, [1 / d for d in sizes], color=GRAY, linestyle="--", linewidth=0.9, label="1/d")
     axis.plot(sizes, outcome.numbers["unit_variance"], "o", color=BLUE, label="成分の分散 1 (components)")
     axis.plot(sizes, outcome.numbers["unit_vectors"], "o", color=RED, label="長さ 1 (unit vectors)")
     axis.set(xscale="log", yscale="log", xlabel="d", ylabel="Var(q·k)")

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
-from chumoku.lab.figures import BLUE, GREY, make_panels, plot_heatmap
+from chumoku.lab.figures import BLUE, GRAY, make_panels, plot_heatmap
 from chumoku.lab.toy_models import format_seeds, when_partly
 from chumoku.lab.training import fit, mean
 
@@ -206,5 +206,5 @@ def draw(outcome: Outcome, figure: Figure) -> None:
         edge = -0.5
         for group in outcome.numbers["groups"]:
             edge += len(group)
-            axis.axhline(edge, color=GREY, linewidth=0.4)
-            axis.axvline(edge, color=GREY, linewidth=0.4)
+            axis.axhline(edge, color=GRAY, linewidth=0.4)
+            axis.axvline(edge, color=GRAY, linewidth=0.4)

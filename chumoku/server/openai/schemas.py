@@ -14,6 +14,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
+
 MAX_CHARACTERS = 1 << 24
 MAX_TOKENS = 1 << 20
 Text = Annotated[str, Field(max_length=MAX_CHARACTERS)]
@@ -115,9 +117,9 @@ class Embedding(ModelRequest):
 
 class Translation(ModelRequest):
     text: Text | Texts
-    beam: Annotated[int, Field(ge=1, le=16)] = 4
+    beam: Annotated[int, Field(ge=1, le=16)] = BEAM
     n: Annotated[int, Field(ge=1, le=16)] = 1
-    length_penalty: Annotated[float, Field(ge=-10, le=10)] = 1.0
+    length_penalty: Annotated[float, Field(ge=-10, le=10)] = LENGTH_PENALTY
     max_tokens: Count | None = None
     into: Annotated[str, Field(min_length=1, max_length=64)] | None = None
     alignment: bool = False

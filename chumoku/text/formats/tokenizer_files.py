@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
-from chumoku.errors import UsageError
+from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.safe_files import check_file
 from chumoku.text.formats.sentencepiece import backend_from_model
 from chumoku.text.formats.tokenizer_config import apply_settings, read_settings, write_tokenizer
@@ -68,8 +68,9 @@ def _open_first(folder: Path) -> tokenizers.Tokenizer:
     for name in ("vocab.txt", *sorted(file.name for file in folder.iterdir() if file.suffix in (".model", ".spm"))):
         if (folder / name).is_file():
             return open_backend(folder / name)
-    raise UsageError(
-        f"{folder} has no tokenizer. Expected tokenizer.json, encoder.json with vocab.bpe, vocab.txt or a .model file."
+    raise NoTokenizerError(
+        f"{folder} has no tokenizer. Expected tokenizer.json, encoder.json with vocab.bpe, vocab.json with merges.txt, "
+        "vocab.txt, or a .model or .spm file."
     )
 
 

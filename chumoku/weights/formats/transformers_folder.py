@@ -16,14 +16,23 @@ from torch import Tensor
 
 from chumoku import text
 from chumoku.config import settings_to_dict
-from chumoku.errors import UsageError
+from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
 from chumoku.text.tokenizer import Tokenizer, with_prefix_and_suffix
-from chumoku.weights.bundle import CONFIG, SOURCE_TOKENIZER, WEIGHTS, Bundle, Tokenizers, save_tensors, tensors_of
+from chumoku.weights.bundle import (
+    CONFIG,
+    SOURCE_TOKENIZER,
+    USE_IDS,
+    WEIGHTS,
+    Bundle,
+    Tokenizers,
+    save_tensors,
+    tensors_of,
+)
 from chumoku.weights.dequantize import dequantize_model, is_quantized
 from chumoku.weights.families import FAMILIES, find_family, marian
 from chumoku.weights.families.family import Family, make_config, read_number
@@ -124,12 +133,16 @@ def read_max_seq_length(folder: Path, config: ModelConfig) -> dict[str, Any]:
 
 
 def read_tokenizers(folder: Path) -> Tokenizers:
+    """The tokenizers of a folder; a MissingTokenizer if it has no tokenizer files."""
     if (folder / SOURCE_TOKENIZER).is_file():
         return Tokenizers(text.load(folder), text.load(folder / SOURCE_TOKENIZER))
     if is_marian(folder):
         source, target = load_marian(folder)
         return Tokenizers(target, source)
-    tokenizer = text.load(folder)
+    try:
+        tokenizer = text.load(folder)
+    except NoTokenizerError as error:
+        tokenizer = text.MissingTokenizer(f"{error} Put one there, pass tokenizer=… to chumoku.load, {USE_IDS}")
     return Tokenizers(tokenizer, tokenizer)
 
 

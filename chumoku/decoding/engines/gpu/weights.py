@@ -19,7 +19,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import LayerNorm, RMSNorm
-from chumoku.nn.quantized import Int4, Int8Channels, Int8Groups, Quantized
+from chumoku.nn.quantized import Int4, Int8Channels, Int8Groups, QuantizedLinear
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 WIDEST, WIDEST_HEAD = 1 << 15, 256  # a program holds whole rows of weights, and whole keys
@@ -67,7 +67,7 @@ def unsupported(model: nn.Module) -> str | None:
     if max(config.width, config.hidden) > WIDEST or config.head_width > WIDEST_HEAD:
         return "it is too wide"
     parts = [part for block in model.decoder.blocks for part in linears(block)]
-    kinds = {part.kind if isinstance(part, Quantized) else type(part).__name__ for part in parts}
+    kinds = {part.kind if isinstance(part, QuantizedLinear) else type(part).__name__ for part in parts}
     known = kinds in ({"Linear"}, {"int4"}) or kinds <= {"int8-channels", "int8-groups"}
     return None if known else f"its matrices are {', '.join(sorted(kinds))}"
 
@@ -103,11 +103,11 @@ def read_layer(block: Block) -> Layer:
     )
 
 
-def matrix(parts: Sequence[nn.Linear | Quantized]) -> Matrix:
+def matrix(parts: Sequence[nn.Linear | QuantizedLinear]) -> Matrix:
     """Several linear layers of the same input as one matrix."""
     biases = [part.bias for part in parts if part.bias is not None]
     bias = concatenate(biases) if biases else None
-    stored = [part.stored_weight for part in parts if isinstance(part, Quantized)]
+    stored = [part.stored_weight for part in parts if isinstance(part, QuantizedLinear)]
     if stored:
         weight = type(stored[0])(*(concatenate(tensors) for tensors in zip(*stored, strict=True)))
         return Matrix(weight, bias)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def matrix(parts: Sequence[nn.Linear | Quantized]) -> Matrix:
 
 def read_logits(head: nn.Module, table: Tensor) -> Matrix:
     """The output matrix: the head's own, or the embedding's table."""
-    if isinstance(head, Quantized):
+    if isinstance(head, QuantizedLinear):
         return matrix([head])
     weight, bias = (head.weight, head.bias) if isinstance(head, Logits) else (None, None)
     return Matrix((table if weight is None else weight).detach(), None if bias is None else bias.detach())

@@ -22,7 +22,7 @@ from chumoku.decoding.engines.native.pack import Batch, Packed, Packing
 from chumoku.errors import ChumokuError, TooLargeError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.models.stack import Stack
-from chumoku.nn.quantized import Quantized, QuantizedEmbedding
+from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear
 
 CHUNK = 1 << 22  # bytes that one thread hashes at a time
 
@@ -34,7 +34,7 @@ class Weights:
         lanes = _library().lanes()
         self.decoder = Packed(model.decoder, model.config, model.head, lanes=lanes)
         # For the encoder's many tokens PyTorch is faster, except with quantized matrices.
-        quantized = any(isinstance(module, Quantized) for module in model.modules())
+        quantized = any(isinstance(module, QuantizedLinear) for module in model.modules())
         self.encoder: Packed | None = None
         if quantized and isinstance(model, EncoderDecoderModel):
             self.encoder = Packed(model.encoder, model.config, None, lanes=lanes)
@@ -131,7 +131,7 @@ def fingerprint(model: Model) -> list[object]:
 
     Quantized weights are not trained: for them, identity and version counter are enough.
     """
-    quantized = [module for module in model.modules() if isinstance(module, Quantized | QuantizedEmbedding)]
+    quantized = [module for module in model.modules() if isinstance(module, QuantizedLinear | QuantizedEmbedding)]
     fixed = [part for module in quantized for part in module.stored_weight]
     known = {id(tensor) for tensor in fixed if not tensor.is_inference()}
     tensors = [t.detach().contiguous() for t in (*model.parameters(), *model.buffers()) if id(t) not in known]

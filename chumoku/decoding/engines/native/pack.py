@@ -26,7 +26,7 @@ from chumoku.nn.block import Block
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.feedforward import FeedForward
 from chumoku.nn.norms import BatchNorm, LayerNorm, RMSNorm
-from chumoku.nn.quantized import GROUP, Bf16, Int8Channels, Quantized, StoredWeight
+from chumoku.nn.quantized import GROUP, Bf16, Int8Channels, QuantizedLinear, StoredWeight
 
 INPUTS = 64  # int8 inputs are padded to a multiple of this
 KINDS = {"float32": 0, "bf16": 1, "int8-channels": 2, "int8-groups": 3, "int4": 4}
@@ -165,7 +165,7 @@ class Packed:
         return Norm()
 
     def _output(self, output: nn.Module, embedding: Embedding) -> Product:
-        if isinstance(output, Quantized):
+        if isinstance(output, QuantizedLinear):
             return self._product([output])
         weight, bias = (output.weight, output.bias) if isinstance(output, Logits) else (None, None)
         weight = embedding.table if weight is None else weight
@@ -174,17 +174,17 @@ class Packed:
         linear.bias = bias  # type: ignore[assignment]
         return self._product([linear])
 
-    def _products(self, parts: Sequence[nn.Linear | Quantized]) -> list[Product]:
+    def _products(self, parts: Sequence[nn.Linear | QuantizedLinear]) -> list[Product]:
         """Products of the same input with outputs side by side; consecutive parts of one kind become one product."""
         return [self._product(list(alike)) for _, alike in itertools.groupby(parts, key=kind_of)]
 
-    def _product(self, parts: Sequence[nn.Linear | Quantized]) -> Product:
+    def _product(self, parts: Sequence[nn.Linear | QuantizedLinear]) -> Product:
         """One product for parts of one kind, with their outputs side by side."""
         kind, inputs = kind_of(parts[0]), parts[0].in_features
         biases = [torch.zeros(part.out_features) if part.bias is None else part.bias.detach().float() for part in parts]
         biased = any(part.bias is not None for part in parts)
         outputs = sum(part.out_features for part in parts)
-        weights = [part.stored_weight if isinstance(part, Quantized) else part.weight.detach() for part in parts]
+        weights = [part.stored_weight if isinstance(part, QuantizedLinear) else part.weight.detach() for part in parts]
         weights = [weight.weight if isinstance(weight, Bf16) else weight for weight in weights]
         return Product(
             KINDS[kind],
@@ -277,5 +277,5 @@ LAYOUTS = {
 }
 
 
-def kind_of(part: nn.Linear | Quantized) -> str:
-    return part.kind if isinstance(part, Quantized) else "float32"
+def kind_of(part: nn.Linear | QuantizedLinear) -> str:
+    return part.kind if isinstance(part, QuantizedLinear) else "float32"
