@@ -85,7 +85,6 @@ class Pipeline(Bundle):
         """
         model = self._model_as(EncoderDecoderModel, "translate")
         check_arguments("translate", options, inspect.signature(translate.translate).parameters)
-        options = {"within": self.config.context, **options}
         translations = translate.translate(
             model, as_list(text), source_tokenizer=self.source_tokenizer, tokenizer=self.tokenizer, **options
         )

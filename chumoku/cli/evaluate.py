@@ -11,9 +11,8 @@ from chumoku.cli.shared import KNOWN, Adapter, Device, Precision, model_path
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
-    from chumoku.weights.bundle import Bundle
+    from chumoku.pipeline import Pipeline
 
-CHUNK = 256
 MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 
@@ -44,10 +43,10 @@ def evaluate(
         model = model_path(model)
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
-        bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
-        if bundle.config.kind == "encoder-decoder":
-            return _translations(bundle, data, beam, language, tokenized, columns, save)
-        return _text(bundle, data)
+        pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+        if pipeline.config.kind == "encoder-decoder":
+            return _translations(pipeline, data, beam, language, tokenized, columns, save)
+        return _text(pipeline, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
         found = _score(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
@@ -80,7 +79,7 @@ def show(found: dict[str, Any]) -> None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 
 
-def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
+def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:
     from rich.console import Console
     from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
@@ -92,16 +91,16 @@ def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
     with Progress(*columns, transient=True, console=Console(stderr=True)) as bar:
         task = bar.add_task("", total=None)
         score = score_text(
-            bundle.model,
+            pipeline.model,
             corpus.documents(),
-            tokenizer=bundle.tokenizer,
+            tokenizer=pipeline.tokenizer,
             progress=lambda tokens: bar.update(task, advance=tokens),
         )
     return score.as_dict()
 
 
 def _translations(
-    bundle: Bundle,
+    pipeline: Pipeline,
     files: list[str],
     beam: int,
     language: str | None,
@@ -110,27 +109,19 @@ def _translations(
     save: Path | None,
 ) -> dict[str, Any]:
     from rich.console import Console
-    from rich.progress import track
+    from rich.progress import Progress
 
     from chumoku.cli.prepare import split_in_two
-    from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import POOR, seems_swapped
 
     pairs = _pairs(files, split_in_two(columns, "--columns"))
-    translations: list[str] = []
-    places = range(0, len(pairs), CHUNK)
-    for start in track(places, description="translating …", transient=True, console=Console(stderr=True)):
-        translations += translate(
-            bundle.model,  # type: ignore[arg-type]
-            [pair.source for pair in pairs[start : start + CHUNK]],
-            source_tokenizer=bundle.source_tokenizer,
-            tokenizer=bundle.tokenizer,
-            beam=beam,
-        )
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    with Progress(transient=True, console=Console(stderr=True)) as bar:
+        task = bar.add_task("translating …", total=len(pairs))
+        translations = pipeline.translate(sources, beam=beam, progress=lambda texts: bar.advance(task, texts))
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     found = _score(translations, references, language, tokenized)
     if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
         typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)

@@ -24,6 +24,11 @@ class Hypothesis(NamedTuple):
     attention: Tensor | None = None  # [L, H, T, S] for each token and for the step after the last
     logprobs: Sequence[float] = ()  # of each token, and of the end token if there is one
 
+    @property
+    def ended(self) -> bool:
+        """Whether it has an end token, so that it was not cut at the limit."""
+        return len(self.logprobs) > len(self.tokens)
+
 
 @dataclass(frozen=True)
 class Rules:
