@@ -108,15 +108,13 @@ def _generate(
     model: DecoderModel, tokenizer: Tokenizer, prompt: list[int], new: int, going: Callable[[], None] | None
 ) -> list[int]:
     """The greedy continuation of a prompt."""
-    from chumoku.decoding.batch import forbidden_tokens
-    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens
+    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens, request_for_tokens
     from chumoku.decoding.sampling import SamplingOptions
-    from chumoku.decoding.scheduler import Request
 
     check_prompts(model, [prompt], new)
-    greedy = SamplingOptions(temperature=0).forbid(forbidden_tokens(model, tokenizer))
-    ends = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-    scheduler = make_scheduler(model, [Request(prompt, new, greedy, ends)], None)
+    greedy = SamplingOptions(temperature=0)
+    request = request_for_tokens(model, prompt, tokenizer=tokenizer, max_new_tokens=new, sampling=greedy)
+    scheduler = make_scheduler(model, [request], None)
     scheduler.chunk = PREFILL  # a long text in parts, so that it can be cancelled in between
     follows: list[int] = []
     while not scheduler.idle:
@@ -163,7 +161,7 @@ def _given_tokens(
 
 
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
-    end = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
+    end = tokenizer.roles.end_tokens
     ids = tokenizer.encode(text)
     note_unknown(tokenizer, ids, notices)
     return [*cut(ids, most - len(end), "text", notices), *end]

@@ -30,8 +30,8 @@ from chumoku.errors import UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.quantized import Quantized
-from chumoku.probe.forward_pass import unwrap_compiled
 from chumoku.text import Tokenizer
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle, Tokenizers, tensors_of, write_bundle

@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from chumoku.decoding.defaults import LARGEST_PENALTY
 from chumoku.errors import UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
-
-LARGEST_PENALTY = 10  # beyond it, scores overflow
 
 
 class Hypothesis(NamedTuple):

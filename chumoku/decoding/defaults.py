@@ -1,4 +1,4 @@
-"""Default sampling options of Python, the command line, the server and its page.
+"""Default sampling options of Python, the command line, the server and its page; the limit of the length penalty.
 
 Small models answer incoherently at temperature 1; a low temperature and top-p keep to likely tokens and still vary. The
 values were chosen by reading answers of SmolLM2-135M-Instruct (docs/log.md). This module imports nothing, so that
@@ -9,3 +9,4 @@ from __future__ import annotations
 
 TEMPERATURE = 0.3
 TOP_P = 0.9
+LARGEST_PENALTY = 10  # of beam search; beyond it, scores overflow

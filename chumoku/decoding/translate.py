@@ -151,9 +151,8 @@ def encode(
     """The source tokens of each text with the end token, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
         raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
-    ending = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     marked = [] if into is None else tokenizer.encode("", language=into)
-    sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
+    sources = [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
     most = longest(model, model.config.context if within is None else within)
     for number, source in enumerate(sources):
         if len(source) > most:
