@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from bundles import made
-from commands import Ask, Ended, command
+from commands import Ask
 from rich.console import Console
 
 import chumoku
@@ -45,14 +45,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(ask: Ask, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(runs)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    def run(*words: str) -> Ended:
-        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
-
-    return run
+    return ask
 
 
 def test_columns_and_languages_may_be_written_with_a_comma() -> None:

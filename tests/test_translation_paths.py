@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from bundles import made
-from commands import Ended, command
+from commands import Ask, Ended
 from serving import Serving, serving
 
 import chumoku
@@ -47,11 +46,9 @@ def ways(
     pipeline: Pipeline,
     server: Serving,
     tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    ask: Ask,
 ) -> Ways:
     """The ways to translate a text greedily; each raises LengthError if it refuses the text."""
-    ask = functools.partial(command, capfd=capfd, monkeypatch=monkeypatch)
 
     def output(ended: Ended) -> str:
         if ended.code:
