@@ -57,6 +57,7 @@ def question(
     most     most tokens of each text
     going    called for every generated token; it may raise to cancel
     """
+    from chumoku.decoding.translate import begin_and_end, default_limit
     from chumoku.models.model import DecoderModel, EncoderDecoderModel
     from chumoku.probe.snapshot import LookInput
 
@@ -70,12 +71,10 @@ def question(
         ids, guessed = _encoder_tokens(pipeline.tokenizer, text, most, notices)
         return LookInput(ids, name, len(ids), masked_positions=guessed), notices
     source = source_tokens(pipeline.source_tokenizer, text, most, notices)
-    begin, end = pipeline.tokenizer.roles.begin, pipeline.tokenizer.roles.end
-    if begin is None or end is None:
-        raise UsageError("Translation needs a begin token and an end token; this tokenizer does not have both.")
+    begin, end = begin_and_end(pipeline.tokenizer)
     if to is None:
-        limit = most - 1 if new is None else min(new, most - 1)
-        output, ended = _translate(model, pipeline.tokenizer, source, begin, end, limit, going)
+        limit = min(default_limit(source) if new is None else new, most - 1)
+        output, ended = _translate(model, pipeline.tokenizer, source, limit, going)
     else:
         output, ended = _given_tokens(model, pipeline.tokenizer, to, most - 1, notices)
         ended = ended or isinstance(to, str)
@@ -109,15 +108,13 @@ def _generate(
     model: DecoderModel, tokenizer: Tokenizer, prompt: list[int], new: int, going: Callable[[], None] | None
 ) -> list[int]:
     """The greedy continuation of a prompt."""
-    from chumoku.decoding.batch import forbidden_tokens
-    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens
+    from chumoku.decoding.generate import check_prompts, make_scheduler, next_tokens, request_for_tokens
     from chumoku.decoding.sampling import SamplingOptions
-    from chumoku.decoding.scheduler import Request
 
     check_prompts(model, [prompt], new)
-    greedy = SamplingOptions(temperature=0).forbid(forbidden_tokens(model, tokenizer))
-    ends = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-    scheduler = make_scheduler(model, [Request(prompt, new, greedy, ends)], None)
+    greedy = SamplingOptions(temperature=0)
+    request = request_for_tokens(model, prompt, tokenizer=tokenizer, max_new_tokens=new, sampling=greedy)
+    scheduler = make_scheduler(model, [request], None)
     scheduler.chunk = PREFILL  # a long text in parts, so that it can be cancelled in between
     follows: list[int] = []
     while not scheduler.idle:
@@ -131,28 +128,22 @@ def _translate(
     model: EncoderDecoderModel,
     tokenizer: Tokenizer,
     source: list[int],
-    begin: int,
-    end: int,
-    new: int,
+    limit: int,
     going: Callable[[], None] | None,
 ) -> tuple[list[int], bool]:
-    import torch
+    """The greedy translation of a source, and whether it ended before the limit."""
+    from chumoku.decoding.translate import hypotheses
 
-    from chumoku.decoding.batch import forbidden_tokens
-    from chumoku.decoding.beam import search
-
-    if not new:
+    if not limit:
         return [], False
-    forbidden = forbidden_tokens(model, tokenizer)
-    ids = torch.tensor([source], device=model.device)
 
     def still_wanted(rows: Sequence[int]) -> list[bool]:
         if going is not None:
             going()
         return [True] * len(rows)
 
-    best = search(model, ids, begin=begin, end=end, limit=new, forbidden=forbidden, still_wanted=still_wanted)[0][0]
-    return best.tokens, len(best.tokens) < new
+    best = hypotheses(model, [source], tokenizer=tokenizer, beam=1, limit=limit, still_wanted=still_wanted)[0][0]
+    return best.tokens, best.ended
 
 
 def _given_tokens(
@@ -170,7 +161,7 @@ def _given_tokens(
 
 
 def source_tokens(tokenizer: Tokenizer, text: str, most: int, notices: list[Notice]) -> list[int]:
-    end = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
+    end = tokenizer.roles.end_tokens
     ids = tokenizer.encode(text)
     note_unknown(tokenizer, ids, notices)
     return [*cut(ids, most - len(end), "text", notices), *end]

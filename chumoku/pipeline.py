@@ -30,9 +30,10 @@ from chumoku.errors import NoTokenizerWarning, UnknownArgumentError, UsageError
 from chumoku.models.count import count
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.precision import to_precision
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.quantized import QuantizedLinear
-from chumoku.probe.forward_pass import unwrap_compiled
 from chumoku.text import MissingTokenizer, Tokenizer
+from chumoku.text.progress import Progress, silent
 from chumoku.weights import open_model
 from chumoku.weights.bundle import CONFIG, Bundle, Tokenizers, tensors_of, write_bundle
 from chumoku.weights.checksums import atomic_folder
@@ -95,6 +96,7 @@ class Pipeline(Bundle):
         min_new_tokens: int = 0,
         into: str | None = None,
         batch_tokens: int = translate.BATCH_TOKENS,
+        progress: Progress = silent,
         **unknown: Any,
     ) -> Texts:
         """The most likely translation of a text, or of each text in a list.
@@ -104,6 +106,7 @@ class Pipeline(Bundle):
         limit             most tokens of a translation; by default 2 × source + 20
         into              target language, for multilingual models
         batch_tokens      most tokens of a batch: rows × longest × beam
+        progress          called as progress(step, done, total, unit)
         """
         model = self._model_as(EncoderDecoderModel, "translate")
         check_arguments(self.translate, unknown)
@@ -113,12 +116,12 @@ class Pipeline(Bundle):
             source_tokenizer=self.source_tokenizer,
             tokenizer=self.tokenizer,
             into=into,
-            within=self.config.context,
             beam=beam,
             length_penalty=length_penalty,
             limit=limit,
             min_new_tokens=min_new_tokens,
             batch_tokens=batch_tokens,
+            progress=progress,
         )
         return translations[0] if isinstance(text, str) else translations
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import functools
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from browser import open_browser
+from commands import Ask, command
 from hypothesis import settings
 
 torch.set_num_threads(1)
@@ -30,3 +33,19 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A module's own: while playwright runs, no event loop can be started beside it."""
     with open_browser(tmp_path_factory.mktemp("browser")) as one:
         yield one
+
+
+@pytest.fixture
+def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """Run a command in this process."""
+    return functools.partial(command, capfd=capfd, monkeypatch=monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a text and a table of sentence pairs."""
+    from faults import write_corpora  # changes the environment of its process
+
+    folder = tmp_path_factory.mktemp("corpora")
+    write_corpora(folder)
+    return folder

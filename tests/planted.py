@@ -29,6 +29,7 @@ from torch import Tensor, nn
 
 from chumoku import text
 from chumoku.data import grammar
+from chumoku.data.batches import IGNORE
 from chumoku.data.pairs import Pair
 from chumoku.doctor import Subject
 from chumoku.doctor.open_subject import subject_from_model, subject_from_recipe
@@ -41,7 +42,7 @@ from chumoku.nn.moe import MixtureOfExperts
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.training import optimizer
 from chumoku.training.loop import Run
-from chumoku.training.objectives import IGNORE, Objective, count_labels
+from chumoku.training.objectives import Objective, count_labels
 from chumoku.training.recipe import read_recipe
 
 COUNT = 1000

@@ -13,7 +13,7 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer, make_bundle
-from faults import KINDS, write_corpora
+from faults import KINDS
 from foreign import VOCABULARY, outputs_of_both, save_variant
 from test_runs import ConsoleLog, equal, everything, go
 
@@ -25,13 +25,6 @@ from chumoku.training.plan import plan
 from chumoku.training.recipe import read_recipe
 from chumoku.weights.bundle import tensors_of
 from chumoku.weights.open_model import load
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    write_corpora(folder)
-    return folder
 
 
 def recipe_on(init: Path, corpora: Path, out: Path, **changes: dict[str, Any]) -> dict[str, Any]:

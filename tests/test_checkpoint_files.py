@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from faults import recipe_for, write_corpora
+from faults import recipe_for
 from rich.console import Console
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
@@ -29,13 +29,6 @@ from chumoku.training.run import TrainResult, train
 from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 from chumoku.weights.checksums import write_checksums
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    write_corpora(folder)
-    return folder
 
 
 def go(recipe: dict[str, Any], *, resume: bool = False) -> tuple[TrainResult, str]:

@@ -189,7 +189,7 @@ def test_train_and_evaluate_a_translator(tmp_path: Path) -> None:
     (tmp_path / "pairs.tsv").write_text("".join(f"{p.target}\t{p.source}\n" for p in pairs), encoding="utf-8")
     recipe = RECIPE.format(kind="encoder-decoder", data="pairs", file="pairs.tsv")
     (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
-    assert run("train", "recipe.toml", cwd=tmp_path).returncode == 0
+    assert run("train", "recipe.toml", "model.context=131", cwd=tmp_path).returncode == 0
     scored = run("evaluate", "run/last", "pairs.tsv", "--json", "--save", "said.txt", "--beam", "2", cwd=tmp_path)
     assert scored.returncode == 0, scored.stderr
     found = json.loads(scored.stdout)

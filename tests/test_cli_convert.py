@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from bundles import byte_tokenizer, chat_tokenizer, make_bundle
-from commands import Ask, Ended, command
+from commands import Ask
 
 import chumoku
 from chumoku.partial_output import incomplete_folder
@@ -36,14 +36,10 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(models: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(ask: Ask, models: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     """Run a command in this process, in the models' folder."""
     monkeypatch.chdir(models)
-
-    def run(*words: str) -> Ended:
-        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
-
-    return run
+    return ask
 
 
 def list_names(folder: Path) -> list[str]:

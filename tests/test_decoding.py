@@ -604,7 +604,9 @@ def test_invalid_translations_are_refused(letters: Tokenizer) -> None:
         translate(translator(letters, "learned"), ["a", "a" * 30], **options)
     with pytest.raises(LengthError, match="Text 1 has 14 tokens with the end token, and this model reads 13 at most"):
         translate(translator(letters, "rotary"), ["a" * 13], within=13, **options)
-    assert len(translate(translator(letters, "rotary"), ["a" * 30], **options)) == 1
+    with pytest.raises(LengthError, match="Text 1 has 31 tokens with the end token, and this model reads 23 at most"):
+        translate(translator(letters, "rotary"), ["a" * 30], **options)
+    assert len(translate(translator(letters, "rotary"), ["a" * 30], within=31, **options)) == 1
     with pytest.raises(UsageError, match=r"has no language 'fr'\. Its languages: none"):
         translate(translator(letters), ["a"], into="fr", **options)
     with pytest.raises(UsageError, match="texts must be a list"):

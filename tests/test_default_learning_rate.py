@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from bundles import make_bundle
-from commands import Ask, command
+from commands import Ask
 
 from chumoku.training.default_learning_rate import default_learning_rate
 from chumoku.training.recipe import load_recipe, read_recipe
@@ -46,9 +46,9 @@ def test_rates_fall_with_the_width() -> None:
 
 
 @pytest.fixture
-def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+def ask(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
     monkeypatch.chdir(tmp_path)
-    return lambda *words: command(*words, capfd=capfd, monkeypatch=monkeypatch)
+    return ask
 
 
 def test_dry_run_shows_the_learning_rate(ask: Ask, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
 import json
 import re
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Ask, Ended, command
+from commands import Ask
 
 from chumoku.errors import DamagedError, UsageError
 from chumoku.lab import processes, report, runner
@@ -309,13 +310,9 @@ def test_report_without_results_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def ask(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
+def ask(ask: Ask, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Ask:
     monkeypatch.chdir(tmp_path)
-
-    def run(*words: str) -> Ended:
-        return command("lab", *words, capfd=capfd, monkeypatch=monkeypatch)
-
-    return run
+    return functools.partial(ask, "lab")
 
 
 def test_help_and_wrong_ids_do_not_import_torch() -> None:

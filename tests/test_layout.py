@@ -123,3 +123,9 @@ def test_no_pickle_and_no_remote_code() -> None:
     for file in FILES:
         found = forbidden.search(file.read_text(encoding="utf-8"))
         assert found is None, f"{file}: {found}"
+
+
+@pytest.mark.parametrize("definition", ["_orig_mod", r"= -100\b"])
+def test_a_definition_is_written_once(definition: str) -> None:
+    """Removing the wrapper of torch.compile; the label without a loss."""
+    assert sum(len(re.findall(definition, file.read_text(encoding="utf-8"))) for file in FILES) == 1

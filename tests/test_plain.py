@@ -18,8 +18,8 @@ import pytest
 import torch
 from bundles import make_bundle
 from cells import CELLS, KINDS, Cell, model_of, tokens
-from commands import command
-from faults import recipe_for, write_corpora
+from commands import Ask
+from faults import recipe_for
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from planted import PLANTED_BUGS, Subjects
@@ -325,13 +325,6 @@ def test_decoding_runs_the_formulas(kind: str, tmp_path: Path, monkeypatch: pyte
     assert len(calls) > 2 * 11
 
 
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    write_corpora(folder)
-    return folder
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_recipe_key_plain(kind: str, corpora: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     losses = {}
@@ -401,21 +394,19 @@ def in_plain(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def test_commands_report_plain_mode(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, in_plain: None
-) -> None:
+def test_commands_report_plain_mode(tmp_path: Path, ask: Ask, in_plain: None) -> None:
     folder = str(make_bundle(tmp_path / "model", "decoder"))
-    result = command("generate", folder, "one", "--max-new-tokens", "3", "--json", capfd=capfd, monkeypatch=monkeypatch)
+    result = ask("generate", folder, "one", "--max-new-tokens", "3", "--json")
     assert result.code == 0
     assert result.err.count("\n") == 1
     assert "plain formulas" in result.err
     assert json.loads(result.out)["prompt"] == "one"
-    result = command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch)
+    result = ask("doctor", folder, "--quick")
     assert "The model runs plain formulas." in result.out
     with plain(False):
-        result = command("generate", folder, "one", "--max-new-tokens", "3", capfd=capfd, monkeypatch=monkeypatch)
+        result = ask("generate", folder, "one", "--max-new-tokens", "3")
         assert result.err == ""
-        assert "runs fast kernels." in command("doctor", folder, "--quick", capfd=capfd, monkeypatch=monkeypatch).out
+        assert "runs fast kernels." in ask("doctor", folder, "--quick").out
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", True), ("0", False)])

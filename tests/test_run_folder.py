@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 from bundles import make_bundle
-from commands import Ask, Ended, command
+from commands import Ask
 from rich.console import Console
 
 import chumoku
 from chumoku.data.grammar import generate
 from chumoku.errors import UsageError
 from chumoku.evaluation.translation import seems_swapped
-from chumoku.pipeline import resolve_run
+from chumoku.pipeline import Pipeline, resolve_run
 from chumoku.training.log import Log, read_metrics
 from chumoku.training.recipe import TABLES, load_recipe, read_recipe
 from chumoku.training.settings import TrainSettings
@@ -25,7 +25,7 @@ from chumoku.training.state import State
 from chumoku.weights.checksums import write_checksums
 
 TABLE: dict[str, Any] = {
-    "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 32},
+    "model": {"kind": "encoder-decoder", "width": 12, "heads": 3, "layers": 1, "context": 131},
     "tokenizer": {"kind": "byte"},
     "data": {"kind": "pairs", "files": "pairs.tsv", "validation_share": 0.2},
     "train": {"out": "runs/x", "steps": 3, "batch_tokens": 400, "device": "cpu", "samples": 0},
@@ -45,14 +45,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def ask(runs: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Ask:
+def ask(ask: Ask, runs: Path, monkeypatch: pytest.MonkeyPatch) -> Ask:
     monkeypatch.chdir(runs)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-
-    def run(*words: str) -> Ended:
-        return command(*words, capfd=capfd, monkeypatch=monkeypatch)
-
-    return run
+    return ask
 
 
 def test_columns_and_languages_may_be_written_with_a_comma() -> None:
@@ -115,9 +111,7 @@ def test_a_share_of_the_peak_is_never_above_one(tmp_path: Path) -> None:
 
 def test_swapped_columns_are_reported(ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     """A translator into English, fed with English, writes English; the references are Japanese."""
-    monkeypatch.setattr(
-        "chumoku.decoding.translate.translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61
-    )
+    monkeypatch.setattr(Pipeline, "translate", lambda *_, **__: ["I eat a mandarin at the kotatsu."] * 61)
     swapped = ask("evaluate", "runs/x", "pairs.tsv", "--json")
     assert json.loads(swapped.out)["bleu"] < 5
     assert "seem to be swapped" in swapped.err

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import torch
-from faults import KINDS, recipe_for, write_corpora
+from faults import KINDS, recipe_for
 from rich.console import Console
 from safetensors import SafetensorError
 from torch import Tensor
@@ -43,13 +43,6 @@ from chumoku.training.validation import Evaluator
 from chumoku.weights import bundle
 
 HERE = World(torch.device("cpu"))
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    write_corpora(folder)
-    return folder
 
 
 class ConsoleLog:

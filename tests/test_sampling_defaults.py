@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from bundles import make_bundle
-from commands import command
+from commands import Ask
 
 import chumoku
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
@@ -28,9 +28,7 @@ def test_default_options_keep_to_likely_tokens() -> None:
     assert SamplingOptions(temperature=1, top_p=None) != SamplingOptions()
 
 
-def test_python_and_the_commands_have_the_same_default(
-    writer: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_and_the_commands_have_the_same_default(writer: Path, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline = chumoku.load(writer)
     options = {"max_new_tokens": 17, "seed": 5}
     output = pipeline.generate("ab", **options)
@@ -40,18 +38,14 @@ def test_python_and_the_commands_have_the_same_default(
     answer = pipeline.chat("ab", **options)
     assert answer == pipeline.chat("ab", **options, temperature=TEMPERATURE, top_p=TOP_P)
     monkeypatch.setattr("signal.signal", lambda *_: None)
-    shown = command(
-        *("generate", str(writer), "ab", "--max-new-tokens", "17", "--seed", "5"), capfd=capfd, monkeypatch=monkeypatch
-    )
+    shown = ask("generate", str(writer), "ab", "--max-new-tokens", "17", "--seed", "5")
     assert shown.out == output + "\n"
 
 
 @pytest.mark.parametrize("name", ["generate", "chat"])
-def test_help_says_what_the_default_is(
-    name: str, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_says_what_the_default_is(name: str, ask: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
-    result = command(name, "--help", capfd=capfd, monkeypatch=monkeypatch).out
+    result = ask(name, "--help").out
     for option, value in (("temperature", TEMPERATURE), ("top-p", TOP_P)):
         assert re.search(rf"--{option} .*\[default: {value}\]", result), result
 

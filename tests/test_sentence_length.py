@@ -10,7 +10,7 @@ import pytest
 import torch
 import transformers
 from bundles import byte_tokenizer, make_bundle
-from commands import command
+from commands import Ask
 from foreign import bert, randomize, save_model
 
 import chumoku
@@ -80,11 +80,9 @@ def test_other_model_kinds_have_no_limit(tmp_path: Path) -> None:
         make_bundle(tmp_path / "encoder", "encoder", max_seq_length=67)
 
 
-def test_embed_command_reports_cut_texts(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_embed_command_reports_cut_texts(tmp_path: Path, ask: Ask) -> None:
     folder = str(make_bundle(tmp_path / "encoder", "encoder", max_seq_length=5))
-    ended = command("embed", folder, "a text", "ab", capfd=capfd, monkeypatch=monkeypatch)
+    ended = ask("embed", folder, "a text", "ab")
     assert ended.code == 0, ended.err
     assert ended.err == "1 of 2 texts were cut: this model reads the first 5 tokens of a text.\n"
-    assert command("embed", folder, "ab", "cd", capfd=capfd, monkeypatch=monkeypatch).err == ""
+    assert ask("embed", folder, "ab", "cd").err == ""

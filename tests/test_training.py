@@ -11,8 +11,9 @@ from cells import KINDS, Cell, model_of, tokens
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chumoku.data.batches import IGNORE
 from chumoku.errors import UsageError
-from chumoku.training.objectives import IGNORE, Objective, count_labels, forward
+from chumoku.training.objectives import Objective, count_labels, forward
 from chumoku.training.schedule import Schedule, paper_peak
 
 

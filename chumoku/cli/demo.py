@@ -11,7 +11,8 @@ import typer
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from chumoku.weights.bundle import Bundle
+    from chumoku.models.model import EncoderDecoderModel
+    from chumoku.pipeline import Pipeline
 
 SOURCE = "こたつでみかんを食べる"
 
@@ -100,14 +101,12 @@ def _tokenizer_changes() -> list[str]:
     return ["tokenizer.kind=character"]
 
 
-def translate_with_attention(bundle: Bundle, source: str) -> tuple[list[int], Tensor]:
+def translate_with_attention(pipeline: Pipeline, source: str) -> tuple[list[int], Tensor]:
     """The translation's token ids, and the cross-attention of each block [L, T, S], averaged over heads."""
-    import torch
+    from chumoku.decoding.beam import cross_attention
+    from chumoku.decoding.translate import begin_and_end, encode, hypotheses
 
-    from chumoku.decoding.beam import search
-
-    model, roles = bundle.model, bundle.tokenizer.roles
-    end = bundle.source_tokenizer.roles.end
-    ids = torch.tensor([[*bundle.source_tokenizer.encode(source), *([end] if end is not None else [])]])
-    best = search(model, ids, begin=roles.begin, end=roles.end, return_attention=True)[0][0]  # type: ignore[arg-type]
-    return best.tokens, best.attention.mean(1)  # type: ignore[union-attr]
+    model: EncoderDecoderModel = pipeline.model  # type: ignore[assignment]
+    sources = encode(model, [source], pipeline.source_tokenizer)
+    tokens = hypotheses(model, sources, tokenizer=pipeline.tokenizer, beam=1)[0][0].tokens
+    return tokens, cross_attention(model, sources[0], tokens, begin_and_end(pipeline.tokenizer)[0]).mean(1)

@@ -12,9 +12,8 @@ from chumoku.decoding.defaults import BEAM
 
 if TYPE_CHECKING:
     from chumoku.data.pairs import Pair
-    from chumoku.weights.bundle import Bundle
+    from chumoku.pipeline import Pipeline
 
-CHUNK = 256
 MODELS = (".gguf", ".bin", ".data", ".safetensors", ".pt", ".pth", ".ckpt")
 
 
@@ -45,11 +44,11 @@ def evaluate(
         model = model_path(model)
 
     def score(precision: str | None, save: Path | None) -> dict[str, Any]:
-        bundle = chumoku.load(model, device=device, precision=precision, adapter=adapter)
-        bundle.require_tokenizer()
-        if bundle.config.kind == "encoder-decoder":
-            return _translations(bundle, data, beam, language, tokenized, columns, save)
-        return _text(bundle, data)
+        pipeline = chumoku.load(model, device=device, precision=precision, adapter=adapter)
+        pipeline.require_tokenizer()
+        if pipeline.config.kind == "encoder-decoder":
+            return _translations(pipeline, data, beam, language, tokenized, columns, save)
+        return _text(pipeline, data)
 
     if Path(model).is_file() and not model.lower().endswith(MODELS):
         found = _score(_lines(Path(model)), _lines(Path(data[-1])), language, tokenized)
@@ -82,7 +81,7 @@ def show(found: dict[str, Any]) -> None:
             print(f"{name} {f'{value:,.4f}' if isinstance(value, float) else value}")
 
 
-def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
+def _text(pipeline: Pipeline, files: list[str]) -> dict[str, Any]:
     from rich.console import Console
 
     from chumoku.data.corpus import Corpus
@@ -91,12 +90,12 @@ def _text(bundle: Bundle, files: list[str]) -> dict[str, Any]:
 
     corpus = Corpus(files, documents="file")
     with ShowProgress(Console(stderr=True)) as progress:
-        score = score_text(bundle.model, corpus.documents(), tokenizer=bundle.tokenizer, progress=progress)
+        score = score_text(pipeline.model, corpus.documents(), tokenizer=pipeline.tokenizer, progress=progress)
     return score.as_dict()
 
 
 def _translations(
-    bundle: Bundle,
+    pipeline: Pipeline,
     files: list[str],
     beam: int,
     language: str | None,
@@ -107,26 +106,16 @@ def _translations(
     from rich.console import Console
 
     from chumoku.cli.prepare import split_in_two
-    from chumoku.decoding.translate import translate
     from chumoku.evaluation.translation import POOR, seems_swapped
     from chumoku.text.progress import ShowProgress
 
     pairs = _pairs(files, split_in_two(columns, "--columns"))
-    translations: list[str] = []
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     with ShowProgress(Console(stderr=True)) as progress:
-        for start in range(0, len(pairs), CHUNK):
-            progress("translating", start, len(pairs), "sentences")
-            translations += translate(
-                bundle.model,  # type: ignore[arg-type]
-                [pair.source for pair in pairs[start : start + CHUNK]],
-                source_tokenizer=bundle.source_tokenizer,
-                tokenizer=bundle.tokenizer,
-                beam=beam,
-            )
+        translations = pipeline.translate(sources, beam=beam, progress=progress)
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
         save.write_text("".join(line.replace("\n", " ") + "\n" for line in translations), encoding="utf-8")
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     found = _score(translations, references, language, tokenized)
     if found["bleu"] < POOR and seems_swapped(translations, sources=sources, references=references):
         typer.echo(f"Source and target seem to be swapped: {_swap_advice(files, columns)}", err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,14 +79,9 @@ def check_options(pipeline: Pipeline, *, layer: int | None, head: int | None, to
         raise UsageError("An encoder does not generate text, so --max-new-tokens does not apply. Leave it out.")
 
 
-def attended_names(snapshot: Snapshot) -> Sequence[str]:
-    """The names of the tokens that generated tokens attend to."""
-    return next((one for one in snapshot.maps if one.key == "cross"), snapshot.maps[0]).columns
-
-
 def to_json(snapshot: Snapshot) -> dict[str, object]:
     """The part of a snapshot that --json prints."""
-    columns = attended_names(snapshot)
+    columns = snapshot.attended_names
     return {
         "tokens": snapshot.tokens,
         "source": snapshot.source,
@@ -116,7 +110,7 @@ def print_words(snapshot: Snapshot, text: str) -> None:
 
     if text:
         print(text)
-    columns = attended_names(snapshot)
+    columns = snapshot.attended_names
     table = Table("after", "token", "five best", "attended to (mean over layers and heads)")
     for word in snapshot.words:
         best = "  ".join(f"{one.name} {format_percent(one.probability)}" for one in word.candidates)

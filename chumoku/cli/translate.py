@@ -22,7 +22,7 @@ from chumoku.cli.shared import (
     open_pipeline,
     quiet_pipe,
 )
-from chumoku.decoding.defaults import BEAM, LENGTH_PENALTY
+from chumoku.decoding.defaults import BEAM, LARGEST_PENALTY, LENGTH_PENALTY
 from chumoku.errors import UsageError, pluralize
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from chumoku.decoding.translate_file import Translate
 
 AT_ONCE = 32  # most lines of standard input translated together
-LARGEST_PENALTY = 10  # as in decoding.beam_rules, which is too slow to import for --help
 QUIET_SECONDS = 10.0  # between progress lines where there is no terminal
 
 

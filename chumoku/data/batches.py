@@ -14,18 +14,16 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from chumoku.data.order import Permutation, generator
+from chumoku.data.order import Indices, Permutation, generator
 from chumoku.data.prepared import Pairs
 from chumoku.data.ragged_array import RaggedArray
 from chumoku.data.shards import Shards
 from chumoku.errors import CorpusError, UsageError
 from chumoku.text.special_tokens import Roles
 
-IGNORE = -100
-Indices = NDArray[np.int64]
+IGNORE = -100  # a label without a loss
 
 
 class Share(NamedTuple):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from chumoku.models.model import Model
+from chumoku.nn.modules import eval_mode
 from chumoku.text.tokenizer import Tokenizer
 
 
@@ -21,15 +22,8 @@ def inference_mode(model: Model, parts: Iterable[nn.Module] | None = None) -> It
 
     parts     all modules of the model; given by callers for whom `model.modules()` is too slow
     """
-    training = [part for part in (model.modules() if parts is None else parts) if part.training]
-    for part in training:
-        part.training = False
-    try:
-        with torch.inference_mode():
-            yield
-    finally:
-        for part in training:
-            part.training = True
+    with eval_mode(model.modules() if parts is None else parts), torch.inference_mode():
+        yield
 
 
 def compact_rows(staying: Sequence[int]) -> list[int]:
@@ -45,9 +39,12 @@ def longest(model: Model, wanted: int) -> int:
     return min(wanted, model.config.context) if model.config.position == "learned" else wanted
 
 
-def forbidden_tokens(model: Model, tokenizer: Tokenizer) -> list[int]:
-    """Tokens that are never generated: special tokens except the end, and ids beyond the tokenizer's vocabulary."""
+def forbidden_tokens(model: Model, tokenizer: Tokenizer, ends: Iterable[int] = ()) -> list[int]:
+    """Tokens that are never generated: special tokens, and ids beyond the tokenizer's vocabulary.
+
+    ends    special tokens that may end a text, beside the tokenizer's end token
+    """
     special = {*tokenizer.specials.values(), tokenizer.roles.pad, tokenizer.roles.begin, tokenizer.roles.unknown}
-    special -= {tokenizer.roles.end, None}
+    special -= {*ends, tokenizer.roles.end}
     beyond = range(tokenizer.size, model.config.vocabulary)
     return [*sorted(token for token in special if token is not None and token < model.config.vocabulary), *beyond]

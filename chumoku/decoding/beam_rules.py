@@ -12,10 +12,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from chumoku.decoding.defaults import LARGEST_PENALTY
 from chumoku.errors import UsageError
 from chumoku.models.model import EncoderDecoderModel, Model
-
-LARGEST_PENALTY = 10  # beyond it, scores overflow
 
 
 class Hypothesis(NamedTuple):
@@ -23,6 +22,11 @@ class Hypothesis(NamedTuple):
     score: float
     attention: Tensor | None = None  # [L, H, T, S] for each token and for the step after the last
     logprobs: Sequence[float] = ()  # of each token, and of the end token if there is one
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has an end token, so that it was not cut at the limit."""
+        return len(self.logprobs) > len(self.tokens)
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,9 @@ def make_turn(
     context = min(context or model.config.context, model.config.context)
     # At most a quarter of the context is kept free for the reply, even if max_new_tokens is more.
     tokens, dropped = fit(to_messages(messages), tokenizer, format, most=context - min(max_new_tokens, context // 4))
-    ends = {tokenizer.roles.end, tokenizer.specials[MARKS[format][-1]] if format in MARKS else None} - {None}
-    forbidden = [token for token in forbidden_tokens(model, tokenizer) if token not in ends]
+    ends = {*tokenizer.roles.end_tokens, *([tokenizer.specials[MARKS[format][-1]]] if format in MARKS else [])}
     room = min(max_new_tokens, context - len(tokens))
-    request = Request(tokens, room, sampling.forbid(forbidden), [end for end in ends if end is not None])
+    request = Request(tokens, room, sampling.forbid(forbidden_tokens(model, tokenizer, ends)), [*ends])
     return Turn(request, STOPS.get(format, []), dropped)
 
 

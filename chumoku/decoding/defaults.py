@@ -11,3 +11,4 @@ TEMPERATURE = 0.3
 TOP_P = 0.9
 BEAM = 4
 LENGTH_PENALTY = 1.0
+LARGEST_PENALTY = 10  # of beam search; beyond it, scores overflow

@@ -182,10 +182,29 @@ def make_request(
             f"The prompt has {len(tokens):,} tokens, and this model reads {model.config.context:,} at most. "
             "Shorten it, or use a model with a larger context."
         )
-    end = () if roles.end is None else (roles.end,)
     check_prompts(model, [tokens], max_new_tokens)
+    return request_for_tokens(
+        model,
+        tokens,
+        tokenizer=tokenizer,
+        max_new_tokens=max_new_tokens,
+        min_new_tokens=min_new_tokens,
+        sampling=sampling,
+    )
+
+
+def request_for_tokens(
+    model: DecoderModel,
+    tokens: list[int],
+    *,
+    tokenizer: Tokenizer,
+    max_new_tokens: int,
+    min_new_tokens: int = 0,
+    sampling: SamplingOptions,
+) -> Request:
+    """A request for a prompt's tokens; the end token ends the text, and no other special token is generated."""
     sampling = sampling.forbid(forbidden_tokens(model, tokenizer))
-    return Request(tokens, max_new_tokens, sampling, end, min_new_tokens=min_new_tokens)
+    return Request(tokens, max_new_tokens, sampling, tokenizer.roles.end_tokens, min_new_tokens=min_new_tokens)
 
 
 def sampling_for_rows(sampling: SamplingOptions | Sequence[SamplingOptions], rows: int) -> list[SamplingOptions]:

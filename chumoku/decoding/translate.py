@@ -1,6 +1,9 @@
-"""Translation: text in, text out.
+"""Translation: text in, text out. Every command, the server and Python translate with `hypotheses`.
 
 text → (language) source tokens + end → beam search from begin → tokens → text
+
+    source    at most the model's context
+    output    at most 2 × source + 20 tokens by default, and none of `forbidden_tokens`
 
 Sentences of similar length share a batch of rows × longest × beam ≤ `batch_tokens`; results keep the given order. For a
 multilingual model, the token of the target language `into` comes before the source.
@@ -24,6 +27,7 @@ from chumoku.decoding.engines.open_engine import open_engine
 from chumoku.errors import LengthError, UsageError
 from chumoku.models.model import EncoderDecoderModel
 from chumoku.nn import masks
+from chumoku.text.progress import Progress, silent
 from chumoku.text.tokenizer import Tokenizer
 
 BATCH_TOKENS = 4096
@@ -44,12 +48,14 @@ def translate(
     min_new_tokens: int = 0,
     batch_tokens: int = BATCH_TOKENS,
     engine: Engine | None = None,
+    progress: Progress = silent,
 ) -> list[str]:
     """The most likely translation of each text.
 
-    into      target language, for multilingual models
-    within    most tokens of a text; by default only learned positions limit it
-    limit     most tokens of a translation; by default 2 × source + 20
+    into        target language, for multilingual models
+    within      most tokens of a text; by default the model's context
+    limit       most tokens of a translation; by default 2 × source + 20
+    progress    called as progress(step, done, total, unit)
     """
     sources = encode(model, texts, source_tokenizer, into=into, within=within)
     found = hypotheses(
@@ -62,6 +68,7 @@ def translate(
         min_new_tokens=min_new_tokens,
         batch_tokens=batch_tokens,
         engine=engine,
+        progress=progress,
     )
     best = [row[0].tokens if row else [] for row in found]
     return tokenizer.decode_batch(best)
@@ -81,10 +88,11 @@ def hypotheses(
     engine: Engine | None = None,
     still_wanted: StillWanted | None = None,
     tree: Tree | None = None,
+    progress: Progress = silent,
 ) -> list[list[Hypothesis]]:
     """The `best` translations of each source, as tokens; none for an empty source or one that is no longer wanted."""
     begin, end = begin_and_end(tokenizer)
-    limits = [2 * len(source) + 20 if limit is None else limit for source in sources]
+    limits = [default_limit(source) if limit is None else limit for source in sources]
     most_rows = max(1, engine.rows // beam) if engine is not None else len(sources)
     groups = list(
         batches_by_length([len(source) for source in sources], most=batch_tokens // max(1, beam), rows=most_rows)
@@ -92,6 +100,7 @@ def hypotheses(
     if engine is None:
         engine = shared_engine(model, groups, limits, beam=beam, batch_tokens=batch_tokens)
     found: list[list[Hypothesis]] = [[] for _ in sources]
+    done = 0
     for numbers in groups:
         some = [torch.tensor(sources[number]) for number in numbers]
         rows = search(
@@ -112,7 +121,14 @@ def hypotheses(
         )
         for number, row in zip(numbers, rows, strict=True):
             found[number] = row
+        done += len(numbers)
+        progress("translating", done, len(sources), "sentences")
     return found
+
+
+def default_limit(source: Sequence[int]) -> int:
+    """The most tokens of a translation, unless another limit is given."""
+    return 2 * len(source) + 20
 
 
 def _by_number(still_wanted: StillWanted, numbers: Sequence[int], live: Sequence[int]) -> Sequence[bool]:
@@ -129,16 +145,20 @@ def begin_and_end(tokenizer: Tokenizer) -> tuple[int, int]:
 
 
 def encode(
-    model: EncoderDecoderModel, texts: Sequence[str], tokenizer: Tokenizer, *, into: str | None, within: int | None
+    model: EncoderDecoderModel,
+    texts: Sequence[str],
+    tokenizer: Tokenizer,
+    *,
+    into: str | None = None,
+    within: int | None = None,
 ) -> list[list[int]]:
     """The source tokens of each text with the end token, as in training; a text without tokens stays empty."""
     if isinstance(texts, str):
         raise UsageError("texts must be a list of sentences, not one text. Put it in a list.")
-    ending = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
     marked = [] if into is None else tokenizer.encode("", language=into)
-    sources = [[*marked, *ids, *ending] if ids else [] for ids in tokenizer.encode_batch(texts)]
+    sources = [[*marked, *ids, *tokenizer.roles.end_tokens] if ids else [] for ids in tokenizer.encode_batch(texts)]
+    most = longest(model, model.config.context if within is None else within)
     for number, source in enumerate(sources):
-        most = longest(model, len(source) if within is None else within)
         if len(source) > most:
             raise LengthError(
                 f"Text {number + 1} has {len(source):,} tokens with the end token, and this model reads {most:,} at "

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from chumoku.data.batches import IGNORE
 from chumoku.data.pairs import Pair
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import input_key
 from chumoku.text import Tokenizer
-from chumoku.training.objectives import IGNORE
 
 BATCHES, FEWEST = 10, 3
 CUT = 0.1  # share of rows that may be cut short

@@ -14,11 +14,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from chumoku.data.batches import Batches, MaskedBatches
+from chumoku.data.batches import IGNORE, Batches, MaskedBatches
 from chumoku.doctor.finding import Check, Finding
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.doctor.tools import after_last_label, has_begin_and_end, input_key
-from chumoku.training.objectives import IGNORE
 
 BATCHES = 10
 UNLABELED, RUN = 0.02, 2.5  # share of tokens; mean length of unlabeled runs that may be intended

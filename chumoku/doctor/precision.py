@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from chumoku.doctor.finding import Check, Finding, Skip
 from chumoku.doctor.subject import Batch, Subject, batch_norms
-from chumoku.doctor.tools import MAX_DOUBLE, count_parameters, is_quantized, restore_after, run_model, sample_batch
+from chumoku.doctor.tools import MAX_DOUBLE, count_parameters, restore_after, run_model, sample_batch
 from chumoku.models.model import Model
+from chumoku.nn.quantized import is_quantized
 from chumoku.training.precision import DTYPES, Cast
 
 TOLERANCE = {"float32": 1e-3, "bf16": 0.5, "fp16": 0.1}

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from chumoku.data.batches import IGNORE
 from chumoku.doctor.finding import Skip
 from chumoku.doctor.subject import Batch, Subject
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
-from chumoku.nn.quantized import QuantizedLinear
+from chumoku.nn.quantized import is_quantized
 from chumoku.text.special_tokens import Roles
-from chumoku.training.objectives import IGNORE, forward
+from chumoku.training.objectives import forward
 
 MAX_DOUBLE = 30_000_000  # models with more parameters are not converted to float64
 ROWS, LENGTH = 3, 24
@@ -93,10 +94,6 @@ def check_trainable(model: Model) -> None:
     """Skip the check if the model is quantized."""
     if is_quantized(model):
         raise Skip("quantized matrices cannot be trained")
-
-
-def is_quantized(model: Model) -> bool:
-    return any(isinstance(module, QuantizedLinear) for module in model.modules())
 
 
 def distance(one: Tensor, other: Tensor) -> float:

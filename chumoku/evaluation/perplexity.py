@@ -79,7 +79,7 @@ def _score_decoder(model: DecoderModel, ids: list[int], tokenizer: Tokenizer) ->
 
     Computed by the same engine that generates text.
     """
-    edge = [] if tokenizer.roles.end is None else [tokenizer.roles.end]
+    edge = tokenizer.roles.end_tokens
     ids = [*(tokenizer.prefix_and_suffix[0] or edge), *ids, *edge]
     engine = None
     for inputs, labels, new in _windows(ids, model.config.context):

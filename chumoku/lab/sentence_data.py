@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from chumoku.data import grammar
+from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
 
 PAD, BEGIN, END, MASK = 0, 1, 2, 3
 SPECIAL = ("(pad)", "(begin)", "(end)", "(mask)")
-IGNORE = -100
 GENERATED, COMMON_UNITS = 60_000, 220
 EXAMPLE = ("こたつ", "で", "みかん", "を", "食べる")
 _WORD = re.compile(r"[A-Za-z'-]+\.?(?= )|[A-Za-z'-]+|[^\sA-Za-z]")

@@ -14,13 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import PARTLY, Words
-from chumoku.lab.sentence_data import IGNORE, PAD, load_sentences, shift_right, split_english, take_rows
+from chumoku.lab.sentence_data import PAD, load_sentences, shift_right, split_english, take_rows
 from chumoku.lab.training import mean
 from chumoku.models.build import build
 from chumoku.models.config import ModelConfig
-from chumoku.models.model import DecoderModel
+from chumoku.models.model import DecoderModel, Model
 from chumoku.nn import Attention, Block, LayerNorm, RouterLosses
 
 ROWS = 32
@@ -133,3 +134,9 @@ class FactModel(nn.Module):
     @torch.no_grad()
     def count_recalled(self, known: Facts) -> int:
         return int((self(known).argmax(-1) == known.answer).sum())
+
+
+def substitution_loss(model: Model, words: Tensor) -> Tensor:
+    """Loss of predicting 3w + 1 for every word w."""
+    targets = (3 * words + 1) % model.config.vocabulary
+    return F.cross_entropy(model(words).logits.flatten(0, 1), targets.flatten())

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.decoding.beam import search
 from chumoku.decoding.beam_rules import Hypothesis
@@ -23,7 +24,6 @@ from chumoku.lab.experiment import Budget
 from chumoku.lab.sentence_data import (
     BEGIN,
     END,
-    IGNORE,
     PAD,
     Sentences,
     load_sentences,

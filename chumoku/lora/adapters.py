@@ -23,6 +23,7 @@ from chumoku.lora.settings import LoraSettings
 from chumoku.models.count import count
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted, LowRank, dense_weight
+from chumoku.nn.modules import replace_module
 from chumoku.nn.quantized import QuantizedLinear, QuantizedLogits
 from chumoku.nn.tap import matches
 
@@ -138,7 +139,7 @@ def active_adapter(model: Model) -> str | None:
     return next((module.active for module in adapted_modules(model).values()), None)
 
 
-def trainable_parameters(model: Model) -> dict[str, nn.Parameter]:
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters to give to an optimizer, by name."""
     return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
 
@@ -208,11 +209,6 @@ def get_adapters(model: Model, name: str | None = None) -> dict[str, LowRank]:
         known = ", ".join(list_adapters(model)) or "none"
         raise UsageError(f"This model has no adapter '{name}'; it has {known}. Attach one first.")
     return found  # type: ignore[return-value]
-
-
-def replace_module(model: Model, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
 
 
 def restore_weight(module: Adapted, weight: nn.Parameter | None) -> None:

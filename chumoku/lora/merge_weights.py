@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from chumoku.errors import UsageError
-from chumoku.lora.adapters import active_adapter, adapted_modules, get_state, replace_module, restore_weight
+from chumoku.lora.adapters import active_adapter, adapted_modules, get_state, restore_weight
 from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.lora import Adapted
+from chumoku.nn.modules import replace_module
 from chumoku.nn.quantized import QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 QUANTIZED = (QuantizedLinear, QuantizedEmbedding)

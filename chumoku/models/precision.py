@@ -19,6 +19,7 @@ from chumoku.models.build import CLASSES
 from chumoku.models.model import Model
 from chumoku.nn.embeddings import Embedding, Logits
 from chumoku.nn.lora import Adapted
+from chumoku.nn.modules import replace_module
 from chumoku.nn.quantized import GROUP, Bf16, QuantizedEmbedding, QuantizedLinear, QuantizedLogits
 
 Precision = Literal["float32", "bf16", "int8", "int4"]
@@ -39,11 +40,11 @@ def to_precision(model: Model, precision: str) -> Model:
     copy = cast(model, torch.float32)
     for path, module in list(copy.named_modules()):
         if isinstance(module, nn.Linear):
-            _replace(copy, path, QuantizedLinear(module.weight, module.bias, precision))  # type: ignore[arg-type]
+            replace_module(copy, path, QuantizedLinear(module.weight, module.bias, precision))  # type: ignore[arg-type]
         elif isinstance(module, Logits):
             stack = copy.decoder if hasattr(copy, "decoder") else copy.encoder
             weight = stack.embedding.table if module.weight is None else module.weight  # type: ignore[union-attr]
-            _replace(copy, path, QuantizedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
+            replace_module(copy, path, QuantizedLogits(weight, module.bias, precision))  # type: ignore[arg-type]
     if precision == "bf16":
         _convert_tables_to_bf16(copy)
     return _convert_rest_to_bf16(copy).eval() if copy.device.type == "cuda" else copy.eval()
@@ -60,11 +61,6 @@ def is_bf16(model: Model) -> bool:
     return model.dtype == torch.bfloat16 or kinds == {"bf16"}
 
 
-def _replace(model: Model, path: str, module: nn.Module) -> None:
-    parent, _, name = path.rpartition(".")
-    setattr(model.get_submodule(parent), name, module)
-
-
 def _convert_tables_to_bf16(model: Model) -> None:
     """Convert token tables to bf16; a table shared by two stacks or with the output matrix stays one tensor."""
     converted: dict[nn.Module, QuantizedEmbedding] = {}
@@ -72,7 +68,7 @@ def _convert_tables_to_bf16(model: Model) -> None:
         if type(module) is Embedding and path.endswith("embedding"):
             if module not in converted:
                 converted[module] = QuantizedEmbedding(Bf16(module.table.detach().bfloat16()), factor=module.factor)
-            _replace(model, path, converted[module])
+            replace_module(model, path, converted[module])
     stack = model.decoder if hasattr(model, "decoder") else model.encoder
     for module in model.modules():
         if isinstance(module, QuantizedLogits) and model.config.tie_output:

@@ -245,3 +245,8 @@ class QuantizedEmbedding(Embedding):
 
     def extra_repr(self) -> str:
         return f"vocabulary={len(self.stored_weight[0])}, kind={self.kind}, factor={self.factor:.4g}"
+
+
+def is_quantized(model: nn.Module) -> bool:
+    """Whether any matrix of the model is quantized."""
+    return any(isinstance(module, QuantizedLinear) for module in model.modules())

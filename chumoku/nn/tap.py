@@ -36,6 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import AddressError
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.record_check import compare_with_unrecorded, debug_enabled, recording_suspended
 
 # Replaced, never changed in place, because other threads may be iterating over it.
@@ -155,7 +156,7 @@ def record(model: nn.Module, *patterns: str, debug: bool | None = None) -> Itera
 
     debug: True or False; None uses the environment variable CHUMOKU_DEBUG.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = unwrap_compiled(model)
     tape = Tape(model, frozenset(select(addresses(model), patterns or ("**",))))
     _open(tape)
     try:
@@ -172,7 +173,7 @@ def edit(model: nn.Module, changes: Mapping[str, Callable[[Tensor], Tensor]]) ->
     A tape opened inside records the replaced tensors, one opened outside the original ones. Replacing a tensor that is
     computed only for recording, such as attention weights, has no effect; `probe.editing` lists them.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = unwrap_compiled(model)
     known = addresses(model)
     edits = Edits(model, {address: changes[pattern] for pattern in changes for address in select(known, (pattern,))})
     _open(edits)

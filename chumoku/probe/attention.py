@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 from chumoku.models.model import Model
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.tap import Tape
-from chumoku.probe.forward_pass import Tokens, run_and_record, unwrap_compiled
+from chumoku.probe.forward_pass import Tokens, run_and_record
 
 WEIGHTS = "*.blocks.*.{attention,cross_attention}.weights"
 

@@ -19,8 +19,9 @@ from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
 from chumoku.models.stack import Stack
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.tap import Tape
-from chumoku.probe.forward_pass import Tokens, check_head, check_layer, make_input, run_and_record, unwrap_compiled
+from chumoku.probe.forward_pass import Tokens, check_head, check_layer, make_input, run_and_record
 from chumoku.probe.lens import stream_addresses
 
 

@@ -13,6 +13,7 @@ from torch import nn
 
 from chumoku.models.model import Model
 from chumoku.models.stack import Stack
+from chumoku.nn.modules import unwrap_compiled
 
 CheckInterrupt = Callable[[], None]
 
@@ -27,7 +28,7 @@ def interruptible(model: Model, check_interrupt: CheckInterrupt) -> Iterator[Non
 
     Only on a CPU: on a GPU a pass is short, and may be under capture as a CUDA graph.
     """
-    model = getattr(model, "_orig_mod", model)
+    model = unwrap_compiled(model)
     active = check_interrupt is not never_interrupt and model.device.type == "cpu"
     with contextlib.ExitStack() as hooks:
         for stack in model.modules() if active else ():

@@ -148,7 +148,7 @@ def draw_words(snapshot: Snapshot, path: Path, *, max_words: int = 24) -> Path:
     some = snapshot.words[:max_words]
     across = min(6, len(some))
     down = math.ceil(len(some) / across)
-    columns = _attended_names(snapshot)
+    columns = snapshot.attended_names
     with saved_figure(path, (2.5 * across, 2.15 * down), columns=across, rows=down) as (_, axes):
         flat = list(np.atleast_1d(axes).flat)
         for axis in flat[len(some) :]:
@@ -181,7 +181,3 @@ def _draw_candidates(axis: Any, word: PredictedToken, columns: Sequence[str], sn
     axis.set_title(axis_label(word.name or snapshot.tokens[word.place][1] + " → ?", 18), fontsize=9)
     looked = "  ".join(f"{axis_label(columns[column], 8)} {format_percent(weight)}" for column, weight in word.looked)
     axis.set_xlabel(f"attends to {looked}", fontsize=7)
-
-
-def _attended_names(snapshot: Snapshot) -> list[str]:
-    return next((one for one in snapshot.maps if one.key == "cross"), snapshot.maps[0]).columns

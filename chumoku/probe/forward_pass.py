@@ -10,8 +10,7 @@ Recording never changes the result. With `debug`, or CHUMOKU_DEBUG=1 in the envi
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -20,6 +19,7 @@ from torch import Tensor
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model, Output
+from chumoku.nn.modules import eval_mode, unwrap_compiled
 from chumoku.nn.tap import Tape, record
 
 Tokens = Tensor | Sequence[int]
@@ -49,7 +49,7 @@ def _to_batch(model: Model, tokens: Tokens) -> Tensor:
 
 def run_model(model: Model, inputs: ModelInput) -> Output:
     """The output of one forward pass in eval mode without gradients; each module's mode is restored afterwards."""
-    with eval_mode(model), torch.no_grad():
+    with eval_mode(model.modules()), torch.no_grad():
         output: Output = model(inputs.tokens) if inputs.source is None else model(inputs.source, inputs.tokens)
     return output
 
@@ -85,22 +85,3 @@ def check_layer(config: ModelConfig, layer: int, part: str | None = None) -> Non
 def check_head(config: ModelConfig, head: int) -> None:
     if not 0 <= head < config.heads:
         raise UsageError(f"There is no head {head}: this model has {config.heads}, numbered from 0.")
-
-
-def unwrap_compiled(model: Model) -> Model:
-    """The model itself if torch.compile has wrapped it, else `model`."""
-    inner: Model = getattr(model, "_orig_mod", model)
-    return inner
-
-
-@contextlib.contextmanager
-def eval_mode(model: Model) -> Iterator[None]:
-    """Put all modules into eval mode, and restore the mode of each one afterwards."""
-    training = [part for part in model.modules() if part.training]
-    for part in training:
-        part.training = False
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, EncoderModel, Model
 from chumoku.models.stack import Stack
+from chumoku.nn.modules import eval_mode, unwrap_compiled
 from chumoku.nn.quantized import QuantizedLogits
 from chumoku.nn.tap import Tape
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
-from chumoku.probe.forward_pass import Tokens, eval_mode, run_and_record, unwrap_compiled
+from chumoku.probe.forward_pass import Tokens, run_and_record
 
 
 class Lens(NamedTuple):
@@ -80,7 +81,7 @@ def apply_lens(model: Model, tape: Tape, *, best: int = 5, check_interrupt: Chec
 def compute_logits(model: Model, states: Tensor) -> Tensor:
     """The logits [B, T, V] of the head for a block's output [B, T, D]."""
     stack, head = find_head(model)
-    with eval_mode(model), torch.no_grad():
+    with eval_mode(model.modules()), torch.no_grad():
         hidden = states if stack.norm is None else stack.norm(states)
         logits: Tensor = head(hidden, stack.embedding.table)
     return logits

@@ -9,7 +9,8 @@ import torch
 
 from chumoku.errors import UsageError
 from chumoku.models.model import EncoderModel, Model
-from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model, unwrap_compiled
+from chumoku.nn.modules import unwrap_compiled
+from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model
 
 
 class NextTokens(NamedTuple):

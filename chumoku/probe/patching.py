@@ -25,10 +25,11 @@ from torch import Tensor
 from chumoku.errors import AddressError, ShapeError, UsageError
 from chumoku.models.model import Model
 from chumoku.nn.attention import Attention, repeat_kv
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.moe import MixtureOfExperts
 from chumoku.nn.record_check import check_same, debug_enabled
 from chumoku.nn.tap import Tape, addresses, edit, select
-from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model, unwrap_compiled
+from chumoku.probe.forward_pass import Tokens, final_output, make_input, run_model
 
 Edit = Callable[[Tensor], Tensor]
 PARTS = ("**.heads", "**.feedforward.output")  # what `ablate` switches off by default

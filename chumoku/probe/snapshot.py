@@ -21,10 +21,11 @@ from torch import Tensor
 
 from chumoku.models.model import EncoderModel, Model
 from chumoku.models.stack import Stack
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.tap import Tape
 from chumoku.probe import attention, lens
 from chumoku.probe.cancellation import CheckInterrupt, never_interrupt
-from chumoku.probe.forward_pass import final_output, run_and_record, unwrap_compiled
+from chumoku.probe.forward_pass import final_output, run_and_record
 
 TOP_CANDIDATES, TOP_ATTENDED = 5, 3
 MAX_COLUMNS = 64  # of a position vector
@@ -106,6 +107,11 @@ class Snapshot:
 
     def map(self, key: str) -> AttentionMap:
         return next(one for one in self.maps if one.key == key)
+
+    @property
+    def attended_names(self) -> list[str]:
+        """The names of the tokens that generated tokens attend to."""
+        return next((one for one in self.maps if one.key == "cross"), self.maps[0]).columns
 
 
 def take_snapshot(

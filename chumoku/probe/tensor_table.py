@@ -9,8 +9,9 @@ from torch import Tensor
 
 from chumoku.errors import AddressError
 from chumoku.models.model import Model
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.tap import addresses
-from chumoku.probe.forward_pass import check_head, run_and_record, unwrap_compiled
+from chumoku.probe.forward_pass import check_head, run_and_record
 from chumoku.probe.snapshot import LookInput
 
 

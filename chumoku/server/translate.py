@@ -66,7 +66,7 @@ def check_limits(body: schemas.Translation, texts: Sequence[str], *, max_texts: 
 def _encode(served: ServedModel, model: EncoderDecoderModel, texts: Sequence[str], into: str | None) -> list[list[int]]:
     tokenizer = served.pipeline.source_tokenizer
     try:
-        sources = translate.encode(model, texts, tokenizer, into=into, within=served.pipeline.config.context)
+        sources = translate.encode(model, texts, tokenizer, into=into)
     except Exception as error:
         raise to_request_error(error, param="text" if into is None else "into") from error
     for number, source in enumerate(sources, start=1):
@@ -136,7 +136,7 @@ class TranslationJob(Job):
     def _describe(self, source: Sequence[int], one: Hypothesis) -> dict[str, Any]:
         tokenizer = self.served.pipeline.tokenizer
         begin, end = translate.begin_and_end(tokenizer)
-        end_token = [end] if len(one.logprobs) > len(one.tokens) else []
+        end_token = [end] if one.ended else []
         tokens = [
             {**token, "logprob": logprob}
             for token, logprob in zip(label_tokens([*one.tokens, *end_token], tokenizer), one.logprobs, strict=True)

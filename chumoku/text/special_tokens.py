@@ -34,6 +34,11 @@ class Roles:
     mask: int | None = None
     languages: Mapping[str, int] = field(default_factory=dict)
 
+    @property
+    def end_tokens(self) -> list[int]:
+        """The end token in a list, which is empty if there is none."""
+        return [] if self.end is None else [self.end]
+
 
 def find_roles(tokens: Mapping[str, int], overrides: Mapping[str, int] | None = None) -> Roles:
     """Roles from the names of special tokens (name → id). `overrides` (role → id) takes precedence over names."""

@@ -8,9 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-
-def _trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+from chumoku import lora
 
 
 class Average:
@@ -18,7 +16,7 @@ class Average:
 
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
-        self._parameters = _trainable(model) if decay else {}
+        self._parameters = lora.trainable_parameters(model) if decay else {}
         self.tensors = {name: parameter.detach().clone() for name, parameter in self._parameters.items()}
 
     def update(self) -> None:

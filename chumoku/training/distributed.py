@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from chumoku.data.batches import Share
 from chumoku.errors import UsageError
 from chumoku.nn.block import Block
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.nn.plain import plain, plain_formulas
 from chumoku.training.objectives import Objective
 from chumoku.training.precision import DTYPES, Cast
@@ -149,7 +150,7 @@ def _shard(objective: nn.Module, blocks: list[Block], dtype: torch.dtype) -> Non
 @contextlib.contextmanager
 def gradient_sync(module: nn.Module, *, now: bool) -> Iterator[None]:
     """Synchronize gradients across processes in the block if `now`; else only accumulate them locally."""
-    inner = getattr(module, "_orig_mod", module)  # without torch.compile's wrapper
+    inner = unwrap_compiled(module)
     if isinstance(inner, DistributedDataParallel) and not now:
         with inner.no_sync():
             yield

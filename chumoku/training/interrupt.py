@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chumoku.errors import BusyError, StorageError, UsageError
+from chumoku.nn.modules import unwrap_compiled
 from chumoku.training.distributed import local_part
 
 
@@ -71,7 +72,7 @@ def lock_folder(folder: Path) -> Iterator[None]:
 
 def find_non_finite(objective: nn.Module, batches: list[dict[str, Tensor]]) -> str:
     """The address of the first NaN or infinity: in the weights, the forward pass, or the gradients."""
-    objective = getattr(objective, "_orig_mod", objective)  # without torch.compile's wrapper
+    objective = unwrap_compiled(objective)
     for name, parameter in objective.named_parameters():
         if not bool(torch.isfinite(parameter).all()):
             return f"{_address(name)} (its weights)"

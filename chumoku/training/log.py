@@ -148,10 +148,10 @@ def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
     for size in (8192,) if device.type == "cuda" else (128, 256, 512, 1024):
         a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
         for _ in range(6):
-            _synchronize(device)
+            synchronize(device)
             start = time.perf_counter()
             a @ b
-            _synchronize(device)
+            synchronize(device)
             seconds = time.perf_counter() - start
             best = max(best, 2 * size**3 / seconds)
             if seconds > SLOW_PRODUCT:
@@ -159,7 +159,8 @@ def measure_matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
     return best
 
 
-def _synchronize(device: torch.device) -> None:
+def synchronize(device: torch.device) -> None:
+    """Wait for the device's kernels, so that a clock measures them."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

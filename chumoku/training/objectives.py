@@ -13,11 +13,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from chumoku.data.batches import IGNORE
 from chumoku.errors import UsageError
 from chumoku.models.model import Model, Output
 from chumoku.nn import masks
-
-IGNORE = -100
 
 
 def count_labels(batch: dict[str, Tensor]) -> int:

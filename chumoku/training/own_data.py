@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chumoku.data.batches import ALL, Indices, Share
+from chumoku.data.batches import ALL, Share
+from chumoku.data.order import Indices
 from chumoku.errors import CorpusError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.training.dataset import TrainingData

@@ -30,6 +30,7 @@ from chumoku.models.count import count
 from chumoku.nn.plain import describe_mode, plain, plain_formulas
 from chumoku.training.checkpoint import disk_needed
 from chumoku.training.distributed import World, choose_device, wrap
+from chumoku.training.log import synchronize
 from chumoku.training.objectives import Objective
 from chumoku.training.optimizer import Optimizer, uses_muon
 from chumoku.training.outputs import count_trained_parameters
@@ -121,11 +122,11 @@ def _step_time(recipe: Recipe, config: ModelConfig, device: torch.device, *, row
         start = time.perf_counter()
         optimizer.zero_grad()
         (module(batch) / (rows * length)).backward()
-        _synchronize(device)
+        synchronize(device)
         middle = time.perf_counter()
         optimizer.grad_norm().item()
         optimizer.step(1e-6)
-        _synchronize(device)
+        synchronize(device)
         times.append((middle - start, time.perf_counter() - middle))
         end = min(end, time.perf_counter() + TIMED_SECONDS)
     times = times[1:] or times  # the first one warms up
@@ -150,11 +151,6 @@ def _muon_flops(model: nn.Module) -> float:
     """FLOPs of a Muon update: for each m × n matrix, m ≤ n, five rounds of X Xᵀ, its square, and a product with X."""
     sizes = [sorted(p.shape) for name, p in model.named_parameters() if p.requires_grad and uses_muon(name, p)]
     return float(sum(5 * (4 * m * m * n + 2 * m**3) for m, n in sizes))
-
-
-def _synchronize(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _random_batch(config: ModelConfig, rows: int, length: int, device: torch.device) -> dict[str, Tensor]:

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import torch
 
-from chumoku.data.batches import PairBatches
+from chumoku.data.batches import IGNORE, PairBatches
 from chumoku.decoding.generate import generate
-from chumoku.decoding.translate import translate
+from chumoku.decoding.translate import hypotheses
 from chumoku.models.model import DecoderModel, EncoderDecoderModel, Model
 from chumoku.training.dataset import TrainingData
-from chumoku.training.objectives import IGNORE, forward
+from chumoku.training.objectives import forward
 
 PROMPT, NEW, SHOWN = 24, 48, 40  # tokens of a prompt, of its continuation, of a text with masks
 
@@ -39,9 +39,12 @@ def _translations(model: EncoderDecoderModel, data: TrainingData, count: int) ->
     if not isinstance(data.validation, PairBatches):
         return []
     source = data.validation.pairs.source
-    texts = [data.source_tokenizer.decode(source[i].tolist()) for i in range(min(count, len(source)))]
-    outputs = translate(model, texts, source_tokenizer=data.source_tokenizer, tokenizer=data.tokenizer, beam=1)
-    return [f"  {text} → {translation}" for text, translation in zip(texts, outputs, strict=True)]
+    rows = [[*source[i].tolist(), *data.source_tokenizer.roles.end_tokens] for i in range(min(count, len(source)))]
+    found = hypotheses(model, rows, tokenizer=data.tokenizer, beam=1)
+    return [
+        f"  {data.source_tokenizer.decode(row)} → {data.tokenizer.decode(best.tokens)}"
+        for row, (best, *_) in zip(rows, found, strict=True)
+    ]
 
 
 def _continuations(model: DecoderModel, data: TrainingData, count: int) -> list[str]:

@@ -42,11 +42,6 @@ def dequantize_model(model: Model) -> Model:
     return result
 
 
-def is_quantized(model: Model) -> bool:
-    """Whether any matrix of the model is quantized."""
-    return any(isinstance(module, QuantizedLinear) for module in model.modules())
-
-
 def _output_stack(model: Model) -> str:
     return "encoder" if model.config.kind == "encoder" else "decoder"
 

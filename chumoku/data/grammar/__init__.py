@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from chumoku.data.grammar.dice import Dice
 from chumoku.data.grammar.sentence import Sentence
-from chumoku.data.grammar.sentence_types import draw_sentence
 from chumoku.data.pairs import Pair
 from chumoku.errors import UsageError
 
@@ -62,6 +61,8 @@ def split(count: int, *, seed: int = 0, held_out: float = 0.05) -> Split:
 
 def sentences(count: int, *, seed: int = 0) -> list[Sentence]:
     """`count` distinct sentences with the units and the combination of each."""
+    from chumoku.data.grammar.sentence_types import draw_sentence  # reads the lexicon's files
+
     dice, by_source, misses = Dice(seed), dict[str, Sentence](), 0
     while len(by_source) < count:
         sentence = draw_sentence(dice)

@@ -12,17 +12,14 @@ from chumoku.data.grammar.dice import Dice, Weighted
 from chumoku.data.grammar.english import FUTURE, PAST, PRESENT, Mood, clause, noun_phrase
 from chumoku.data.grammar.inflection import NA_ADJECTIVE
 from chumoku.data.grammar.lexicon.adjectives import ATTRIBUTES
-from chumoku.data.grammar.lexicon.frame import ACCIDENT, EVENT, STATE, Frame
-from chumoku.data.grammar.lexicon.indoors import INDOORS
-from chumoku.data.grammar.lexicon.outdoors import OUTDOORS
+from chumoku.data.grammar.lexicon.frame import ACCIDENT, EVENT, FRAMES, STATE, Frame
 from chumoku.data.grammar.lexicon.people import OWN_KIN
-from chumoku.data.grammar.lexicon.places import CLOSED, FOR_ADULTS
 from chumoku.data.grammar.lexicon.tables import Adjective, Noun, Person, Place, Time
 from chumoku.data.grammar.lexicon.times import AFTER, BEFORE, EVERY, GENERAL, MANNER, OFTEN, SEASONS, SELDOM, Frequency
-from chumoku.data.grammar.lexicon.trade import DEALINGS
-from chumoku.data.grammar.sentence import Sentence, draw_polarity, draw_subject, end_with_verb, subject_and_time
+from chumoku.data.grammar.lexicon.words import CLOSED, FOR_ADULTS
+from chumoku.data.grammar.sentence import Sentence, draw_polarity, end_with_verb, subject_and_time
+from chumoku.data.grammar.subjects import draw_subject
 
-FRAMES = INDOORS + DEALINGS + OUTDOORS
 FOR_WOMEN = frozenset(("スカート", "ドレス"))
 _NOT_ABOUT_ONESELF = ("楽しそうに", "上手に")  # not said about oneself
 

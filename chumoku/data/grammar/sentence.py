@@ -1,4 +1,4 @@
-"""A sentence in both languages, and what all sentence types share: subject, time, polarity and politeness."""
+"""A sentence in both languages, and what all sentence types share: order, polarity and politeness."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import NamedTuple
 from chumoku.data.grammar.dice import Dice
 from chumoku.data.grammar.english import PAST, Mood
 from chumoku.data.grammar.inflection import NA_ADJECTIVE, Form, conjugate, inflect_adjective, make_question
-from chumoku.data.grammar.lexicon.people import BEASTS, DROPPED_I, DROPPED_YOU, PEOPLE, may_stand
 from chumoku.data.grammar.lexicon.tables import Person, Time, Verb
 
-DROPPED_SHARE = 0.3
 MAX_WORDS = 12
 
 
@@ -24,34 +22,6 @@ class Sentence(NamedTuple):
     @property
     def source(self) -> str:
         return "".join(self.units)
-
-
-def _subject_pool(who: str, *, question: bool) -> tuple[Person, ...]:
-    if who == "beasts":
-        return BEASTS
-    people = tuple(person for person in PEOPLE if may_stand(person, question=question))
-    if who == "adults":
-        return tuple(person for person in people if person.adult)
-    if who == "others":
-        return tuple(person for person in people if person.role != "self")
-    if who == "speakers":
-        return tuple(person for person in people if person.en == ("you" if question else "I"))
-    return people
-
-
-_POOLS = {
-    (who, question): _subject_pool(who, question=question)
-    for who in ("people", "adults", "others", "speakers", "beasts")
-    for question in (False, True)
-}
-
-
-def draw_subject(dice: Dice, who: str, *, question: bool) -> Person:
-    """A random subject from the group `who`. A dropped subject means "I", or "you" in a question."""
-    droppable = who != "beasts" and (question or who != "others")
-    if droppable and dice.chance(DROPPED_SHARE):
-        return DROPPED_YOU if question else DROPPED_I
-    return dice.pick(_POOLS[who, question])
 
 
 def draw_polarity(dice: Dice, *, deniable: bool = True) -> tuple[bool, bool]:

@@ -33,11 +33,11 @@ from chumoku.data.grammar.sentence import (
     MAX_WORDS,
     Sentence,
     draw_polarity,
-    draw_subject,
     end_with_adjective,
     end_with_verb,
     subject_and_time,
 )
+from chumoku.data.grammar.subjects import draw_subject
 
 _NEARBY_PAST = tuple(time for time in BEFORE if time.scale <= 0)
 _NEARBY_FUTURE = tuple(time for time in AFTER if time.scale <= 0)
@@ -62,7 +62,7 @@ def _draw_tense(dice: Dice) -> str:
 def _definite_subject(noun: Noun, singular: str, plural: str) -> Person:
     """A noun as a subject: this book, these shoes, the bread."""
     many = noun.kind == "pl"
-    return Person(noun.ja, f"{plural if many else singular} {noun.one}", "thing", "its", third=not many, plural=many)
+    return Person(noun.ja, f"{plural if many else singular} {noun.one}", "thing", "their" if many else "its")
 
 
 def _draw_temporary_time(dice: Dice) -> tuple[str, Time | None]:
@@ -150,7 +150,7 @@ def draw_occupation(dice: Dice) -> Sentence | None:
 def draw_feeling(dice: Dice) -> Sentence | None:
     feeling = _FEELING_DECK.draw(dice)
     thing = dice.pick(feeling.nouns)
-    negative, question = draw_polarity(dice, deniable=feeling.deniable)
+    negative, question = draw_polarity(dice, deniable=not feeling.undeniable)
     person = draw_subject(dice, feeling.who, question=question)
     mood = Mood(_draw_tense(dice), negative, question)
     object_phrase = noun_phrase(thing, plural=feeling.plural)

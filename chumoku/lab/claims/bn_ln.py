@@ -9,14 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, RED, make_panels, plot_curves
-from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, fit, fixed_seed, mean
-from chumoku.models.model import Model
 from chumoku.nn.norms import BatchNorm, LayerNorm
 from chumoku.nn.plain import plain
 
@@ -131,15 +129,13 @@ def measure_padding_shift(kind: str, seed: int) -> float:
 
 def train_model(kind: str, size: int, seed: int, steps: int) -> float:
     model = build_toy(seed, kind="encoder", vocabulary=WORDS, norm=kind, position="sinusoidal")
-    fit(model, lambda g: substitution_loss(model, size, g), steps=steps, seed=seed, rate=3e-3)
+
+    def loss(generator: torch.Generator, rows: int = size) -> Tensor:
+        return substitution_loss(model, torch.randint(WORDS, (rows, LENGTH), generator=generator))
+
+    fit(model, loss, steps=steps, seed=seed, rate=3e-3)
     with torch.no_grad():
-        return float(substitution_loss(model, 256, torch.Generator().manual_seed(1000 + seed)))
-
-
-def substitution_loss(model: Model, size: int, generator: torch.Generator) -> Tensor:
-    """Loss of predicting 3w + 1 for every word w."""
-    words = torch.randint(WORDS, (size, LENGTH), generator=generator)
-    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
+        return float(loss(torch.Generator().manual_seed(1000 + seed), 256))
 
 
 def judge(numbers: dict[str, Any]) -> str:

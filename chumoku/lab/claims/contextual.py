@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from chumoku.data.batches import IGNORE
 from chumoku.data.grammar.sentence import Sentence
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, GRAY, RED, make_panels, plot_curves
 from chumoku.lab.sentence_data import (
     END,
-    IGNORE,
     MASK,
     PAD,
     Vocabulary,

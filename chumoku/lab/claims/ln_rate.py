@@ -9,14 +9,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import GRAY, GRID, INK, LIGHT, RED, make_panels
-from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, fit, mean, remove_norms
-from chumoku.models.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,11 +132,6 @@ def train_model(case: str, norm: str, rate: float, seed: int, steps: int) -> tup
     start = float(substitution_loss(model, fixed).detach())
     losses = fit(model, loss, steps=steps, seed=seed, rate=rate, optimizer="sgd" if "sgd" in case else "adam")
     return start, float(substitution_loss(model, fixed).detach()) if math.isfinite(losses[-1]) else math.inf
-
-
-def substitution_loss(model: Model, words: Tensor) -> Tensor:
-    """Loss of predicting 3w + 1 for every word w."""
-    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 
 def finite(value: float) -> float | None:

@@ -9,14 +9,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from chumoku.lab.experiment import FAILS, HOLDS, PARTLY, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import BLUE, LIGHT, OCHRE, RED, make_panels, plot_curves
-from chumoku.lab.toy_models import format_seeds
+from chumoku.lab.toy_models import format_seeds, substitution_loss
 from chumoku.lab.training import build_toy, downsample, final_loss, fit
-from chumoku.models.model import Model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -118,11 +116,6 @@ def train_model(depth: int, way: str, warmup: int, seed: int, steps: int) -> lis
         return substitution_loss(model, torch.randint(WORDS, (8, 12), generator=generator))
 
     return fit(model, loss, steps=steps, seed=seed, rate=3e-3, warmup=warmup)
-
-
-def substitution_loss(model: Model, words: Tensor) -> Tensor:
-    """Loss of predicting 3w + 1 for every word w."""
-    return F.cross_entropy(model(words).logits.flatten(0, 1), ((3 * words + 1) % WORDS).flatten())
 
 
 def judge(numbers: dict[str, Any]) -> str:

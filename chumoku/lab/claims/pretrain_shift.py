@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from chumoku.data.batches import IGNORE
 from chumoku.lab.experiment import FAILS, HOLDS, Budget, Claim, Outcome, Words
 from chumoku.lab.figures import make_panels
-from chumoku.lab.sentence_data import BEGIN, END, IGNORE, PAD, join_words, shift_right, split_english
+from chumoku.lab.sentence_data import BEGIN, END, PAD, join_words, shift_right, split_english
 from chumoku.lab.toy_models import format_seeds
 from chumoku.lab.translator import Translator, get_translators, training_steps
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from typing import Any
 
 from chumoku.decoding import chat, generate
-from chumoku.decoding.batch import forbidden_tokens
 from chumoku.decoding.batch_sampling import SamplerState
 from chumoku.decoding.defaults import TEMPERATURE, TOP_P
 from chumoku.decoding.sampling import SamplingOptions
@@ -74,17 +74,18 @@ def require_decoder(served: ServedModel) -> DecoderModel:
 def plan_completion(served: ServedModel, body: schemas.Completion) -> Plan:
     model, tokenizer = require_decoder(served), served.pipeline.tokenizer
     new, least = body.max_tokens or COMPLETION_TOKENS, body.least or 0
-    sampling = sampling_of(body)
     requests, tokens = [], 0
+    options: dict[str, Any] = {
+        "tokenizer": tokenizer,
+        "max_new_tokens": new,
+        "min_new_tokens": least,
+        "sampling": sampling_of(body),
+    }
     for number, prompt in enumerate(schemas.as_list(body.prompt)):
         if isinstance(prompt, str):
-            one = generate.make_request(
-                model, prompt, tokenizer=tokenizer, max_new_tokens=new, min_new_tokens=least, sampling=sampling
-            )
+            one = generate.make_request(model, prompt, **options)
         else:
-            end = () if tokenizer.roles.end is None else (tokenizer.roles.end,)
-            allowed = sampling.forbid(forbidden_tokens(model, tokenizer))
-            one = Request(prompt, new, allowed, end, min_new_tokens=least)
+            one = generate.request_for_tokens(model, prompt, **options)
         tokens += len(one.prompt)
         requests += repeat_request(one, body.n or 1, first=number * (body.n or 1), logprobs=body.logprobs)
     for one in requests[:: body.n or 1]:

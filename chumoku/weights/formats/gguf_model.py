@@ -11,12 +11,13 @@ import torch
 from chumoku.errors import UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
+from chumoku.nn.quantized import is_quantized
 from chumoku.text.formats.gguf import from_ggml, to_ggml
 from chumoku.text.formats.llama2c import read_llama2c
 from chumoku.text.formats.sentencepiece import UNUSED
 from chumoku.text.tokenizer import Tokenizer
 from chumoku.weights.bundle import Bundle, Tokenizers, tensors_of
-from chumoku.weights.dequantize import dequantize_model, is_quantized
+from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import llama
 from chumoku.weights.families.gguf import ARCHITECTURES, GgufArchitecture, find_architecture
 from chumoku.weights.families.table import export_tensors, head_order, select_rows

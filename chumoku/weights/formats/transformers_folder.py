@@ -19,6 +19,7 @@ from chumoku.config import settings_to_dict
 from chumoku.errors import NoTokenizerError, UsageError
 from chumoku.models.config import ModelConfig
 from chumoku.models.model import Model
+from chumoku.nn.quantized import is_quantized
 from chumoku.safe_files import check_links, file_inside, read_any_json, read_json
 from chumoku.text.formats.marian import is_marian, load_marian, write_marian
 from chumoku.text.formats.tokenizer_files import write_tokenizer
@@ -33,7 +34,7 @@ from chumoku.weights.bundle import (
     save_tensors,
     tensors_of,
 )
-from chumoku.weights.dequantize import dequantize_model, is_quantized
+from chumoku.weights.dequantize import dequantize_model
 from chumoku.weights.families import FAMILIES, find_family, marian
 from chumoku.weights.families.family import Family, make_config, read_number
 from chumoku.weights.families.table import check_duplicates, export_tensors, head_order, select_rows

@@ -1,0 +1,35 @@
+"""Functions for any module: unwrap it, replace a part of it, put it into eval mode for a while."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from torch import nn
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def unwrap_compiled(module: M) -> M:
+    """The module itself if torch.compile has wrapped it, else `module`."""
+    inner: M = getattr(module, "_orig_mod", module)
+    return inner
+
+
+def replace_module(model: nn.Module, path: str, module: nn.Module) -> None:
+    parent, _, name = path.rpartition(".")
+    setattr(model.get_submodule(parent), name, module)
+
+
+@contextlib.contextmanager
+def eval_mode(parts: Iterable[nn.Module]) -> Iterator[None]:
+    """Put these modules into eval mode, and restore the mode of each one afterwards."""
+    training = [part for part in parts if part.training]
+    for part in training:
+        part.training = False
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
