@@ -1,6 +1,6 @@
-"""The rules of a beam search: the score of a hypothesis, and when a sentence is done.
+"""The rules of a beam search: the score of a hypothesis, and when a sentence is done. `decoding.beam` does the rest.
 
-score(y) = log p(y | x) / ((5 + |y|) / 6)^α         see `decoding.beam`
+score(y) = log p(y | x) / ((5 + |y|) / 6)^α
 """
 
 from __future__ import annotations

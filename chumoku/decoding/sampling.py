@@ -8,10 +8,10 @@
     top_k                  keep the k most likely tokens
     top_p                  keep the smallest set of most likely tokens whose probabilities sum to p (Holtzman, 2019)
     min_p                  keep tokens at least min_p times as likely as the most likely one (Nguyen, 2024)
-    draw                   the first token t with e₀ + … + e_t > u · (e₀ + … + e_V),  e = exp(l),  u from [0, 1)
+    draw                   the first token t with e₀ + … + e_t > u · (e₀ + … + e_{V−1}),  e = exp(l),  u from [0, 1)
 
-Each is one small function below; `process_logits` applies all of them. `decoding.batch_sampling` computes the same
-for a batch whose rows have different options, and is faster. The random numbers u of a text depend only on its (seed,
+Each change of the logits is one small function below; `process_logits` applies all of them. `decoding.batch_sampling`
+computes the same for a batch whose rows have different options, and draws. The random numbers u of a text depend only on its (seed,
 row), not on the other rows of its batch.
 """
 

@@ -1,4 +1,4 @@
-"""Special tokens do not come from text:  "</s>" in a text is encoded as four characters, and no text contains one."""
+"""Special tokens do not come from text: the characters "</s>" are encoded as characters, and the data has none."""
 
 from __future__ import annotations
 

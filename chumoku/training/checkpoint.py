@@ -165,7 +165,7 @@ def disk_needed(parameters: int, recipe: Recipe) -> int:
 
 
 def check_disk_space(folder: Path, needed: int) -> None:
-    """Raise RoomError if the disk cannot hold the run's checkpoints; checked before the first step."""
+    """Raise StorageError if the disk cannot hold the run's checkpoints; checked before the first step."""
     stored = [*(folder / "checkpoints").glob("step-*"), folder / "best", folder / "last"]
     used = sum(file.stat().st_size for place in stored for file in place.glob("*"))
     free = shutil.disk_usage(folder).free

@@ -61,7 +61,7 @@ TABLES: dict[str, type[Settings]] = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """The checked settings of a run. `model` is the table of the file; `config` completes it."""
+    """The checked settings of a run. `model` is the [model] table as written; `config` adds what is missing."""
 
     model: Mapping[str, Any]
     tokenizer: TokenizerSettings

@@ -1,4 +1,4 @@
-"""The progress of a run: what a checkpoint stores besides tensors."""
+"""The progress of a run: what a checkpoint stores besides tensors. `training.run` resumes from it."""
 
 from __future__ import annotations
 

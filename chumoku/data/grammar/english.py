@@ -61,7 +61,7 @@ def third_person(verb: str) -> str:
 
 
 def to_sentence(words: list[str], *, question: bool) -> str:
-    """A sentence of the words that are not empty, with a capital letter and a final mark."""
+    """Join the words that are not empty into a sentence, with a capital letter and "." or "?"."""
     text = " ".join([word for word in words if word])
     return text[0].upper() + text[1:] + ("?" if question else ".")
 

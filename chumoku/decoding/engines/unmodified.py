@@ -50,7 +50,7 @@ def modification(model: Model) -> str | None:
 
 
 def changed_module(model: Model) -> str | None:
-    """The first module that differs from what the config builds, as part of a sentence, or None."""
+    """The first difference between the model and its config, as part of a sentence; None if there is none."""
     if _hooks(vars(torch_module)["_global_forward_hooks"]) or _hooks(vars(torch_module)["_global_forward_pre_hooks"]):
         return "a forward hook for all modules is registered"
     expected, found = parts(model.config), dict(model.named_modules(remove_duplicate=False))

@@ -43,7 +43,7 @@ class LookJob(Job):
     def run_batch(self, jobs: Sequence[LookJob], yield_turn: Callable[[], None]) -> list[bytes]:
         check_interrupt = self.cancellation_check(yield_turn)
         with interruptible(self._model, check_interrupt):
-            return [encode_json(self._compute(check_interrupt))]  # without a key, a job always runs alone
+            return [encode_json(self._compute(check_interrupt))]  # always one job: these have no `Job.key`
 
 
 def make_look_handler(path: str) -> Handler:

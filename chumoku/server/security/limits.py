@@ -1,4 +1,4 @@
-"""All limits of the server with their defaults.
+"""The limits of the server that can be changed, with their defaults; those on wrong keys are in keys.py.
 
 The options of `chumoku serve` are generated from these fields.
 """

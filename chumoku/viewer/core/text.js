@@ -1,6 +1,6 @@
 // Token texts, and cutting of long texts.
 
-/** A token's text: whether it starts a word, with spaces, and without the leading one. Tokenizers write a space as ▁ or ␣. */
+/** A token's text: whether it starts a word, with ▁ and ␣ as spaces, and without the leading space. */
 export function tokenText(text) {
   const startsWord = /^[ ▁␣]/.test(text);
   return { startsWord, spaced: text.replace(/[▁␣]/g, " "), bare: text.replace(/^[ ▁␣]/, "") };

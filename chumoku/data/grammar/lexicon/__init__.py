@@ -1,1 +1,1 @@
-"""The words of the embedded corpus, as tables by class, and what may stand with what."""
+"""The words of the embedded corpus, one table per word class, and tables of words that can be combined."""

@@ -29,7 +29,7 @@ class Noun(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where, whither, with what or to whom: a phrase beside the object."""
+    """A phrase next to the object: where, to which place, with what or to whom."""
 
     ja: str
     here: str

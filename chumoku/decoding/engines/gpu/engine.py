@@ -25,7 +25,7 @@ from chumoku.errors import UsageError
 from chumoku.models.model import DecoderModel
 
 AT_ONCE = 2 << 30  # a cache up to this many bytes is allocated at once
-PACK, LEAST_PACK = 2048, 16  # most and fewest tokens of a pack
+PACK, LEAST_PACK = 2048, 16  # maximum and minimum number of tokens in a pack
 NEAR = 1 << 20  # tokens × last position; beyond this, TorchEngine is faster
 GATES = {"geglu": "gelu", "swiglu": "silu"}
 

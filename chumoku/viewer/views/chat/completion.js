@@ -47,7 +47,7 @@ export class Completion {
     return this.prompt.value !== "";
   }
 
-  /** The fields of a request, with less text at later attempts; `cut()` is a message about the cut. */
+  /** The fields of a request; each retry sends a shorter prompt, and `cut()` returns a message that says so. */
   requestBody(attempt) {
     const text = this.prompt.value;
     const prompt = cutStart(text, maxChars(this.context.model(), text.length, attempt));
