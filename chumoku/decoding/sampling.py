@@ -11,8 +11,8 @@
     draw                   the first token t with e₀ + … + e_t > u · (e₀ + … + e_{V−1}),  e = exp(l),  u from [0, 1)
 
 Each change of the logits is one small function below; `process_logits` applies all of them. `decoding.batch_sampling`
-computes the same for a batch whose rows have different options, and draws. The random numbers u of a text depend only on its (seed,
-row), not on the other rows of its batch.
+computes the same for a batch whose rows have different options, and draws. The random numbers u of a text depend only
+on its (seed, row), not on the other rows of its batch.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
     completions   prompt → texts              chat   messages → texts
     embeddings    input → vectors             translate   text → translations
 
-These bounds hold for every server; the `Limits` of a server are checked afterwards. The length of texts is limited by
-the size of the body. `server.request_body` parses a body into one of them. OpenAI fields that are not supported are listed, so that the error message can say so.
+`server.request_body` parses a body into one of these. The bounds hold for every server; the `Limits` of a server are
+checked afterwards. The length of texts is limited by the size of the body. OpenAI fields that are not supported are
+listed, so that the error message can say so.
 """
 
 from __future__ import annotations
